@@ -1,0 +1,30 @@
+# Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
+py := .venv/bin/python
+
+.PHONY: demo test check bench format setup clean
+
+demo: setup
+	$(py) -m limpet lab demo
+
+test: setup
+	$(py) -m pytest -q tests
+
+check: setup
+	.venv/bin/ruff format --check src tests bench
+	.venv/bin/ruff check src tests bench
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(py) -m pytest -q tests/unit
+
+bench: setup
+	$(py) -m bench
+
+format: setup
+	.venv/bin/ruff format src tests bench
+	.venv/bin/ruff check --fix src tests bench
+
+setup:
+	@scripts/setup
+
+clean:
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

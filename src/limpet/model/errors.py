@@ -1,0 +1,92 @@
+"""The exception tree.
+
+LimpetError                 anything we raise on purpose; its text is for the person at the node
+├── ConfigError             a configuration value is wrong: names the value, the field, the source
+├── StorageError            a file could not be read or written: names the file
+├── KernelError             the kernel refused an operation: carries errno
+├── AddressError            an address could not be given
+│   ├── ExhaustedError        none is free
+│   └── UnavailableError      the one asked for is held by another or is outside the ranges
+├── AgentUnavailable        the agent does not answer on its socket
+└── CniError                carries a CNI error code; what the runtime sees
+"""
+
+from __future__ import annotations
+
+import errno as errno_names
+from enum import IntEnum
+
+
+class LimpetError(Exception):
+    """`<operation> <object>: <cause>`, lower case, values included."""
+
+
+class ConfigError(LimpetError):
+    """A configuration value that cannot be used."""
+
+
+class StorageError(LimpetError):
+    """A file that could not be read or written."""
+
+    def __init__(self, operation: str, path: str, cause: str, *, hint: str = "") -> None:
+        super().__init__(f"{operation} {path}: {cause}" + (f" ({hint})" if hint else ""))
+        self.path = path
+
+
+class KernelError(LimpetError):
+    """The kernel refused `operation` on `what` with `errno` (positive)."""
+
+    def __init__(self, operation: str, what: str, errno: int, detail: str = "") -> None:
+        name = errno_names.errorcode.get(errno, str(errno))
+        super().__init__(f"{operation} {what}: {name}" + (f" ({detail})" if detail else ""))
+        self.operation = operation
+        self.what = what
+        self.errno = errno
+
+
+class AddressError(LimpetError):
+    """An address could not be given."""
+
+
+class ExhaustedError(AddressError):
+    """No address is free in a network's ranges."""
+
+
+class UnavailableError(AddressError):
+    """The address that was asked for cannot be given."""
+
+
+class AgentUnavailable(LimpetError):
+    """The agent does not answer on its socket."""
+
+
+class CniCode(IntEnum):
+    """CNI error codes. Source: CNI SPEC.md 1.1.0, section 'Error'; 100 and up are ours."""
+
+    INCOMPATIBLE_VERSION = 1
+    UNSUPPORTED_FIELD = 2
+    UNKNOWN_CONTAINER = 3
+    INVALID_ENVIRONMENT = 4
+    IO_FAILURE = 5
+    DECODE_FAILURE = 6
+    INVALID_NETWORK_CONFIG = 7
+    TRY_AGAIN_LATER = 11
+    NOT_AVAILABLE = 50
+    NOT_AVAILABLE_LIMITED = 51
+    ADDRESSES_EXHAUSTED = 100
+    ADDRESS_UNAVAILABLE = 101
+    KERNEL_REFUSED = 102
+    STORAGE_FAILED = 103
+    INTERFACE_EXISTS = 104
+    CHECK_FAILED = 105
+    INTERNAL = 199
+
+
+class CniError(LimpetError):
+    """A CNI error: `msg` is one line, `details` says where and what to do."""
+
+    def __init__(self, code: CniCode, msg: str, details: str = "") -> None:
+        super().__init__(f"{msg} ({details})" if details else msg)
+        self.code = code
+        self.msg = msg
+        self.details = details
