@@ -1,0 +1,1 @@
+"""The only folder that touches Linux: netlink, namespaces, nftables, sysctls, raw frames."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from typing import Any
 
 Address = IPv4Address | IPv6Address
@@ -26,7 +33,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """One address range, as host-local's `ranges` entries: bounds inclusive, gateway never given."""
+    """One entry of host-local's `ranges`: bounds inclusive, the gateway never given."""
 
     subnet: Prefix
     range_start: Address
@@ -86,7 +93,7 @@ class PortMapping:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Limits of one pod, in bits per second and bits of burst; 0: no limit. Ingress is to the pod."""
+    """Limits of one pod, bits per second and bits of burst; 0: no limit. Ingress is to the pod."""
 
     ingress_rate_bits: int = 0
     ingress_burst_bits: int = 0
@@ -120,7 +127,7 @@ class NetworkConf:
 
 @dataclass(frozen=True, slots=True)
 class PodKey:
-    """Who an address is kept for, within one network. Empty namespace and pod: nobody (no binding)."""
+    """Who an address is kept for, within one network. Empty namespace and pod: nobody."""
 
     namespace: str
     pod: str
@@ -129,7 +136,7 @@ class PodKey:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds an address now. Source: host-local's reservation files, `<container id>\\r\\n<ifname>`."""
+    """Who holds an address now. Source: host-local's reservations: container id, CR LF, ifname."""
 
     container_id: str
     ifname: str

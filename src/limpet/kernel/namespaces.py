@@ -1,0 +1,118 @@
+"""Network namespaces: opening, entering, finding every one of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from limpet.model.errors import KernelError
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+_NSFS_MAGIC = 0x6E736673
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceId:
+    """What tells one namespace from another for as long as it lives. Source: man 7 namespaces."""
+
+    device: int
+    inode: int
+
+
+class Namespace:
+    """An open network namespace; keeps it alive until closed."""
+
+    def __init__(self, path: str) -> None:
+        """Raises: KernelError (ENOENT: gone; EINVAL: not a network namespace)."""
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise KernelError("open", f"network namespace {path}", error.errno or 0) from error
+        self.path = path
+
+    def __enter__(self) -> Namespace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    @property
+    def id(self) -> NamespaceId:
+        status = os.fstat(self.fd)
+        return NamespaceId(status.st_dev, status.st_ino)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """The calling thread is in the namespace within the block; nothing may be awaited there."""
+        home = _home()
+        self._set(self.fd)
+        try:
+            yield
+        finally:
+            try:
+                self._set(home)
+            except KernelError:
+                # A thread in the wrong namespace would set up the node inside a pod.
+                os.abort()
+
+    def _set(self, fd: int) -> None:
+        if _libc.setns(fd, _CLONE_NEWNET) != 0:
+            raise KernelError("enter", f"network namespace {self.path}", ctypes.get_errno())
+
+
+_home_fd: int | None = None
+
+
+def _home() -> int:
+    """The namespace that the process was started in."""
+    global _home_fd
+    if _home_fd is None:
+        _home_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    return _home_fd
+
+
+def namespace_id(path: str) -> NamespaceId | None:
+    """None when nothing is there, or something else than a namespace (an unmounted bind target)."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return NamespaceId(status.st_dev, status.st_ino) if _is_nsfs(path) else None
+
+
+def _is_nsfs(path: str) -> bool:
+    buffer = ctypes.create_string_buffer(256)
+    if _libc.statfs(os.fsencode(path), buffer) != 0:
+        return False
+    return ctypes.c_long.from_buffer(buffer).value == _NSFS_MAGIC
+
+
+def every_namespace() -> Iterator[str]:
+    """A path for each network namespace that a process is in or that is mounted somewhere visible.
+
+    Our own is the first. Each namespace comes once.
+    """
+    seen: set[NamespaceId] = set()
+    for path in _candidate_paths():
+        found = namespace_id(path)
+        if found is not None and found not in seen:
+            seen.add(found)
+            yield path
+
+
+def _candidate_paths() -> Iterator[str]:
+    yield "/proc/self/ns/net"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        for line in mounts:
+            # Source: man 5 proc_pid_mountinfo; octal escapes for blanks.
+            before, _, after = line.partition(" - ")
+            fields = before.split()
+            if after.startswith("nsfs ") and len(fields) > 4 and fields[3].startswith("net:"):
+                yield fields[4].encode().decode("unicode_escape")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            yield f"/proc/{entry}/ns/net"

@@ -1,0 +1,213 @@
+"""Sockets around `wire.netlink`."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Iterator
+
+from limpet.model.errors import KernelError
+from limpet.wire import netlink as wire
+
+_SOL_NETLINK = 270
+_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
+_RECEIVE_BYTES = 1 << 18
+_BATCH_BYTES = 64 << 10
+"""Messages sent in one datagram at most; the socket's send buffer is larger."""
+_ANSWER_TIMEOUT_S = 30
+"""The kernel answers within the send call; only a broken kernel lets us wait."""
+
+
+class RouteSocket:
+    """rtnetlink of the network namespace that the calling thread is in when it is made."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+        )
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        self._sequence = 0
+
+    def __enter__(self) -> RouteSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def apply(self, *requests: wire.Request) -> None:
+        """Sends all in as few datagrams as fit. Every request is tried; raises the first failure.
+
+        Raises: KernelError.
+        """
+        failures = [failure for failure in self.try_each(requests) if failure is not None]
+        if failures:
+            raise failures[0]
+
+    def try_each(self, requests: Iterable[wire.Request]) -> list[KernelError | None]:
+        """The outcome of each request, in order; None where the wanted state is reached."""
+        pending = list(requests)
+        outcomes: list[KernelError | None] = []
+        while pending:
+            batch: list[wire.Request] = []
+            size = 0
+            while pending and (not batch or size + len(pending[0].body) < _BATCH_BYTES):
+                size += len(pending[0].body) + 64
+                batch.append(pending.pop(0))
+            outcomes.extend(self._send_batch(batch))
+        return outcomes
+
+    def _send_batch(self, batch: list[wire.Request]) -> list[KernelError | None]:
+        first = self._sequence + 1
+        self._sequence += len(batch)
+        last = len(batch) - 1
+        # Failures are reported for each message; an acknowledgement is only needed for the last.
+        self._socket.send(
+            b"".join(
+                wire.frame(request, first + i, ack=i == last) for i, request in enumerate(batch)
+            )
+        )
+        outcomes: list[KernelError | None] = [None] * len(batch)
+        while True:
+            for message in wire.parse_messages(self._receive(batch[0].what)):
+                index = message.sequence - first
+                if message.type != wire.NLMSG_ERROR or not 0 <= index <= last:
+                    continue
+                number, text = wire.parse_error(message)
+                if number and number not in batch[index].ignore_errno:
+                    outcomes[index] = _error(batch[index], number, text)
+                if index == last:
+                    return outcomes
+
+    def query(self, request: wire.Request) -> wire.Message:
+        """The single answer to a GET. Raises: KernelError (ENODEV and so on)."""
+        self._sequence += 1
+        self._socket.send(wire.frame(request, self._sequence, ack=False))
+        while True:
+            for message in wire.parse_messages(self._receive(request.what)):
+                if message.sequence != self._sequence:
+                    continue
+                if message.type == wire.NLMSG_ERROR:
+                    number, text = wire.parse_error(message)
+                    raise _error(request, number, text)
+                return message
+
+    def dump(self, request: wire.Request) -> list[wire.Message]:
+        """All answers to a dump; begun anew when the kernel says that it was inconsistent."""
+        for _ in range(8):
+            answers = self._dump_once(request)
+            if answers is not None:
+                return answers
+        raise KernelError("list", request.what, errno.EAGAIN, "changed all the time while reading")
+
+    def _dump_once(self, request: wire.Request) -> list[wire.Message] | None:
+        self._sequence += 1
+        self._socket.send(wire.frame(request, self._sequence, ack=False))
+        answers: list[wire.Message] = []
+        interrupted = False
+        while True:
+            for message in wire.parse_messages(self._receive(request.what)):
+                if message.sequence != self._sequence:
+                    continue
+                interrupted |= bool(message.flags & wire.DUMP_INTERRUPTED)
+                if message.type == wire.NLMSG_DONE:
+                    return None if interrupted else answers
+                if message.type == wire.NLMSG_ERROR:
+                    number, text = wire.parse_error(message)
+                    raise _error(request, number, text)
+                answers.append(message)
+
+    def _receive(self, what: str) -> bytes:
+        try:
+            return self._socket.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            raise KernelError("hear of", what, error.errno or errno.ETIMEDOUT) from error
+
+    # What the node has.
+
+    def links(self) -> dict[str, wire.LinkInfo]:
+        """Links by name."""
+        links = map(wire.parse_link, self.dump(wire.dump_links()))
+        return {link.ifname: link for link in links}
+
+    def link(self, ifname: str) -> wire.LinkInfo | None:
+        """None when there is no such link."""
+        try:
+            return wire.parse_link(self.query(wire.get_link(ifname)))
+        except KernelError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise
+
+    def addresses(self) -> list[wire.AddressInfo]:
+        return [wire.parse_address(message) for message in self.dump(wire.dump_addresses())]
+
+    def bridge_ports(self) -> dict[int, wire.BridgePortInfo]:
+        """Bridge ports by ifindex."""
+        ports = map(wire.parse_bridge_port, self.dump(wire.dump_bridge_ports()))
+        return {port.ifindex: port for port in ports if port is not None}
+
+    def routes(self) -> list[wire.RouteInfo]:
+        return [
+            wire.parse_route(message)
+            for family in (wire.AF_INET, wire.AF_INET6)
+            for message in self.dump(wire.dump_routes(family))
+        ]
+
+    def rules(self) -> list[wire.RuleInfo]:
+        return [wire.parse_rule(message) for message in self.dump(wire.dump_rules())]
+
+
+def _error(request: wire.Request, number: int, text: str) -> KernelError:
+    verb = {wire.RTM_GETLINK: "find"}.get(
+        request.type, "delete" if request.type % 4 == 1 else "set up"
+    )
+    return KernelError(verb, request.what, number, text)
+
+
+class Notifications:
+    """Kernel notifications about links, addresses, routes and rules of this namespace.
+
+    Only headers are looked at: a notification says where to look, not what is.
+    """
+
+    _GROUPS = (1, 5, 9, 7, 11, 8, 19)
+    """RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
+
+    Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(
+            socket.AF_NETLINK,
+            socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
+            socket.NETLINK_ROUTE,
+        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        for group in self._GROUPS:
+            self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def drain(self) -> Iterator[wire.Message | None]:
+        """What has come in; None when the kernel dropped some (everything must be read anew)."""
+        while True:
+            try:
+                datagram = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise KernelError("read", "notifications", error.errno or 0) from error
+                yield None
+                continue
+            yield from wire.parse_messages(datagram)

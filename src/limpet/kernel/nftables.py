@@ -1,0 +1,88 @@
+"""Our nftables table, through libnftables in this process: no command is started.
+
+Source: libnftables(3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+
+from limpet.model.datapath import NFT_TABLE
+from limpet.model.errors import KernelError, LimpetError
+
+_SONAME = "libnftables.so.1"
+
+
+class Nftables:
+    """A context in the network namespace that the calling thread is in when it is made."""
+
+    def __init__(self) -> None:
+        """Raises: LimpetError when the library is not installed."""
+        try:
+            self._lib = ctypes.CDLL(_SONAME)
+        except OSError as error:
+            raise LimpetError(
+                f"load {_SONAME}: {error} (install libnftables1, part of the package nftables)"
+            ) from error
+        self._lib.nft_ctx_new.restype = ctypes.c_void_p
+        self._lib.nft_ctx_new.argtypes = [ctypes.c_uint32]
+        for name in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
+            function = getattr(self._lib, name)
+            function.restype = ctypes.c_char_p
+            function.argtypes = [ctypes.c_void_p]
+        for name in ("nft_ctx_buffer_output", "nft_ctx_buffer_error"):
+            getattr(self._lib, name).argtypes = [ctypes.c_void_p]
+        self._lib.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._lib.nft_ctx_free.argtypes = [ctypes.c_void_p]
+        self._context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
+        self._lib.nft_ctx_buffer_output(self._context)
+        self._lib.nft_ctx_buffer_error(self._context)
+        self._listed_as: dict[str, str] = {}
+
+    def close(self) -> None:
+        self._lib.nft_ctx_free(self._context)
+
+    def run(self, commands: str, *, what: str) -> str:
+        """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+        failed = self._lib.nft_run_cmd_from_buffer(self._context, commands.encode())
+        output: bytes = self._lib.nft_ctx_get_output_buffer(self._context)
+        text: bytes = self._lib.nft_ctx_get_error_buffer(self._context)
+        if failed:
+            words = text.decode(errors="replace").strip()
+            number = errno.ENOENT if "No such file or directory" in words else errno.EINVAL
+            raise KernelError("run nft for", what, number, words.split("\n")[0])
+        return output.decode(errors="replace")
+
+    def list_table(self) -> str | None:
+        """Our table as nft prints it; None when it is not there."""
+        try:
+            return self.run(f"list table inet {NFT_TABLE}", what=f"table {NFT_TABLE}")
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    def put_table(self, ruleset: str) -> None:
+        """Replaces our table by `ruleset` in one transaction; no packet meets neither."""
+        self.run(
+            f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}\n{ruleset}",
+            what=f"table {NFT_TABLE}",
+        )
+        self._listed_as = {ruleset: self.list_table() or ""}
+
+    def read_ruleset(self, wanted: str) -> str:
+        """`wanted` when the kernel has just that, else what it has (empty: nothing).
+
+        nft prints some things in other words than it takes them, so what it printed right after
+        `wanted` was put counts as `wanted` too.
+        """
+        listed = self.list_table() or ""
+        same = listed == wanted or (listed != "" and self._listed_as.get(wanted) == listed)
+        return wanted if same else listed
+
+    def delete_table(self) -> None:
+        self.run(
+            f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}\n",
+            what=f"table {NFT_TABLE}",
+        )

@@ -1,0 +1,239 @@
+"""The node's own side: observing what is, applying changes."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address
+
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.nftables import Nftables
+from limpet.kernel.pods import read_sysctl, retire_host_end, write_sysctl
+from limpet.model.datapath import (
+    ALIAS,
+    DYING_IFNAME_PREFIX,
+    POD_GROUP,
+    POD_IFNAME_PREFIX,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
+    Bridge,
+    NodePlan,
+    Port,
+    Route,
+    Rule,
+)
+from limpet.model.errors import KernelError
+from limpet.model.network import InterfaceAddress, Prefix
+from limpet.plan import diff
+from limpet.wire import netlink as wire
+
+_RTPROT_RA = 9
+_SCOPE_LINK = 253
+
+
+class NodeKernel:
+    """The kernel of this node, as far as it is ours."""
+
+    def __init__(self) -> None:
+        self.route = RouteSocket()
+        self.nft = Nftables()
+
+    def close(self) -> None:
+        self.route.close()
+        self.nft.close()
+
+    def observe(self, wanted: NodePlan) -> NodePlan:
+        """What is, limited to what is ours or wanted."""
+        links = self.route.links()
+        names = {link.ifindex: link.ifname for link in links.values()}
+        addresses = self._addresses_by_link()
+        bridges = {
+            link.ifname: Bridge(
+                link.ifname,
+                link.mac,
+                frozenset(addresses.get(link.ifindex, ())),
+                promisc=bool(link.flags & wire.IFF_PROMISC),
+                up=link.up,
+                ours=link.alias == ALIAS,
+            )
+            for link in links.values()
+            if link.kind == "bridge" and (link.ifname in wanted.bridges or link.alias == ALIAS)
+        }
+        return NodePlan(
+            bridges=bridges,
+            ports=self._ports(links, names),
+            routes=frozenset(self._routes(names)),
+            rules=frozenset(
+                Rule(rule.version, rule.priority, rule.table)
+                for rule in self.route.rules()
+                if rule.priority == RULE_PRIORITY and rule.table == ROUTE_TABLE
+            ),
+            sysctls={path: read_sysctl(path) or "" for path in wanted.sysctls},
+            ruleset=self.nft.read_ruleset(wanted.ruleset),
+        )
+
+    def _addresses_by_link(self) -> dict[int, list[InterfaceAddress]]:
+        found: dict[int, list[InterfaceAddress]] = {}
+        for info in self.route.addresses():
+            if info.scope == _SCOPE_LINK:
+                continue
+            address: InterfaceAddress = (
+                IPv4Interface((info.packed, info.prefix_length))
+                if len(info.packed) == 4
+                else IPv6Interface((info.packed, info.prefix_length))
+            )
+            found.setdefault(info.ifindex, []).append(address)
+        return found
+
+    def _ports(self, links: dict[str, wire.LinkInfo], names: dict[int, str]) -> dict[str, Port]:
+        settings = self.route.bridge_ports()
+        ports = {}
+        for link in links.values():
+            if not is_pod_link(link):
+                continue
+            port = settings.get(link.ifindex)
+            ports[link.ifname] = Port(
+                link.ifname,
+                bridge=names.get(link.master_ifindex, ""),
+                hairpin=port is not None and port.hairpin,
+                isolated=port is not None and port.isolated,
+                up=link.up,
+            )
+        return ports
+
+    def _routes(self, names: dict[int, str]) -> Iterable[Route]:
+        for info in self.route.routes():
+            if info.table != ROUTE_TABLE:
+                continue
+            yield Route(
+                _prefix(info),
+                names.get(info.ifindex) if info.type == wire.RTN_UNICAST else None,
+                info.metric,
+                ip_address(info.source) if info.source else None,
+                info.table,
+            )
+
+    def foreign_bridges(self, wanted: Iterable[str]) -> frozenset[str]:
+        """Of the wanted bridges those that are there and that we did not make."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return frozenset(
+            link.ifname
+            for link in found
+            if link is not None and link.kind == "bridge" and link.alias != ALIAS
+        )
+
+    def advertised_uplinks(self) -> frozenset[str]:
+        """Links whose IPv6 default route came from a router advertisement."""
+        names = {link.ifindex: link.ifname for link in self.route.links().values()}
+        return frozenset(
+            names[info.ifindex]
+            for info in self.route.routes()
+            if info.family == socket.AF_INET6
+            and info.prefix_length == 0
+            and info.protocol == _RTPROT_RA
+            and info.ifindex in names
+        )
+
+    def apply(self, change: diff.Change) -> None:
+        """One change. Raises: KernelError."""
+        match change:
+            case diff.PutSysctl(path, value):
+                write_sysctl(path, value)
+            case diff.PutBridge(bridge):
+                self._put_bridge(bridge)
+            case diff.PutAddress(ifname, address):
+                request = wire.new_address(
+                    self.ifindex(ifname), address, on=ifname, prefix_route=False
+                )
+                self.route.apply(request)
+            case diff.DropAddress(ifname, address):
+                self.route.apply(wire.delete_address(self.ifindex(ifname), address, on=ifname))
+            case diff.PutRoute(route):
+                self.route.apply(self._route(route))
+            case diff.DropRoute(route):
+                self.route.apply(self._route(route, delete=True))
+            case diff.PutRule(rule):
+                self.route.apply(wire.rule(rule.version, priority=rule.priority, table=rule.table))
+            case diff.DropRule(rule):
+                self.route.apply(
+                    wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
+                )
+            case diff.PutPort(port):
+                self._put_port(port)
+            case diff.DropPort(ifname):
+                retire_host_end(self.route, ifname)
+            case diff.PutRuleset(text):
+                self.nft.put_table(text)
+            case diff.MissingPort(ifname):
+                raise KernelError("find", f"link {ifname}", errno.ENODEV)
+
+    def ifindex(self, ifname: str) -> int:
+        """Raises: KernelError (ENODEV)."""
+        link = self.route.link(ifname)
+        if link is None:
+            raise KernelError("find", f"link {ifname}", errno.ENODEV)
+        return link.ifindex
+
+    def _put_bridge(self, bridge: Bridge) -> None:
+        link = self.route.link(bridge.ifname)
+        if link is None:
+            self.route.apply(
+                wire.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac, alias=ALIAS)
+            )
+            link = self.route.link(bridge.ifname)
+        if link is None or link.kind != "bridge":
+            kind = "gone" if link is None else f"a {link.kind or 'physical'} link"
+            raise KernelError(
+                "use",
+                f"bridge {bridge.ifname}",
+                errno.EEXIST,
+                f"it is {kind}; give the network another bridge name",
+            )
+        self.route.apply(
+            wire.set_link(
+                link.ifindex,
+                what=bridge.ifname,
+                up=True,
+                promisc=True if bridge.promisc else None,
+                mac=bridge.mac if link.alias == ALIAS and link.mac != bridge.mac else None,
+            )
+        )
+
+    def _put_port(self, port: Port) -> None:
+        ifindex = self.ifindex(port.ifname)
+        self.route.apply(
+            wire.set_link(
+                ifindex, what=port.ifname, up=True, master_ifindex=self.ifindex(port.bridge)
+            ),
+            wire.set_bridge_port(
+                ifindex, what=port.ifname, hairpin=port.hairpin, isolated=port.isolated
+            ),
+        )
+
+    def _route(self, route: Route, *, delete: bool = False) -> wire.Request:
+        return wire.route(
+            route.prefix,
+            ifindex=None if route.device is None else self.ifindex(route.device),
+            table=route.table,
+            source=route.source,
+            metric=route.metric,
+            unreachable=route.device is None,
+            delete=delete,
+        )
+
+
+def is_pod_link(link: wire.LinkInfo) -> bool:
+    """A live host end of a pod: our name, our group, a veth."""
+    return (
+        link.kind == "veth"
+        and link.ifname.startswith(POD_IFNAME_PREFIX)
+        and not link.ifname.startswith(DYING_IFNAME_PREFIX)
+        and link.group == POD_GROUP
+    )
+
+
+def _prefix(info: wire.RouteInfo) -> Prefix:
+    if info.family == socket.AF_INET:
+        return IPv4Network((info.destination or bytes(4), info.prefix_length))
+    return IPv6Network((info.destination or bytes(16), info.prefix_length))

@@ -1,0 +1,255 @@
+"""A pod's interface: made directly in the pod's namespace, taken away in two steps.
+
+Making: one datagram in the node's namespace (veth pair, host end up and on the bridge), one in the
+pod's (addresses, up, routes). Taking away: both ends down and renamed at once, so that the same
+name can be used again; the kernel's slow removal is done later for a whole group (`Reaper`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import socket
+
+from limpet.kernel.namespaces import Namespace
+from limpet.kernel.netlink import RouteSocket
+from limpet.model.attachment import Attachment
+from limpet.model.datapath import (
+    DYING_GROUP,
+    DYING_IFNAME_PREFIX,
+    POD_GROUP,
+    SHAPER_IFNAME_PREFIX,
+)
+from limpet.model.errors import KernelError
+from limpet.wire import netlink as wire
+from limpet.wire.frames import announcement
+from limpet.wire.traffic_control import ingress_hook, redirect_ingress, token_bucket
+
+
+class InterfaceExists(KernelError):
+    """The pod already has an interface of that name."""
+
+
+def create_pod_interface(
+    host: RouteSocket, pod: Attachment, *, bridge_ifindex: int, netns: Namespace
+) -> None:
+    """Makes both ends with all that the attachment says; on failure nothing is left.
+
+    Raises: InterfaceExists; KernelError (ENODEV: the bridge is gone).
+    """
+    try:
+        host.apply(
+            wire.new_veth(
+                ifname=pod.host_ifname,
+                mac=pod.host_mac,
+                mtu_bytes=pod.mtu_bytes,
+                group=POD_GROUP,
+                master_ifindex=bridge_ifindex,
+                peer_ifname=pod.holder.ifname,
+                peer_mac=pod.mac,
+                peer_netns_fd=netns.fd,
+            )
+        )
+    except KernelError as error:
+        if error.errno == errno.EEXIST:
+            raise InterfaceExists(
+                "set up", f"interface {pod.holder.ifname} in {pod.netns}", errno.EEXIST
+            ) from error
+        raise
+    try:
+        _set_up_inside(pod, netns)
+        _set_up_outside(host, pod, bridge_ifindex)
+    except BaseException:
+        with contextlib.suppress(KernelError):
+            retire_host_end(host, pod.host_ifname)
+            retire_inside(netns, pod.holder.ifname)
+        raise
+
+
+def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
+    ifname = pod.holder.ifname
+    with netns.entered():
+        if any(address.version == 6 for address in pod.addresses):
+            # No router speaks on a pod link, and no second gateway may be learnt from another pod.
+            write_sysctl(f"net/ipv6/conf/{ifname}/accept_ra", "0")
+            if read_sysctl(f"net/ipv6/conf/{ifname}/disable_ipv6") != "0":
+                write_sysctl(f"net/ipv6/conf/{ifname}/disable_ipv6", "0")
+        with RouteSocket() as inside:
+            link = wire.parse_link(inside.query(wire.get_link(ifname)))
+            inside.apply(
+                *(
+                    wire.new_address(link.ifindex, address, on=f"{ifname} in {pod.netns}")
+                    for address in pod.addresses
+                ),
+                wire.set_link(link.ifindex, what=f"{ifname} in {pod.netns}", up=True),
+                *(
+                    wire.route(
+                        route.destination,
+                        ifindex=link.ifindex,
+                        gateway=route.gateway,
+                        mtu_bytes=route.mtu,
+                        advmss=route.advmss,
+                        metric=route.priority,
+                        table=route.table or wire.RT_TABLE_MAIN,
+                        scope=route.scope,
+                    )
+                    for route in pod.routes
+                ),
+            )
+
+
+def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
+    requests = [
+        wire.new_neighbour(bridge_ifindex, address.ip, pod.mac) for address in pod.addresses
+    ]
+    if pod.bridge is not None and not pod.bridge.gateways:
+        requests = []  # the node has no address there, so it never resolves one
+    limits = pod.bandwidth
+    if pod.hairpin or pod.isolated or limits.ingress_rate_bits or limits.egress_rate_bits:
+        ifindex = wire.parse_link(host.query(wire.get_link(pod.host_ifname))).ifindex
+        if pod.hairpin or pod.isolated:
+            requests.append(
+                wire.set_bridge_port(
+                    ifindex, what=pod.host_ifname, hairpin=pod.hairpin, isolated=pod.isolated
+                )
+            )
+        _limit(host, pod, ifindex)
+    if requests:
+        host.apply(*requests)
+
+
+def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
+    """Ingress by a token bucket on the host end; egress by one on an ifb that it is sent through.
+
+    The reference bandwidth plugin's way: out of reach of a pod that may change its own interface.
+    """
+    limits = pod.bandwidth
+    if limits.ingress_rate_bits:
+        host.apply(
+            token_bucket(
+                ifindex,
+                rate_bits=limits.ingress_rate_bits,
+                burst_bits=limits.ingress_burst_bits,
+                what=pod.host_ifname,
+            )
+        )
+    if limits.egress_rate_bits:
+        name = shaper_ifname(pod.host_ifname)
+        host.apply(wire.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
+        shaper = wire.parse_link(host.query(wire.get_link(name)))
+        host.apply(
+            token_bucket(
+                shaper.ifindex,
+                rate_bits=limits.egress_rate_bits,
+                burst_bits=limits.egress_burst_bits,
+                what=name,
+            ),
+            ingress_hook(ifindex, what=pod.host_ifname),
+            redirect_ingress(ifindex, to_ifindex=shaper.ifindex, what=pod.host_ifname),
+        )
+
+
+def shaper_ifname(host_ifname: str) -> str:
+    return SHAPER_IFNAME_PREFIX + host_ifname[-11:]
+
+
+def retire_host_end(host: RouteSocket, ifname: str, *, shaped: bool = True) -> bool:
+    """Down, renamed, in the group that the reaper deletes. False when there is no such link.
+
+    `shaped`: look for the ifb of its egress limit too.
+    """
+    link = host.link(ifname)
+    if link is None:
+        return False
+    requests = _retire(link, ifname)
+    if shaped and (shaper := host.link(shaper_ifname(ifname))) is not None:
+        requests += _retire(shaper, shaper.ifname)
+    host.apply(*requests)
+    return True
+
+
+def retire_inside(netns: Namespace, ifname: str) -> bool:
+    """The same for the pod's end, found by its name. False when there is no such link."""
+    with netns.entered(), RouteSocket() as inside:
+        link = inside.link(ifname)
+        if link is None or link.flags & wire.IFF_LOOPBACK:
+            return False
+        inside.apply(*_retire(link, f"{ifname} in {netns.path}"))
+        return True
+
+
+def delete_inside(netns: Namespace, ifname: str) -> bool:
+    """Deletes a pod's interface that another plugin made. False when there is no such link."""
+    with netns.entered(), RouteSocket() as inside:
+        link = inside.link(ifname)
+        if link is None or link.flags & wire.IFF_LOOPBACK:
+            return False
+        inside.apply(
+            wire.delete_link(
+                link.ifindex, what=f"{ifname} in {netns.path}", ignore_errno=(errno.ENODEV,)
+            )
+        )
+        return True
+
+
+def _retire(link: wire.LinkInfo, what: str) -> tuple[wire.Request, ...]:
+    gone = (errno.ENODEV,)
+    name = DYING_IFNAME_PREFIX + secrets.token_hex(6)[:11]
+    return (
+        wire.set_link(link.ifindex, what=what, up=False, ignore_errno=gone),
+        wire.set_link(link.ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
+    )
+
+
+def read_inside(
+    netns: Namespace,
+) -> tuple[dict[str, wire.LinkInfo], list[wire.AddressInfo], list[wire.RouteInfo]]:
+    """Links by name, addresses and routes of a namespace."""
+    with netns.entered(), RouteSocket() as inside:
+        return inside.links(), inside.addresses(), inside.routes()
+
+
+def read_sysctl(path: str) -> str | None:
+    """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
+    try:
+        with open(f"/proc/sys/{path}", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KernelError("read", f"sysctl {path}", error.errno or 0) from error
+
+
+def write_sysctl(path: str, value: str) -> None:
+    """In the namespace of the calling thread. Raises: KernelError."""
+    try:
+        fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise KernelError("write", f"sysctl {path} = {value}", error.errno or 0) from error
+
+
+class Announcer:
+    """Tells a bridge's ports where an address is, from one socket that stays open.
+
+    Closing a packet socket costs an RCU grace period, so none is opened per pod.
+    """
+
+    def __init__(self) -> None:
+        # Protocol 0: it receives nothing.
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._socket.setblocking(False)
+
+    def announce(self, pod: Attachment, bridge: str) -> None:
+        """Best effort, as the protocols are; the node's own entry is set by netlink."""
+        for address in pod.addresses:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(announcement(address.ip, pod.mac), (bridge, 0))
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,91 @@
+"""What a node holds in its kernel, as planned and as observed; `plan.diff` compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from limpet.model.network import Address, InterfaceAddress, Prefix
+
+ALIAS = "limpet"
+"""Link alias of the bridges that we made; only those are ever deleted."""
+POD_IFNAME_PREFIX = "lim"
+"""Host end of a pod: the prefix and 12 hexadecimal digits."""
+DYING_IFNAME_PREFIX = "limx"
+"""Host end that waits for its removal: the prefix and 11 hexadecimal digits."""
+SHAPER_IFNAME_PREFIX = "limb"
+"""The ifb through which a pod's egress is limited."""
+NFT_TABLE = "limpet"
+ROUTE_TABLE = 5148
+"""Our routing table, looked up before main by a rule of the same priority."""
+RULE_PRIORITY = 5148
+SEGMENT_METRIC = 100
+UNREACHABLE_METRIC = 65000
+"""Explicit, since IPv6 turns 0 into 1024. Source: net/ipv6/route.c, IP6_RT_PRIO_USER."""
+POD_GROUP = 0x6C696D00
+"""Link group of pods' host ends; marks them as ours beside their name."""
+DYING_GROUP = 0x6C696D01
+"""Link group that is deleted at one go."""
+MASQUERADE_MARK = 0x2000
+"""Packet mark of the first packet of a flow that must be masqueraded.
+
+The bit of the reference portmap plugin, with the same meaning.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A bridge. `mac` pinned, since an unpinned one follows its lowest port."""
+
+    ifname: str
+    mac: str
+    addresses: frozenset[InterfaceAddress]
+    promisc: bool = False
+    up: bool = True
+    ours: bool = True
+    """False: somebody else made it; then only the addresses and its being up are our business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The host end of a pod's veth pair, a port of a bridge."""
+
+    ifname: str
+    bridge: str
+    hairpin: bool = False
+    isolated: bool = False
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of our table. `device` None: unreachable."""
+
+    prefix: Prefix
+    device: str | None
+    metric: int
+    source: Address | None = None
+    table: int = ROUTE_TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`from all lookup table`, one for each IP version."""
+
+    version: int
+    priority: int = RULE_PRIORITY
+    table: int = ROUTE_TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What should be; as an observation, what is."""
+
+    bridges: Mapping[str, Bridge] = field(default_factory=dict)
+    ports: Mapping[str, Port] = field(default_factory=dict)
+    routes: frozenset[Route] = frozenset()
+    rules: frozenset[Rule] = frozenset()
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    """Values by path below /proc/sys."""
+    ruleset: str = ""
+    """Our nftables table in nft's syntax; as an observation, empty where the kernel's differs."""

@@ -1,0 +1,53 @@
+"""What the agent's configuration says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from limpet.model.network import Prefix, Range, RangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The agent's settings, checked, defaults filled in."""
+
+    segments: tuple[Prefix, ...] = ()
+    """Pod address segments of this node; the gateway of each is its first usable address."""
+    cluster_cidrs: tuple[Prefix, ...] = ()
+    """Prefixes of all pods of the cluster: never masqueraded, unreachable without a path."""
+    bridge: str = "limpet0"
+    mtu_bytes: int | None = None
+    """None: the uplink's minus what an overlay of `overlay_bytes` takes."""
+    overlay_bytes: int = 50
+    """Room that VXLAN over IPv4 needs; 70 over IPv6."""
+    data_dir: Path = Path("/var/lib/cni/networks")
+    """Holds `<network>/`, the record of addresses, in host-local's layout."""
+    state_dir: Path = Path("/var/lib/limpet")
+    run_dir: Path = Path("/run/limpet")
+    """Live attachments; on tmpfs, gone after a reboot like the pods themselves."""
+    socket: Path = Path("/run/limpet/agent.sock")
+    rest_s: float = 30.0
+    """Seconds that an address rests after its release while others are free."""
+    resync_s: float = 60.0
+    """Seconds between rounds that read everything anew, whatever the kernel notified."""
+    allow_forward: bool = False
+    """Keep an accept rule for our bridge where another's FORWARD chain drops."""
+    log_level: str = "info"
+
+    def range_sets(self) -> tuple[RangeSet, ...]:
+        """The segments as one range set for each family that they have."""
+        return tuple(
+            tuple(segment_range(segment) for segment in self.segments if segment.version == version)
+            for version in (4, 6)
+            if any(segment.version == version for segment in self.segments)
+        )
+
+
+def segment_range(segment: Prefix) -> Range:
+    """A whole segment: first usable address is the gateway's, network and broadcast left out.
+
+    A segment has at least four addresses.
+    """
+    last = segment[-2] if segment.version == 4 else segment[-1]
+    return Range(subnet=segment, range_start=segment[1], range_end=last, gateway=segment[1])

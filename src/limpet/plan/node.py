@@ -1,0 +1,172 @@
+"""plan_node: everything that a node's kernel should hold for its pods. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+from limpet.model.attachment import Attachment, BridgeSpec
+from limpet.model.datapath import (
+    SEGMENT_METRIC,
+    UNREACHABLE_METRIC,
+    Bridge,
+    NodePlan,
+    Port,
+    Route,
+    Rule,
+)
+from limpet.model.network import Address, InterfaceAddress, Prefix
+from limpet.model.settings import Settings, segment_range
+from limpet.plan.ruleset import plan_host_ports_of, plan_ruleset
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the plan has to know of the node beside its pods."""
+
+    foreign_bridges: frozenset[str] = frozenset()
+    """Bridges that somebody else made; we use them, and leave their MAC and lifetime alone."""
+    advertised_uplinks: frozenset[str] = frozenset()
+    """Links with a default route from a router advertisement: forwarding must not end those."""
+
+
+def plan_node(
+    settings: Settings,
+    attachments: Iterable[Attachment],
+    specs: Iterable[BridgeSpec] = (),
+    facts: NodeFacts = NodeFacts(),
+) -> NodePlan:
+    """What should be. `specs` are bridges wanted whether or not a pod is on them yet."""
+    pods = [attachment for attachment in attachments if attachment.bridge is not None]
+    own = bridge_of_segments(settings)
+    wanted = {
+        *([own] if own.gateways else []),
+        *specs,
+        *(pod.bridge for pod in pods if pod.bridge is not None),
+    }
+    gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
+    prefixes = {gateway.network for held in gateways.values() for gateway in held}
+    host_ports = plan_host_ports_of(pods)
+    families: set[int] = {prefix.version for prefix in prefixes}
+    return NodePlan(
+        bridges={
+            ifname: Bridge(
+                ifname,
+                mac=bridge_mac(ifname, held),
+                addresses=frozenset(held),
+                promisc=any(spec.promisc for spec in wanted if spec.ifname == ifname),
+                ours=ifname not in facts.foreign_bridges,
+            )
+            for ifname, held in gateways.items()
+        },
+        ports={
+            pod.host_ifname: Port(pod.host_ifname, pod.bridge.ifname, pod.hairpin, pod.isolated)
+            for pod in pods
+            if pod.bridge is not None
+        },
+        routes=_routes(settings, gateways),
+        rules=frozenset(
+            Rule(version)
+            for version in families | {cidr.version for cidr in settings.cluster_cidrs}
+        ),
+        sysctls=_sysctls(gateways, families, facts, localhost_ports=bool(host_ports)),
+        ruleset=plan_ruleset(
+            masquerade=[prefix for spec in wanted for prefix in spec.masquerade],
+            cluster=[*settings.cluster_cidrs, *prefixes],
+            pods=prefixes,
+            host_ports=host_ports,
+        ),
+    )
+
+
+def bridge_of_segments(settings: Settings, *, masquerade: bool = False) -> BridgeSpec:
+    """The bridge that holds the gateway of each of the node's segments."""
+    return BridgeSpec(
+        settings.bridge,
+        tuple(
+            ip_interface((segment_range(segment).gateway, segment.prefixlen))
+            for segment in settings.segments
+        ),
+        masquerade=settings.segments if masquerade else (),
+    )
+
+
+def _union(spec: BridgeSpec, wanted: Iterable[BridgeSpec]) -> tuple[InterfaceAddress, ...]:
+    """Gateways of every network on one bridge; in one order, so that the plan is the same."""
+    held = {
+        gateway for other in wanted if other.ifname == spec.ifname for gateway in other.gateways
+    }
+    return tuple(sorted(held, key=lambda gateway: (gateway.version, int(gateway))))
+
+
+def _routes(
+    settings: Settings, gateways: dict[str, tuple[InterfaceAddress, ...]]
+) -> frozenset[Route]:
+    local: dict[Prefix, Route] = {}
+    for ifname, held in sorted(gateways.items()):
+        for gateway in held:
+            source: Address = gateway.ip
+            route = Route(gateway.network, ifname, SEGMENT_METRIC, source)
+            local.setdefault(gateway.network, route)
+    barrier = {Route(cidr, None, UNREACHABLE_METRIC) for cidr in settings.cluster_cidrs}
+    return frozenset(local.values()) | barrier
+
+
+def _sysctls(
+    gateways: dict[str, tuple[InterfaceAddress, ...]],
+    families: set[int],
+    facts: NodeFacts,
+    *,
+    localhost_ports: bool,
+) -> dict[str, str]:
+    values: dict[str, str] = {}
+    if 4 in families:
+        values["net/ipv4/ip_forward"] = "1"
+        # The kernel sends redirects when either of the two says so: in_dev->cnf and all.
+        values["net/ipv4/conf/all/send_redirects"] = "0"
+    if 6 in families:
+        # Before forwarding: a forwarding node ignores router advertisements unless this is 2.
+        for ifname in sorted(facts.advertised_uplinks):
+            values[f"net/ipv6/conf/{ifname}/accept_ra"] = "2"
+        values["net/ipv6/conf/all/forwarding"] = "1"
+    for ifname, held in sorted(gateways.items()):
+        versions = {gateway.version for gateway in held}
+        if 4 in versions:
+            values[f"net/ipv4/conf/{ifname}/send_redirects"] = "0"
+            if localhost_ports:
+                values[f"net/ipv4/conf/{ifname}/route_localnet"] = "1"
+        if 6 in versions:
+            values[f"net/ipv6/conf/{ifname}/accept_ra"] = "0"
+            values[f"net/ipv6/conf/{ifname}/disable_ipv6"] = "0"
+    return values
+
+
+def bridge_mac(ifname: str, gateways: Iterable[InterfaceAddress]) -> str:
+    """A MAC that is the same after every restart: from the first gateway, else from the name."""
+    for gateway in gateways:
+        return derived_mac(gateway.ip)
+    return derived_mac(ifname)
+
+
+def derived_mac(source: Address | str) -> str:
+    """Locally administered, unicast: 0a:58 and the IPv4 address, else a hash.
+
+    The address gives the MAC, so an address that is used again never meets a stale neighbour entry.
+    """
+    if not isinstance(source, str) and source.version == 4:
+        return (b"\x0a\x58" + source.packed).hex(":")
+    seed = source.encode() if isinstance(source, str) else source.packed
+    return (b"\x0a\x59" + hashlib.sha256(seed).digest()[:4]).hex(":")
+
+
+def host_ifname(prefix: str, network: str, container_id: str, ifname: str) -> str:
+    """Name of an interface of the host that stands for a pod's: 15 characters in all."""
+    seed = "\0".join((network, container_id, ifname)).encode()
+    return prefix + hashlib.sha256(seed).hexdigest()[: 15 - len(prefix)]
+
+
+def host_mac(host_name: str) -> str:
+    """MAC of a pod's host end. Given explicitly: udev rewrites those that the kernel made up."""
+    return (b"\x0e\x58" + hashlib.sha256(host_name.encode()).digest()[:4]).hex(":")
