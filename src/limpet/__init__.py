@@ -1,3 +1,3 @@
-"""Limpet: a container network for the edge. Every pod keeps its address and stays reachable by it."""
+"""Limpet, a container network for the edge: every pod keeps its address."""
 
 __version__ = "0.1.0"

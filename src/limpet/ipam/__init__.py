@@ -1,0 +1,1 @@
+"""Pod addresses on disk: who holds which, and for which pod each is kept."""

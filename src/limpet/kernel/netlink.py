@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 from limpet.model.errors import KernelError
 from limpet.wire import netlink as wire
@@ -18,12 +19,12 @@ _ANSWER_TIMEOUT_S = 30
 """The kernel answers within the send call; only a broken kernel lets us wait."""
 
 
-class RouteSocket:
-    """rtnetlink of the network namespace that the calling thread is in when it is made."""
+class NetlinkSocket:
+    """Netlink of the network namespace that the calling thread is in when it is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
         )
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
@@ -31,7 +32,7 @@ class RouteSocket:
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
         self._sequence = 0
 
-    def __enter__(self) -> RouteSocket:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +129,12 @@ class RouteSocket:
         except OSError as error:
             raise KernelError("hear of", what, error.errno or errno.ETIMEDOUT) from error
 
-    # What the node has.
+
+class RouteSocket(NetlinkSocket):
+    """rtnetlink: links, addresses, routes, rules."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.NETLINK_ROUTE)
 
     def links(self) -> dict[str, wire.LinkInfo]:
         """Links by name."""
@@ -170,26 +176,26 @@ def _error(request: wire.Request, number: int, text: str) -> KernelError:
     return KernelError(verb, request.what, number, text)
 
 
+ROUTE_GROUPS = (1, 5, 9, 7, 11, 8, 19)
+"""RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
+
+Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
+"""
+NFTABLES_GROUPS = (7,)
+"""NFNLGRP_NFTABLES. Source: include/uapi/linux/netfilter/nfnetlink.h."""
+
+
 class Notifications:
-    """Kernel notifications about links, addresses, routes and rules of this namespace.
+    """Kernel notifications of this namespace. They say where to look, not what is."""
 
-    Only headers are looked at: a notification says where to look, not what is.
-    """
-
-    _GROUPS = (1, 5, 9, 7, 11, 8, 19)
-    """RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
-
-    Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, protocol: int, groups: Iterable[int]) -> None:
         self._socket = socket.socket(
             socket.AF_NETLINK,
             socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-            socket.NETLINK_ROUTE,
+            protocol,
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        for group in self._GROUPS:
+        for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP
 
     def fileno(self) -> int:

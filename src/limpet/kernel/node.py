@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address
 
 from limpet.kernel.netlink import RouteSocket
@@ -135,10 +135,29 @@ class NodeKernel:
             and info.ifindex in names
         )
 
-    def apply(self, change: diff.Change) -> None:
-        """One change. Raises: KernelError."""
+    def bridges(self, wanted: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """ifindex and MAC of those that are there, by name."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {link.ifname: (link.ifindex, link.mac) for link in found if link is not None}
+
+    def uplink_mtu_bytes(self) -> int | None:
+        """The smallest MTU of the links with a default route in main; None without any."""
+        uplinks = {
+            info.ifindex
+            for info in self.route.routes()
+            if info.table == wire.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
+        }
+        links = self.route.links().values()
+        return min((link.mtu_bytes for link in links if link.ifindex in uplinks), default=None)
+
+    def apply(self, change: diff.Change, *, before_sysctl: Callable[[str], None]) -> None:
+        """One change; `before_sysctl` is told the path of a setting that is about to change.
+
+        Raises: KernelError.
+        """
         match change:
             case diff.PutSysctl(path, value):
+                before_sysctl(path)
                 write_sysctl(path, value)
             case diff.PutBridge(bridge):
                 self._put_bridge(bridge)

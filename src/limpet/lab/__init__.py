@@ -1,0 +1,1 @@
+"""A node in network namespaces of its own, with the real agent and the real CNI binary."""

@@ -44,6 +44,8 @@ class Attachment:
     pod_namespace: str
     pod_name: str
     addresses: tuple[InterfaceAddress, ...]
+    gateways: tuple[Address, ...]
+    """Of the addresses, in the same order."""
     data_dir: str | None = None
     """Where the record of its addresses is, where that is not the agent's own folder."""
     bridge: BridgeSpec | None = None
@@ -57,10 +59,3 @@ class Attachment:
     isolated: bool = False
     port_mappings: tuple[PortMapping, ...] = ()
     bandwidth: Bandwidth = Bandwidth()
-
-    def gateway_of(self, version: int) -> Address | None:
-        """The gateway of the pod's default route of that family."""
-        for route in self.routes:
-            if route.destination.version == version and route.destination.prefixlen == 0:
-                return route.gateway
-        return None

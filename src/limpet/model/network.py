@@ -82,7 +82,8 @@ class IpamConf:
 
 @dataclass(frozen=True, slots=True)
 class PortMapping:
-    """A hostPort. `host_address` None means every address of the node, both families."""
+    """A hostPort. `host_address` None means every address of the node, both families; 0.0.0.0 or
+    :: means every address of that family."""
 
     host_port: int
     container_port: int
@@ -183,6 +184,8 @@ class ResultInterface:
     mac: str = ""
     mtu_bytes: int | None = None
     sandbox: str = ""
+    socket_path: str = ""
+    pci_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

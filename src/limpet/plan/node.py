@@ -37,8 +37,14 @@ def plan_node(
     attachments: Iterable[Attachment],
     specs: Iterable[BridgeSpec] = (),
     facts: NodeFacts = NodeFacts(),
+    *,
+    localhost_ports: bool = False,
 ) -> NodePlan:
-    """What should be. `specs` are bridges wanted whether or not a pod is on them yet."""
+    """What should be.
+
+    `specs`: bridges wanted whether or not a pod is on them yet. `localhost_ports`: hostPorts are to
+    be reached over 127.0.0.1 too.
+    """
     pods = [attachment for attachment in attachments if attachment.bridge is not None]
     own = bridge_of_segments(settings)
     wanted = {
@@ -71,7 +77,9 @@ def plan_node(
             Rule(version)
             for version in families | {cidr.version for cidr in settings.cluster_cidrs}
         ),
-        sysctls=_sysctls(gateways, families, facts, localhost_ports=bool(host_ports)),
+        sysctls=_sysctls(
+            gateways, families, facts, localhost_ports=localhost_ports or bool(host_ports)
+        ),
         ruleset=plan_ruleset(
             masquerade=[prefix for spec in wanted for prefix in spec.masquerade],
             cluster=[*settings.cluster_cidrs, *prefixes],

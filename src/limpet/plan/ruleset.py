@@ -75,17 +75,13 @@ def plan_host_ports_of(attachments: Iterable[Attachment]) -> tuple[HostPort, ...
 
 
 def host_port_commands(*, add: Iterable[HostPort] = (), delete: Iterable[HostPort] = ()) -> str:
-    """nft commands that change the maps, to be run as one transaction.
+    """nft commands that change the maps, to be run as one transaction; empty for no change.
 
-    An element is deleted by its key, and added first so that the deletion finds one: nft has no
-    `destroy` before 1.0.8.
+    Deletions come first: a map does not replace the data of a key that it has.
     """
-    lines = []
-    for port in delete:
-        lines.append(f"add element inet {NFT_TABLE} {port.map_name} {{ {port.element} }}")
-        lines.append(f"delete element inet {NFT_TABLE} {port.map_name} {{ {port.key} }}")
+    lines = [f"delete element inet {NFT_TABLE} {p.map_name} {{ {p.key} }}" for p in delete]
     lines += [f"add element inet {NFT_TABLE} {p.map_name} {{ {p.element} }}" for p in add]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def plan_ruleset(

@@ -444,7 +444,7 @@ def route(
     unreachable: bool = False,
     delete: bool = False,
 ) -> Request:
-    """A route put (added or replaced) or deleted. Without a gateway its scope is link by default."""
+    """A route put (added or replaced) or deleted. Its scope is link if it has no gateway."""
     if scope is None:
         on_link = gateway is None and not unreachable and destination.version == 4
         scope = RT_SCOPE_LINK if on_link else RT_SCOPE_UNIVERSE

@@ -1,0 +1,111 @@
+"""`python -m bench`: a table for people on stdout, and build/bench.json for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from bench.figures import Figure, table
+from bench.measures import MEASURES, Bed
+from bench.netns import sweep
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+
+FAILURES = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    ImportError,
+    subprocess.SubprocessError,
+)
+"""What ends one measure and not the run."""
+
+
+def main() -> int:
+    """0 when all that was measured worked, whether or not the targets were met; 1 when not."""
+    options = _options()
+    if os.geteuid() != 0:
+        print("bench: must run as root: it makes network namespaces", file=sys.stderr)
+        return 1
+    # So that a `kill` or a timeout takes the namespaces and processes down too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bed = make_bed(reference_only=options.reference_only)
+    print(_surroundings(bed), flush=True)
+    started = time.monotonic()
+    figures: list[Figure] = []
+    failed = []
+    for name in options.only or MEASURES:
+        measure, rounds, quick_rounds = MEASURES[name]
+        print(f"bench: {name} …", file=sys.stderr, flush=True)
+        try:
+            figures += measure(bed, options.rounds or (quick_rounds if options.quick else rounds))
+        except FAILURES:
+            failed.append(name)
+            traceback.print_exc()
+    print(f"\n{table(figures)}\n")
+    for note in bed.notes:
+        print(note)
+    for figure in figures:
+        if figure.met is False:
+            print(f"MISSED: {figure.title}: the target is {figure.target}")
+    for name in failed:
+        print(f"DID NOT WORK: {name}; see above")
+    print(f"took {time.monotonic() - started:.0f} s; medians [least..most] of interleaved rounds")
+    output = BUILD / "bench.json"
+    output.write_text(json.dumps([figure.as_json() for figure in figures], indent=1) + "\n")
+    print(f"written: {output.relative_to(ROOT)}")
+    return 1 if failed else 0
+
+
+def make_bed(*, reference_only: bool = False) -> Bed:
+    """The reference fetched, what killed benches left removed."""
+    fetch = subprocess.run([ROOT / "scripts/fetch-reference"], stdout=subprocess.PIPE, text=True)
+    if fetch.returncode != 0:
+        sys.exit("bench: the reference plugins are not there")
+    disk_folder = BUILD / "bench"
+    disk_folder.mkdir(parents=True, exist_ok=True)
+    for name in sweep([disk_folder, Path("/run")]):
+        print(f"bench: removed what an earlier run left: {name}", file=sys.stderr)
+    return Bed(disk_folder, Path(fetch.stdout.strip()), reference_only)
+
+
+def _surroundings(bed: Bed) -> str:
+    filesystem = subprocess.run(
+        ["stat", "-f", "-c", "%T", bed.disk_folder], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    packages = (bed.reference_folder / ".unpacked").read_text().split("\n")[1:]
+    system = os.uname()
+    bridge_filter = Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
+    return "\n".join(
+        (
+            f"kernel {system.release}, {os.cpu_count()} CPUs, data on {filesystem}, "
+            f"br_netfilter {'loaded' if bridge_filter else 'not loaded'}",
+            f"reference: {', '.join(filter(None, packages))}",
+        )
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", choices=MEASURES, help=", ".join(MEASURES)
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each measure")
+    parser.add_argument("--quick", action="store_true", help="few rounds: does it work?")
+    parser.add_argument(
+        "--reference-only", action="store_true", help="leave Limpet out: the reference's figures"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""What is measured. Each function takes the two sides in interleaved rounds and gives figures."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.figures import Figure, Target
+from bench.launch import launcher_floor, run
+from bench.node import Node, Pod
+from bench.plugins import Limpet, Plugin, Reference
+from bench.resident import peak_resident_kib
+from bench.throughput import TcpPath, differences, link_settings
+
+AT_ONCE = 16
+PODS = 100
+PODS_FOR_MEMORY = 200
+_MEGABYTE = 1e6
+
+
+@dataclass
+class Bed:
+    """Where the sides stand, and what a measure had to say beside its figures."""
+
+    disk_folder: Path
+    reference_folder: Path
+    reference_only: bool
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def sides(self) -> Iterator[list[Plugin]]:
+        """Both plugins on fresh nodes, shown to do the same work; Limpet first if there."""
+        with ExitStack() as undo:
+            sides: list[Plugin] = []
+            if not self.reference_only:
+                sides.append(undo.enter_context(self.limpet()))
+            node = Node("ref", self.disk_folder)
+            undo.callback(node.close)
+            sides.append(Reference(node, self.reference_folder))
+            for side in sides:
+                side.check_its_work()
+            yield sides
+
+    @contextmanager
+    def limpet(self) -> Iterator[Limpet]:
+        """Limpet on a fresh node; what its agent logged is told when something fails."""
+        node = Node("limpet", self.disk_folder)
+        try:
+            plugin = Limpet(node)
+            try:
+                yield plugin
+            except Exception as error:
+                error.add_note(plugin.log_tail())
+                raise
+            finally:
+                plugin.close()
+        finally:
+            node.close()
+
+
+Samples = dict[str, list[float]]
+
+
+def _in_turns(sides: Sequence[Plugin], rounds: int) -> Iterator[Plugin]:
+    """Each side once a round, the other one first in every second round."""
+    for number in range(rounds):
+        yield from sides if number % 2 == 0 else reversed(sides)
+
+
+def _samples() -> Samples:
+    return {Limpet.label: [], Reference.label: []}
+
+
+def _figure(
+    name: str, title: str, unit: str, samples: Samples, target: Target | None = None
+) -> Figure:
+    return Figure(name, title, unit, samples[Limpet.label], samples[Reference.label], target)
+
+
+def one_pod(bed: Bed, rounds: int) -> list[Figure]:
+    """ADD and DEL of one pod on a node that has one more, whole invocations from outside."""
+    add, delete, gone = _samples(), _samples(), _samples()
+    with bed.sides() as sides:
+        pods: dict[str, Pod] = {}
+        for side in sides:
+            # A bridge without any port has no carrier, which a node with pods never sees.
+            resident, pods[side.label] = side.node.new_pods(2)
+            side.add(resident)
+        for side in _in_turns(sides, rounds):
+            pod = pods[side.label]
+            add[side.label].append(side.add(pod).took_ms)
+            outcome, gone_ms = side.delete(pod)
+            delete[side.label].append(outcome.took_ms)
+            gone[side.label].append(gone_ms)
+    return [
+        _figure("add", "ADD of one pod", "ms", add, Target(0.12)),
+        _figure("del", "DEL of one pod, until answered", "ms", delete, Target(0.06)),
+        _figure("gone", "... from the answer until the interface is gone", "ms", gone),
+    ]
+
+
+def many_pods(bed: Bed, rounds: int) -> list[Figure]:
+    """100 pods, 16 at a time."""
+    start, stop, answered = _samples(), _samples(), _samples()
+    with bed.sides() as sides:
+        pods = {side.label: side.node.new_pods(PODS) for side in sides}
+        for side in _in_turns(sides, rounds):
+            added = side.add_many(pods[side.label], AT_ONCE)
+            begin_ns = min(outcome.started_ns for outcome in added)
+            end_ns = max(outcome.ended_ns for outcome in added)
+            start[side.label].append((end_ns - begin_ns) / 1e6)
+            deleted, gone_ns = side.delete_many(pods[side.label], AT_ONCE)
+            begin_ns = min(outcome.started_ns for outcome in deleted)
+            end_ns = max(outcome.ended_ns for outcome in deleted)
+            answered[side.label].append((end_ns - begin_ns) / 1e6)
+            stop[side.label].append((max(gone_ns, end_ns) - begin_ns) / 1e6)
+    what = f"{PODS} pods, {AT_ONCE} at a time"
+    return [
+        _figure("start-100", f"{what}: started", "ms", start, Target(0.12)),
+        _figure("stop-100-answered", f"{what}: stopped, all answered", "ms", answered),
+        _figure("stop-100", f"{what}: stopped, all gone", "ms", stop, Target(0.10)),
+    ]
+
+
+def tcp(bed: Bed, rounds: int) -> list[Figure]:
+    """One TCP stream between two pods of a node."""
+    rates = _samples()
+    with bed.sides() as sides, ExitStack() as undo:
+        paths: dict[str, TcpPath] = {}
+        settings = []
+        for side in sides:
+            client, server = side.node.new_pods(2)
+            side.add(client)
+            side.add(server)
+            paths[side.label] = undo.enter_context(TcpPath(client, server))
+            settings.append(link_settings(side.node, client))
+        if len(settings) == 2:
+            unlike = differences(*settings)
+            bed.notes += [f"tcp: not equal: {difference}" for difference in unlike]
+            if not unlike:
+                bed.notes.append(f"tcp: {len(settings[0])} link settings and offloads are equal")
+        for side in sides:
+            paths[side.label].gbit_per_s(1)
+        for side in _in_turns(sides, rounds):
+            rates[side.label].append(paths[side.label].gbit_per_s(2))
+    target = Target(0.95, at_least=True)
+    return [_figure("tcp", "TCP from pod to pod on the node", "Gbit/s", rates, target)]
+
+
+def agent(bed: Bed, rounds: int) -> list[Figure]:
+    """How soon the agent serves, and what it keeps in memory."""
+    fresh: list[float] = []
+    restarted: list[float] = []
+    if bed.reference_only:
+        return []
+    with bed.limpet() as side:
+        fresh.append(side.ready_ms)
+        for _ in range(rounds - 1):
+            side.stop()
+            fresh.append(side.start())
+        idle = side.resident_mb()
+        pods = side.node.new_pods(PODS_FOR_MEMORY)
+        side.add_many(pods, AT_ONCE)
+        loaded = side.resident_mb()
+        for _ in range(rounds):
+            side.stop()
+            restarted.append(side.start())
+        side.delete_many(pods, AT_ONCE)
+    soon = Target(700, of_ratio=False)
+    small = Target(45, of_ratio=False)
+    what = f"with {PODS_FOR_MEMORY} pods"
+    return [
+        Figure("agent-ready", "agent: start to ready", "ms", fresh, target=soon),
+        Figure(f"agent-ready-{PODS_FOR_MEMORY}", f"... {what} there", "ms", restarted, target=soon),
+        Figure("agent-memory-idle", "agent: resident at its start", "MB", [idle]),
+        Figure("agent-memory", f"agent: resident after {what}", "MB", [loaded], target=small),
+    ]
+
+
+def shim(bed: Bed, rounds: int) -> list[Figure]:
+    """The program that a runtime starts, apart from what it asks for."""
+    version, memory = _samples(), _samples()
+    with bed.sides() as sides:
+        pods = {side.label: side.node.new_pods(1)[0] for side in sides}
+        for side in _in_turns(sides, rounds):
+            with side.node.netns.inside():
+                version[side.label].append(run(side.command("VERSION")).check().took_ms)
+        for side in _in_turns(sides, 5):
+            pod = pods[side.label]
+            pod.renew()
+            with side.node.netns.inside():
+                peak, said = peak_resident_kib(side.command("ADD", pod))
+            memory[side.label].append(peak * 1024 / _MEGABYTE)
+            if b'"ips"' not in said:
+                raise RuntimeError(f"{side.label}: ADD while watched failed: {said.decode()}")
+            side.delete(pod)
+    two = Target(2, of_ratio=False)
+    return [
+        _figure("version", "VERSION", "ms", version),
+        _figure("shim-memory", "peak resident memory of the plugin in ADD", "MB", memory, two),
+    ]
+
+
+def floors(bed: Bed, rounds: int) -> list[Figure]:
+    """What no plugin can go below here: an empty program, a durable write."""
+    folder = Path(tempfile.mkdtemp(dir=bed.disk_folder, prefix=f"lbn-{os.getpid()}-"))
+    try:
+        launched = launcher_floor(folder, rounds)
+        synced = _durable_writes(folder / "synced", rounds)
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    return [
+        Figure("floor-launch", "floor: a static program that does nothing", "ms", launched),
+        Figure("floor-sync", "floor: 4 KiB written and fdatasynced", "ms", synced),
+    ]
+
+
+def _durable_writes(path: Path, rounds: int) -> list[float]:
+    took = []
+    block = os.urandom(4096)
+    with path.open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, 4096)
+        for _ in range(rounds):
+            started = time.monotonic_ns()
+            os.pwrite(file.fileno(), block, 0)
+            os.fdatasync(file.fileno())
+            took.append((time.monotonic_ns() - started) / 1e6)
+    return took
+
+
+Measure = Callable[[Bed, int], list[Figure]]
+
+MEASURES: dict[str, tuple[Measure, int, int]] = {
+    "floors": (floors, 60, 10),
+    "one-pod": (one_pod, 60, 8),
+    "many-pods": (many_pods, 7, 1),
+    "tcp": (tcp, 20, 3),
+    "agent": (agent, 7, 2),
+    "shim": (shim, 60, 8),
+}
+"""By name: the function, its rounds, its rounds in a quick run."""

@@ -1,0 +1,88 @@
+"""TCP from pod to pod on one node, by iperf3, and what has to be equal for it to be compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from types import TracebackType
+
+from bench.node import Node, Pod, ip_json, output_of
+
+_CLIENT_LIMIT_S = 30
+
+
+class TcpPath:
+    """An iperf3 server in one pod, clients in the other."""
+
+    def __init__(self, client: Pod, server: Pod) -> None:
+        self._client = client
+        self._target = server.address(4)
+        with server.netns.inside():
+            self._server = subprocess.Popen(
+                ["iperf3", "--server", "--forceflush"],
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._server.stdout is not None
+        for line in self._server.stdout:
+            if "listening" in line:
+                break
+        else:
+            self.close()
+            raise RuntimeError("iperf3 --server ended before it listened")
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.communicate()
+
+    def __enter__(self) -> TcpPath:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def gbit_per_s(self, seconds: int) -> float:
+        """Received Gbit/s of one cubic TCP stream over IPv4."""
+        command = ["iperf3", "--client", self._target, "--time", str(seconds)]
+        command += ["--congestion", "cubic", "--json", "--connect-timeout", "3000"]
+        with self._client.netns.inside():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_CLIENT_LIMIT_S)
+        report = json.loads(done.stdout or "{}")
+        if done.returncode != 0:
+            raise RuntimeError(f"iperf3 to {self._target}: {report.get('error', done.stderr)}")
+        return float(report["end"]["sum_received"]["bits_per_second"]) / 1e9
+
+
+def link_settings(node: Node, pod: Pod) -> dict[str, str]:
+    """MTU, queues and offloads along a pod's path: its interface, the node's end, the bridge."""
+    (inner,) = ip_json(pod.netns, "link show dev eth0")
+    (host,) = node.pod_links_of(pod)
+    outer = next(link for link in ip_json(node.netns, "link show") if link["ifindex"] == host)
+    (bridge,) = ip_json(node.netns, f"link show dev {outer['master']}")
+    settings = {}
+    for place, netns, link in (
+        ("pod", pod.netns, inner),
+        ("node's end", node.netns, outer),
+        ("bridge", node.netns, bridge),
+    ):
+        for key in ("mtu", "qdisc", "num_tx_queues", "num_rx_queues", "gso_max_size"):
+            settings[f"{place} {key}"] = str(link.get(key))
+        for line in output_of(netns, ["ethtool", "-k", link["ifname"]]).splitlines()[1:]:
+            feature, _, value = line.strip().partition(": ")
+            settings[f"{place} {feature}"] = value.removesuffix(" [fixed]")
+    return settings
+
+
+def differences(ours: dict[str, str], reference: dict[str, str]) -> list[str]:
+    """What is not equal, in words."""
+    return [
+        f"{key}: {ours.get(key)} (limpet), {reference.get(key)} (reference)"
+        for key in sorted(ours.keys() | reference.keys())
+        if ours.get(key) != reference.get(key)
+    ]

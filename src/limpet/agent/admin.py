@@ -1,0 +1,203 @@
+"""What a person may ask the agent; `limpet status`, `limpet ipam …` and doctor do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import Any
+
+from limpet import __version__
+from limpet.agent.node import Node
+from limpet.agent.repair import Repair, leak_document
+from limpet.ipam.ledger import Ledger
+from limpet.model.errors import LimpetError
+from limpet.model.leases import AddressRecord
+from limpet.model.network import Address, NetworkConf, PodKey
+from limpet.wire.attachment import attachment_document
+
+Arguments = dict[str, Any]
+Document = dict[str, Any]
+
+
+class Admin:
+    """Verbs by name; each takes a JSON object and answers one."""
+
+    def __init__(self, node: Node, repair: Repair) -> None:
+        self._node = node
+        self._repair = repair
+        self._started_s = time.monotonic()
+        self._verbs: dict[str, Callable[[Arguments], Awaitable[Document]]] = {
+            "status": self._status,
+            "attachments": self._attachments,
+            "ipam.list": self._list,
+            "ipam.check": self._check,
+            "ipam.repair": self._repair_now,
+            "ipam.release": self._release,
+        }
+
+    async def answer(self, verb: str, arguments: Arguments) -> Document:
+        """Raises: LimpetError."""
+        known = self._verbs.get(verb)
+        if known is None:
+            raise LimpetError(f"admin verb {verb!r}: not known (is the agent of another version?)")
+        return await known(arguments)
+
+    async def _status(self, _: Arguments) -> Document:
+        node, rounds = self._node, self._node.rounds
+        conf = NetworkConf("limpet", "1.0.0", ipam_only=False)
+        reasons = node.reasons_not_ready(conf) if node.settings.segments else ["no segments"]
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            "ready": not reasons,
+            "reasons": reasons,
+            "bridge": node.settings.bridge,
+            "mtu_bytes": node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
+            "segments": self._segments(),
+            "networks": [_network(ledger) for ledger in node.books],
+            "attachments": len(node.attachments),
+            "unknown_keys": [
+                {"network": network, "key": key}
+                for network, keys in sorted(node.unknown_keys.items())
+                for key in keys
+            ],
+            "findings": self._findings(),
+            "last_round": {
+                "changes": rounds.changes,
+                "failed": rounds.failures,
+                "took_ms": round(rounds.took_ms, 1),
+            },
+        }
+
+    def _segments(self) -> list[Document]:
+        records = [
+            record
+            for ledger in self._node.books
+            for record in ledger.records(now_s=time.monotonic())
+        ]
+        documents = []
+        for segment in self._node.settings.segments:
+            states = [record.state.value for record in records if record.address in segment]
+            size = segment.num_addresses - (3 if segment.version == 4 else 2)
+            used = {state: states.count(state) for state in ("live", "resting", "bound")}
+            free = size - used["live"] - used["bound"]
+            documents.append({"prefix": str(segment), "size": size, "free": free, **used})
+        return documents
+
+    def _findings(self) -> list[Document]:
+        node = self._node
+        found = [
+            {"path": str(finding.path), "problem": finding.problem, "advice": finding.action}
+            for ledger in node.books
+            for finding in ledger.findings
+        ]
+        found += [
+            {"path": str(folder), "problem": problem, "advice": "mend it and restart the agent"}
+            for folder, problem in node.books.failed.items()
+        ]
+        found += [
+            {"path": str(path), "problem": problem, "advice": "delete it and restart the pod"}
+            for path, problem in node.attachments.damaged
+        ]
+        return found
+
+    async def _attachments(self, _: Arguments) -> Document:
+        return {"attachments": [attachment_document(each) for each in self._node.attachments]}
+
+    async def _list(self, arguments: Arguments) -> Document:
+        wanted = arguments.get("network")
+        return {
+            "records": [
+                record_document(ledger.network, record)
+                for ledger in self._node.books
+                if wanted in (None, ledger.network)
+                for record in ledger.records(now_s=time.monotonic())
+            ]
+        }
+
+    async def _check(self, _: Arguments) -> Document:
+        gone, leaks = await self._repair.find()
+        found = [
+            leak_document(a.network, address.ip, a.holder, "the pod's namespace is gone")
+            for a in gone
+            for address in a.addresses
+        ]
+        found += [
+            leak_document(ledger.network, address, holder, "no interface on this machine has it")
+            for ledger, address, holder in leaks
+        ]
+        return {"leaks": found, "findings": self._findings()}
+
+    async def _repair_now(self, _: Arguments) -> Document:
+        return {"released": await self._repair()}
+
+    async def _release(self, arguments: Arguments) -> Document:
+        """Gives up a binding; a reservation too when forced."""
+        node, now_s = self._node, time.monotonic()
+        ledger = next((x for x in node.books if x.network == arguments.get("network")), None)
+        if ledger is None:
+            raise LimpetError(f"release: no record of network {arguments.get('network')!r}")
+        what = _what(arguments)
+        keys = {record.address: record.key for record in ledger.records(now_s=now_s)}
+        meant = [
+            address
+            for address, key in keys.items()
+            if address == what
+            or (
+                isinstance(what, PodKey)
+                and key is not None
+                and (key.namespace, key.pod) == (what.namespace, what.pod)
+            )
+        ]
+        holders = ledger.holders()
+        live = [address for address in meant if address in holders]
+        if live and not arguments.get("force"):
+            raise LimpetError(
+                f"release {live[0]}: container {holders[live[0]].container_id} holds it "
+                "(delete the pod, or force it when you know that nothing uses it)"
+            )
+        for address in live:
+            ledger.release_address(address, now_s=now_s)
+        for address in meant:
+            ledger.forget(address, now_s=now_s)
+        await asyncio.wrap_future(ledger.durable())
+        return {"released": [str(address) for address in meant]}
+
+
+def _what(arguments: Arguments) -> Address | PodKey:
+    if "address" not in arguments:
+        return PodKey(
+            str(arguments.get("pod_namespace", "")), str(arguments.get("pod", "")), ifname=""
+        )
+    try:
+        return ip_address(arguments["address"])
+    except ValueError as error:
+        raise LimpetError(f"release: {error}") from error
+
+
+def _network(ledger: Ledger) -> Document:
+    records = ledger.records(now_s=time.monotonic())
+    states = [record.state.value for record in records]
+    return {
+        "name": ledger.network,
+        "live": states.count("live"),
+        "bound": states.count("bound"),
+    }
+
+
+def record_document(network: str, record: AddressRecord) -> Document:
+    """One line of `limpet ipam list`."""
+    return {
+        "network": network,
+        "address": str(record.address),
+        "state": record.state.value,
+        "container_id": record.holder.container_id if record.holder else "",
+        "ifname": record.holder.ifname if record.holder else "",
+        "pod_namespace": record.key.namespace if record.key else "",
+        "pod": record.key.pod if record.key else "",
+        "order": record.order,
+    }

@@ -1,0 +1,128 @@
+"""The ledgers of this node: one for each network, opened when first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import structlog
+
+from limpet.agent.sighting import look_everywhere
+from limpet.ipam.ledger import Ledger
+from limpet.model.attachment import Attachment
+from limpet.model.datapath import POD_IFNAME_PREFIX
+from limpet.model.errors import LimpetError
+from limpet.model.leases import Reservation
+from limpet.model.network import Address, CniRequest, Holder, InterfaceAddress, PodKey, Range
+from limpet.model.settings import Settings
+from limpet.plan.network import PlannedNetwork
+from limpet.plan.node import host_ifname
+
+_log = structlog.get_logger("books")
+
+
+class Books:
+    """Ledgers by folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ledgers: dict[Path, Ledger] = {}
+        self.failed: dict[Path, str] = {}
+        """Folders that could not be opened, with the reason."""
+
+    def open_known(self) -> None:
+        """Opens every folder that we have kept before; another plugin's are left alone."""
+        for journal in sorted(self._settings.data_dir.glob("*/limpet.journal")):
+            with contextlib.suppress(LimpetError):
+                self.ledger(journal.parent.name)
+
+    def ledger(self, network: str, data_dir: str | None = None) -> Ledger:
+        """Raises: StorageError."""
+        folder = Path(data_dir or self._settings.data_dir) / network
+        ledger = self._ledgers.get(folder)
+        if ledger is None:
+            try:
+                ledger = Ledger.open(folder, network, rest_s=self._settings.rest_s)
+            except LimpetError as error:
+                self.failed[folder] = str(error)
+                _log.error("record of addresses cannot be used", error=str(error))
+                raise
+            self.failed.pop(folder, None)
+            self._ledgers[folder] = ledger
+        return ledger
+
+    def known(self, network: str, data_dir: str | None = None) -> Ledger | None:
+        """The ledger if it is open or its folder is there; none is made."""
+        folder = Path(data_dir or self._settings.data_dir) / network
+        return self.ledger(network, data_dir) if folder.is_dir() else None
+
+    def __iter__(self) -> Iterator[Ledger]:
+        return iter(list(self._ledgers.values()))
+
+    def reserve(
+        self, request: CniRequest, network: PlannedNetwork, *, now_s: float
+    ) -> tuple[Ledger, Reservation]:
+        """Raises: AddressError, StorageError."""
+        ledger = self.ledger(network.name, request.conf.ipam.data_dir)
+        reservation = ledger.reserve(
+            request.holder,
+            request.pod_key,
+            network.range_sets,
+            requested=request.requested_addresses,
+            now_s=now_s,
+            taken_elsewhere=self._taken_elsewhere(ledger) if network.from_segments else None,
+            is_alive=_is_alive,
+        )
+        return ledger, reservation
+
+    def _taken_elsewhere(self, ledger: Ledger) -> Callable[[Address], bool] | None:
+        """Networks that draw on the same segments must not give one address twice."""
+        others = [other for other in self._ledgers.values() if other is not ledger]
+        if not others:
+            return None
+        taken = {address for other in others for address in other.holders()}
+        return taken.__contains__
+
+    def hold_live(self, attachments: Iterable[Attachment]) -> None:
+        """Makes sure that live pods' addresses are theirs, whatever became of the record.
+
+        An agent that was killed may have made an interface and not yet have written the record.
+        """
+        for attachment in attachments:
+            ledger = self.ledger(attachment.network, attachment.data_dir)
+            held = set(ledger.addresses_of(attachment.holder))
+            missing = [a for a in attachment.addresses if a.ip not in held]
+            if missing:
+                ledger.reserve(
+                    attachment.holder,
+                    PodKey(attachment.pod_namespace, attachment.pod_name, attachment.holder.ifname),
+                    [(_whole(address),) for address in attachment.addresses],
+                    requested=[address.ip for address in attachment.addresses],
+                    now_s=time.monotonic(),
+                )
+
+    def is_host_end_of_holder(self, ifname: str) -> bool:
+        """Whether a host end's name stands for somebody who holds an address."""
+        return any(
+            host_ifname(POD_IFNAME_PREFIX, ledger.network, holder.container_id, holder.ifname)
+            == ifname
+            for ledger in self
+            for holder in ledger.holders().values()
+        )
+
+    def close(self) -> None:
+        for ledger in self._ledgers.values():
+            ledger.close()
+
+
+def _is_alive(address: Address, _holder: Holder) -> bool:
+    """Asked only of a container that an adopted record names and that we never attached."""
+    return address.packed in look_everywhere().addresses
+
+
+def _whole(address: InterfaceAddress) -> Range:
+    """A range in which only this one address can be given."""
+    subnet = address.network
+    return Range(subnet, address.ip, address.ip, gateway=subnet[0])

@@ -1,0 +1,42 @@
+"""Asking the agent, from a person's shell."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from limpet.model.errors import AgentUnavailable, LimpetError
+from limpet.wire import shim
+
+_ANSWER_TIMEOUT_S = 60.0
+
+
+def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
+    """The agent's answer to an admin verb.
+
+    Raises: AgentUnavailable when nobody answers; LimpetError with the agent's words on failure.
+    """
+    request = shim.encode_admin_call(shim.AdminCall(verb, arguments))
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(socket_path))
+            connection.sendall(request)
+            received = bytearray()
+            while chunk := connection.recv(1 << 16):
+                received += chunk
+    except OSError as error:
+        raise AgentUnavailable(
+            f"ask the agent at {socket_path}: {error.strerror or error} "
+            "(is it running? systemctl status limpet-agent)"
+        ) from error
+    header = shim.ANSWER_HEADER_BYTES
+    exit_code, length = shim.decode_answer_header(bytes(received[:header]))
+    if len(received) != header + length:
+        raise AgentUnavailable(f"ask the agent at {socket_path}: it went away while it answered")
+    document: dict[str, Any] = json.loads(received[header:])
+    if exit_code:
+        raise LimpetError(str(document.get("error", "the agent failed without a word")))
+    return document

@@ -1,0 +1,147 @@
+"""The agent's configuration file: TOML -> Settings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from limpet.model.errors import ConfigError
+from limpet.model.network import Prefix
+from limpet.model.settings import Settings
+
+DEFAULT_PATH = Path("/etc/limpet/agent.toml")
+_LONGEST_SEGMENT = {4: 30, 6: 126}
+"""A segment holds a gateway and at least one pod."""
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Settings of `path`; of the default path, or all defaults, when None and it is not there.
+
+    Raises: ConfigError that names value, field and file.
+    """
+    source = path or DEFAULT_PATH
+    try:
+        text = source.read_bytes()
+    except FileNotFoundError as error:
+        if path is None:
+            return Settings()
+        raise ConfigError(f"read configuration {source}: there is no such file") from error
+    except OSError as error:
+        raise ConfigError(f"read configuration {source}: {error.strerror}") from error
+    try:
+        document = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"parse configuration {source}: {error}") from error
+    return parse_settings(document, str(source))
+
+
+def parse_settings(document: Mapping[str, Any], source: str) -> Settings:
+    """Raises: ConfigError that names value, field and `source`."""
+    unknown = sorted(document.keys() - _FIELDS.keys())
+    if unknown:
+        raise ConfigError(
+            f"read configuration {source}: unknown key {unknown[0]!r} "
+            f"(known: {', '.join(sorted(_FIELDS))})"
+        )
+    values = {}
+    for key, value in document.items():
+        try:
+            values[key] = _FIELDS[key](value)
+        except ValueError as error:
+            raise ConfigError(f"read configuration {source}: {key} = {value!r}: {error}") from error
+    settings = Settings(**values)
+    _check_overlaps(settings, source)
+    return settings
+
+
+def _check_overlaps(settings: Settings, source: str) -> None:
+    seen: list[Prefix] = []
+    for segment in settings.segments:
+        for other in seen:
+            if segment.version == other.version and segment.overlaps(other):
+                raise ConfigError(
+                    f"read configuration {source}: segments: {segment} overlaps {other}"
+                )
+        seen.append(segment)
+
+
+def _prefix(value: Any) -> Prefix:
+    if not isinstance(value, str):
+        raise ValueError('not a prefix such as "10.244.7.0/24"')
+    return ip_network(value)
+
+
+def _prefixes(value: Any) -> tuple[Prefix, ...]:
+    if not isinstance(value, list):
+        raise ValueError('not a list of prefixes such as ["10.244.7.0/24"]')
+    return tuple(map(_prefix, value))
+
+
+def _segments(value: Any) -> tuple[Prefix, ...]:
+    segments = _prefixes(value)
+    for segment in segments:
+        longest = _LONGEST_SEGMENT[segment.version]
+        if segment.prefixlen > longest:
+            raise ValueError(f"{segment} is too small: at most /{longest}")
+    return segments
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"not a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
+        raise ValueError("not a number of seconds")
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise ValueError("not an absolute path")
+    return Path(value)
+
+
+def _bridge(value: Any) -> str:
+    fits = isinstance(value, str) and 0 < len(value) <= 15
+    if not fits or any(c in "/:" or c.isspace() for c in value) or value in (".", ".."):
+        raise ValueError("not an interface name of 1 to 15 characters")
+    return str(value)
+
+
+def _log_level(value: Any) -> str:
+    if value not in _LOG_LEVELS:
+        raise ValueError(f"not one of {', '.join(_LOG_LEVELS)}")
+    return str(value)
+
+
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "segments": _segments,
+    "cluster_cidrs": _prefixes,
+    "bridge": _bridge,
+    "mtu_bytes": _whole(576, 65535),
+    "overlay_bytes": _whole(0, 200),
+    "data_dir": _path,
+    "state_dir": _path,
+    "run_dir": _path,
+    "socket": _path,
+    "rest_s": _seconds,
+    "resync_s": _seconds,
+    "allow_forward": _flag,
+    "log_level": _log_level,
+}

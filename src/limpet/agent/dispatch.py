@@ -1,0 +1,117 @@
+"""From a call to a verb, and from whatever it raises to an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import structlog
+
+from limpet.agent.admin import Admin
+from limpet.agent.check import check_attachment
+from limpet.agent.node import Node
+from limpet.model.errors import (
+    AddressError,
+    CniCode,
+    CniError,
+    ConfigError,
+    ExhaustedError,
+    KernelError,
+    LimpetError,
+    StorageError,
+)
+from limpet.model.network import CniRequest, Verb
+from limpet.wire import cni, shim
+
+_log = structlog.get_logger("cni")
+
+
+class Dispatcher:
+    """Answers every call; nothing that a call does can end the agent."""
+
+    def __init__(self, node: Node, admin: Admin) -> None:
+        self._node = node
+        self._admin = admin
+
+    async def answer(
+        self, call: shim.CniCall | shim.AdminCall, gone: Callable[[], bool]
+    ) -> tuple[int, bytes]:
+        """(exit code, body)."""
+        if isinstance(call, shim.AdminCall):
+            return await self._answer_admin(call)
+        try:
+            request = cni.parse_request(call.environ, call.stdin)
+            body = await self._serve(request, call.attempt, gone)
+        except Exception as error:  # noqa: BLE001 - the runtime needs an answer in any case
+            failure = cni_error(error)
+            _log.warning(
+                "request failed",
+                verb=call.environ.get("CNI_COMMAND", ""),
+                container=call.environ.get("CNI_CONTAINERID", ""),
+                code=int(failure.code),
+                error=str(failure),
+                exc_info=failure.code is CniCode.INTERNAL,
+            )
+            return 1, cni.encode_error(failure, cni.reply_version(call.stdin))
+        return 0, body
+
+    async def _serve(self, request: CniRequest, attempt: int, gone: Callable[[], bool]) -> bytes:
+        node = self._node
+        match request.verb:
+            case Verb.ADD:
+                if gone():
+                    # The runtime killed the shim; its DEL is on its way or was served already.
+                    raise CniError(CniCode.TRY_AGAIN_LATER, "nobody waits for this ADD any more")
+                result = await node.add(request, attempt=attempt)
+                return cni.encode_result(result, request.conf.cni_version)
+            case Verb.DEL:
+                await node.delete(request)
+            case Verb.CHECK:
+                attachment = node.require_attachment(request)
+                check_attachment(node.kernel, attachment, request.netns, request.prev_result)
+            case Verb.GC:
+                await node.collect(request)
+            case Verb.STATUS:
+                reasons = node.reasons_not_ready(request.conf)
+                if reasons:
+                    raise CniError(
+                        CniCode.NOT_AVAILABLE,
+                        f"network {request.conf.name} cannot take pods: {reasons[0]}",
+                        "limpet doctor tells more",
+                    )
+            case Verb.VERSION:
+                return cni.version_reply(request.conf.cni_version)
+        return b""
+
+    async def _answer_admin(self, call: shim.AdminCall) -> tuple[int, bytes]:
+        try:
+            document = await self._admin.answer(call.verb, dict(call.args))
+        except LimpetError as error:
+            return 1, json.dumps({"error": str(error)}).encode()
+        except Exception as error:  # noqa: BLE001 - a person needs an answer in any case
+            _log.error("admin request failed", verb=call.verb, exc_info=True)
+            return 1, json.dumps(
+                {"error": f"{call.verb}: {error!r} (see the agent's log)"}
+            ).encode()
+        return 0, json.dumps(document).encode()
+
+
+def cni_error(error: Exception) -> CniError:
+    """What a runtime is told."""
+    match error:
+        case CniError():
+            return error
+        case ExhaustedError():
+            return CniError(CniCode.ADDRESSES_EXHAUSTED, str(error))
+        case AddressError():
+            return CniError(CniCode.ADDRESS_UNAVAILABLE, str(error))
+        case StorageError():
+            return CniError(CniCode.STORAGE_FAILED, str(error))
+        case KernelError():
+            return CniError(CniCode.KERNEL_REFUSED, str(error))
+        case ConfigError():
+            return CniError(CniCode.INVALID_NETWORK_CONFIG, str(error))
+        case _:
+            return CniError(
+                CniCode.INTERNAL, f"internal error: {error!r}", "the agent's log has the traceback"
+            )

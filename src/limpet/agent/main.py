@@ -1,0 +1,209 @@
+"""The agent: start, signals, exit."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from limpet.agent.admin import Admin
+from limpet.agent.attachments import Attachments
+from limpet.agent.books import Books
+from limpet.agent.config import DEFAULT_PATH, load_settings
+from limpet.agent.dispatch import Dispatcher
+from limpet.agent.node import Node
+from limpet.agent.reaper import Reaper
+from limpet.agent.repair import Repair
+from limpet.agent.rounds import Rounds
+from limpet.agent.server import Server
+from limpet.agent.watch import Watch
+from limpet.kernel.node import NodeKernel
+from limpet.kernel.pods import Announcer, read_sysctl
+from limpet.model.errors import LimpetError, StorageError
+from limpet.model.settings import Settings
+
+_log = structlog.get_logger("agent")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
+    parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
+    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load_settings(options.config)
+        configure_log(settings.log_level)
+        asyncio.run(_run(settings))
+    except LimpetError as error:
+        print(f"limpet agent: {error}", file=sys.stderr)  # noqa: T201 - before any log
+        return 1
+    return 0
+
+
+def configure_log(level: str) -> None:
+    """One line each on stderr, as key=value."""
+    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(
+                key_order=["timestamp", "level", "event"], bool_as_flag=False
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+async def _run(settings: Settings) -> None:
+    started_s = time.monotonic()
+    with _single_agent(settings.run_dir):
+        agent = _Agent(settings)
+        try:
+            await agent.start()
+            _notify_service_manager("READY=1")
+            _log.info(
+                "ready", socket=str(settings.socket), took_s=f"{time.monotonic() - started_s:.3f}"
+            )
+            await _stopped()
+            _log.info("stopping")
+        finally:
+            await agent.stop()
+
+
+class _Agent:
+    """All parts of the agent, put together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._kernel = NodeKernel()
+        self._announcer = Announcer()
+        self._reaper = Reaper()
+        self._books = Books(settings)
+        self._attachments = Attachments(settings.run_dir / "attachments")
+        self._originals = _Originals(settings.state_dir / "sysctls.json")
+        self._rounds = Rounds(
+            settings,
+            kernel=self._kernel,
+            attachments=self._attachments,
+            announcer=self._announcer,
+            is_held=self._books.is_host_end_of_holder,
+            release=self._release,
+            before_sysctl=self._originals.keep,
+        )
+        self._node = Node(
+            settings,
+            kernel=self._kernel,
+            books=self._books,
+            attachments=self._attachments,
+            reaper=self._reaper,
+            announcer=self._announcer,
+            rounds=self._rounds,
+        )
+        self._repair = Repair(self._node)
+        self._watch = Watch(self._rounds, self._attachments, self._repair, settings.resync_s)
+        dispatcher = Dispatcher(self._node, Admin(self._node, self._repair))
+        self._server = Server(settings.socket, dispatcher.answer)
+
+    async def start(self) -> None:
+        self._books.open_known()
+        self._books.hold_live(self._attachments)
+        self._watch.start()
+        self._rounds.run("start")
+        self._reaper.put()  # what an earlier agent put aside
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self._watch.stop()
+        self._reaper.close()
+        self._books.close()
+        self._announcer.close()
+        self._kernel.close()
+
+    def _release(self, attachment: Any) -> None:
+        self._node.forget(attachment)
+
+
+class _Originals:
+    """Values that settings of the node had before we changed them: uninstall puts them back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            self._values = json.loads(path.read_text(encoding="utf-8"))
+
+    def keep(self, sysctl: str) -> None:
+        """Raises: StorageError; then the setting must not be changed."""
+        value = read_sysctl(sysctl)
+        if sysctl in self._values or value is None:
+            return
+        self._values[sysctl] = value
+        temporary = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(self._values, file, indent=1, sort_keys=True)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, self._path)
+        except OSError as error:
+            del self._values[sysctl]
+            raise StorageError("write", str(self._path), error.strerror or str(error)) from error
+
+
+@contextlib.contextmanager
+def _single_agent(run_dir: Path) -> Any:
+    """Raises: StorageError when another agent runs on the same folder."""
+    path = run_dir / "agent.lock"
+    try:
+        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError as error:
+        raise StorageError(
+            "lock",
+            str(path),
+            "another agent runs",
+            hint="stop it first: systemctl stop limpet-agent",
+        ) from error
+    except OSError as error:
+        raise StorageError("lock", str(path), error.strerror or str(error)) from error
+
+
+async def _stopped() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def _notify_service_manager(state: str) -> None:
+    """Source: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

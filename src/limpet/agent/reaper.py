@@ -1,0 +1,90 @@
+"""Deferred removal: what a DEL has put aside is deleted in groups, on a thread of its own.
+
+The kernel waits for RCU grace periods when a link is deleted (about 20 ms each); a link group pays
+for all its links at once. Whatever comes while one removal runs makes up the next group.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+import structlog
+
+from limpet.kernel.conntrack import forget_flows
+from limpet.kernel.netlink import RouteSocket
+from limpet.model.datapath import DYING_GROUP
+from limpet.model.errors import KernelError
+from limpet.model.network import Address
+from limpet.wire import netlink as wire
+
+_log = structlog.get_logger("reaper")
+
+_GATHER_S = 0.02
+"""How long the first of a group waits for others: about what one removal takes."""
+
+
+class Reaper:
+    """Owns one thread. All methods may be called from any other."""
+
+    def __init__(self) -> None:
+        """In the network namespace of the calling thread."""
+        self._route = RouteSocket()
+        self._lock = threading.Condition()
+        self._wanted = False
+        self._closing = False
+        self._released: set[Address] = set()
+        self._forgetting: set[Address] = set()
+        """Addresses whose flows are being deleted just now."""
+        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+        self._thread.start()
+
+    def put(self, addresses: Collection[Address] = ()) -> None:
+        """There are links in the dying group, and nobody holds `addresses` any more."""
+        with self._lock:
+            self._wanted = True
+            self._released.update(addresses)
+            self._lock.notify_all()
+
+    def take_back(self, addresses: Collection[Address]) -> None:
+        """The addresses are about to be used again: what is left of their flows goes now.
+
+        Raises: KernelError.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._forgetting.isdisjoint(addresses))
+            stale = self._released.intersection(addresses)
+            self._released -= stale
+        if stale:
+            forget_flows(stale)
+
+    def close(self) -> None:
+        """Removes what is waiting, then ends the thread."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify_all()
+        self._thread.join()
+        self._route.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._wanted or self._closing)
+                if not self._wanted:
+                    return
+                if not self._closing:
+                    self._lock.wait_for(lambda: self._closing, timeout=_GATHER_S)
+                self._wanted = False
+                self._forgetting, self._released = self._released, set()
+            self._try(lambda: self._route.apply(wire.delete_link_group(DYING_GROUP)))
+            self._try(lambda: forget_flows(self._forgetting))
+            with self._lock:
+                self._forgetting = set()
+                self._lock.notify_all()
+
+    def _try(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except KernelError as error:
+            # Met again with the next group, and by the round that finds a dying link.
+            _log.warning("removal failed", error=str(error))

@@ -1,0 +1,86 @@
+"""Addresses whose container, namespace and interface are all gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from limpet.agent.node import Node
+from limpet.agent.sighting import Sighting, look_everywhere
+from limpet.ipam.ledger import Ledger
+from limpet.kernel.namespaces import NamespaceId, namespace_id
+from limpet.model.attachment import Attachment
+from limpet.model.network import Address, Holder
+
+_log = structlog.get_logger("repair")
+
+
+Leak = tuple[Ledger, Address, Holder]
+
+
+def unrecorded(node: Node) -> set[Leak]:
+    """Reservations that no attachment stands for."""
+    recorded = {(attachment.network, attachment.holder) for attachment in node.attachments}
+    return {
+        (ledger, address, holder)
+        for ledger in node.books
+        for address, holder in ledger.holders().items()
+        if (ledger.network, holder) not in recorded
+    }
+
+
+def is_gone(node: Node, attachment: Attachment, sighting: Sighting) -> bool:
+    """Neither the pod's namespace nor its interface is there any more."""
+    where = NamespaceId(attachment.netns_device, attachment.netns_inode)
+    if where in sighting.namespaces or namespace_id(attachment.netns) == where:
+        return False
+    return attachment.bridge is None or node.kernel.route.link(attachment.host_ifname) is None
+
+
+class Repair:
+    """Finds and repairs leaks; runtimes skip DEL after crashes, and most never call GC."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def find(self) -> tuple[list[Attachment], list[Leak]]:
+        """Attachments and bare reservations of which nothing is alive."""
+        before = unrecorded(self._node)
+        sighting = await asyncio.to_thread(look_everywhere)
+        # What came while we looked was not looked for.
+        leaks = [
+            leak
+            for leak in before & unrecorded(self._node)
+            if leak[1].packed not in sighting.addresses
+        ]
+        gone = [a for a in self._node.attachments if is_gone(self._node, a, sighting)]
+        return gone, leaks
+
+    async def __call__(self) -> list[dict[str, str]]:
+        """Releases what `find` found; returns it. Bindings stay. Raises: StorageError."""
+        gone, leaks = await self.find()
+        released = [
+            leak_document(attachment.network, address, attachment.holder, "its namespace is gone")
+            for attachment in gone
+            for address in self._node.forget(attachment)
+        ]
+        for ledger, address, holder in leaks:
+            self._node.reaper.put(ledger.release(holder, now_s=time.monotonic()))
+            released.append(leak_document(ledger.network, address, holder, "nothing has it"))
+        for ledger in self._node.books:
+            await asyncio.wrap_future(ledger.durable())
+        for each in released:
+            _log.info("released an address that nothing used", **each)
+        return released
+
+
+def leak_document(network: str, address: Address, holder: Holder, why: str) -> dict[str, str]:
+    return {
+        "network": network,
+        "address": str(address),
+        "container_id": holder.container_id,
+        "ifname": holder.ifname,
+        "why": why,
+    }

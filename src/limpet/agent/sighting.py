@@ -1,0 +1,35 @@
+"""What is alive on this machine, found by looking into every network namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limpet.kernel.namespaces import Namespace, NamespaceId, every_namespace, namespace_id
+from limpet.kernel.pods import read_inside
+from limpet.model.errors import KernelError
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is alive on this machine, as found by looking into every network namespace."""
+
+    addresses: frozenset[bytes] = frozenset()
+    """Packed addresses of all interfaces of all namespaces but our own."""
+    namespaces: frozenset[NamespaceId] = frozenset()
+
+
+def look_everywhere() -> Sighting:
+    """Slow (a visit to each namespace); safe on any thread."""
+    addresses: set[bytes] = set()
+    namespaces: set[NamespaceId] = set()
+    ours = namespace_id("/proc/self/ns/net")
+    for path in every_namespace():
+        try:
+            with Namespace(path) as netns:
+                namespaces.add(netns.id)
+                if netns.id != ours:
+                    _links, found, _routes = read_inside(netns)
+                    addresses.update(info.packed for info in found)
+        except KernelError:
+            continue  # it went while we looked
+    return Sighting(frozenset(addresses), frozenset(namespaces))

@@ -1,0 +1,142 @@
+"""What wakes a round: kernel notifications and a timer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+
+import structlog
+
+from limpet.agent.attachments import Attachments
+from limpet.agent.repair import Repair
+from limpet.agent.rounds import Rounds
+from limpet.kernel.netlink import NFTABLES_GROUPS, ROUTE_GROUPS, Notifications
+from limpet.model.datapath import ROUTE_TABLE, RULE_PRIORITY
+from limpet.model.errors import KernelError, LimpetError
+from limpet.wire import netlink as wire
+
+_log = structlog.get_logger("watch")
+
+_NETLINK_NETFILTER = 12
+_NFT_NEW_GENERATION = (10 << 8) | 15
+"""NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN."""
+_NFTA_GEN_PROC_PID = 2
+_GATHER_S = 0.1
+"""How long notifications are gathered: one round serves all of them."""
+
+
+class Watch:
+    """Runs on the event loop."""
+
+    def __init__(
+        self, rounds: Rounds, attachments: Attachments, repair: Repair, resync_s: float
+    ) -> None:
+        """In the network namespace of the calling thread."""
+        self._rounds = rounds
+        self._attachments = attachments
+        self._repair = repair
+        self._resync_s = resync_s
+        self._route = Notifications(socket.NETLINK_ROUTE, ROUTE_GROUPS)
+        self._nftables = Notifications(_NETLINK_NETFILTER, NFTABLES_GROUPS)
+        self._timer: asyncio.Task[None] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._listen()
+        self._timer = asyncio.get_running_loop().create_task(self._resync())
+
+    async def stop(self) -> None:
+        self._deafen()
+        if self._gathering is not None:
+            self._gathering.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._timer
+        self._route.close()
+        self._nftables.close()
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for source in (self._route, self._nftables):
+            loop.add_reader(source.fileno(), self._gather)
+
+    def _deafen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for source in (self._route, self._nftables):
+            loop.remove_reader(source.fileno())
+
+    def _gather(self) -> None:
+        """The first notification starts the wait; what follows is read with it."""
+        self._deafen()
+        self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._look)
+
+    def _look(self) -> None:
+        try:
+            why = self._why_route() or self._why_nftables()
+            if why:
+                self._rounds.run(why)
+        except KernelError as error:
+            _log.warning("notifications cannot be read", error=str(error))
+        self._listen()
+
+    def _why_route(self) -> str:
+        why = ""
+        names = {attachment.host_ifname for attachment in self._attachments}
+        for message in self._route.drain():
+            if message is None:
+                why = why or "notifications were lost"
+            elif not why:
+                why = self._why(message, names)
+        return why
+
+    def _why(self, message: wire.Message, names: set[str]) -> str:
+        match message.type:
+            case wire.RTM_DELLINK | wire.RTM_NEWLINK:
+                return self._why_link(message, names)
+            case wire.RTM_DELADDR:
+                if wire.parse_address(message).ifindex in self._rounds.bridge_ifindexes():
+                    return "an address of a bridge is gone"
+            case wire.RTM_DELROUTE:
+                if wire.parse_route(message).table == ROUTE_TABLE:
+                    return "a route is gone"
+            case wire.RTM_DELRULE:
+                if wire.parse_rule(message).priority == RULE_PRIORITY:
+                    return "a rule is gone"
+        return ""
+
+    def _why_link(self, message: wire.Message, names: set[str]) -> str:
+        link = wire.parse_link(message)
+        if link.ifname not in names and link.ifname not in self._rounds.want.bridges:
+            return ""
+        if message.type == wire.RTM_DELLINK:
+            return f"link {link.ifname} is gone"
+        if not link.up:
+            return f"link {link.ifname} is down"
+        if link.ifname in names and not link.master_ifindex:
+            return f"link {link.ifname} has no bridge"
+        return ""
+
+    def _why_nftables(self) -> str:
+        why = ""
+        for message in self._nftables.drain():
+            if message is None:
+                why = "nftables notifications were lost"
+            elif message.type == _NFT_NEW_GENERATION:
+                pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
+                if len(pid) == 4 and struct.unpack(">I", pid)[0] != os.getpid():
+                    why = why or "another program changed nftables"
+        return why
+
+    async def _resync(self) -> None:
+        """Everything anew now and then, whatever was notified; first soon after the start."""
+        while True:
+            try:
+                await self._repair()
+            except LimpetError as error:
+                _log.warning("leaks cannot be looked for", error=str(error))
+            await asyncio.sleep(self._resync_s)
+            self._rounds.run("timer")

@@ -1,0 +1,185 @@
+"""plan_attachment: a pod's interface out of a request, the settings and the leased addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_interface, ip_network
+
+from limpet.model.attachment import Attachment, BridgeSpec
+from limpet.model.datapath import POD_IFNAME_PREFIX
+from limpet.model.errors import CniCode, CniError
+from limpet.model.network import (
+    Address,
+    CniRequest,
+    CniResult,
+    Dns,
+    InterfaceAddress,
+    NetworkConf,
+    Range,
+    RangeSet,
+    ResultAddress,
+    ResultInterface,
+    RouteSpec,
+)
+from limpet.model.settings import Settings
+from limpet.plan.node import bridge_of_segments, derived_mac, host_ifname, host_mac
+
+_DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+_REFERENCE_MTU_BYTES = 1500
+"""What a bridge without ports has, and so the reference plugin's pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNetwork:
+    """A network configuration put together with the agent's settings."""
+
+    name: str
+    range_sets: tuple[RangeSet, ...]
+    from_segments: bool
+    """The addresses are out of the node's own segments."""
+    bridge: BridgeSpec | None
+    """None in IPAM mode."""
+    mtu_bytes: int
+
+
+def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int) -> PlannedNetwork:
+    """Raises: CniError (7: the configuration contradicts the agent's; 11: no segment yet)."""
+    from_segments = not conf.ipam.range_sets
+    range_sets = conf.ipam.range_sets or settings.range_sets()
+    if not range_sets:
+        raise CniError(
+            CniCode.TRY_AGAIN_LATER,
+            f"network {conf.name}: this node has no address segment",
+            'set segments = ["10.244.7.0/24"] in the agent\'s configuration and restart it, '
+            "or give the network ipam.ranges",
+        )
+    return PlannedNetwork(
+        conf.name,
+        range_sets,
+        from_segments,
+        None if conf.ipam_only else _bridge(conf, settings, range_sets, from_segments),
+        conf.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
+    )
+
+
+def _mtu_bytes(settings: Settings, from_segments: bool, uplink_mtu_bytes: int) -> int:
+    if settings.mtu_bytes is not None:
+        return settings.mtu_bytes
+    if not from_segments:
+        return _REFERENCE_MTU_BYTES
+    return max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
+
+
+def _bridge(
+    conf: NetworkConf, settings: Settings, range_sets: Sequence[RangeSet], from_segments: bool
+) -> BridgeSpec:
+    if from_segments:
+        if conf.bridge not in (None, settings.bridge):
+            raise CniError(
+                CniCode.INVALID_NETWORK_CONFIG,
+                f"network {conf.name}: bridge {conf.bridge} is not the agent's, {settings.bridge}, "
+                "which holds the gateways of its segments",
+                "leave `bridge` out, or set it in the agent's configuration, "
+                "or give the network ranges of its own",
+            )
+        own = bridge_of_segments(settings, masquerade=conf.ip_masq)
+        return BridgeSpec(own.ifname, own.gateways, own.masquerade, conf.promisc_mode)
+    ranges = [each for ranges in range_sets for each in ranges]
+    with_gateway = conf.is_gateway or conf.is_default_gateway or conf.ip_masq
+    return BridgeSpec(
+        conf.bridge or settings.bridge,
+        gateways=tuple(dict.fromkeys(map(_gateway, ranges))) if with_gateway else (),
+        masquerade=tuple(dict.fromkeys(r.subnet for r in ranges)) if conf.ip_masq else (),
+        promisc=conf.promisc_mode,
+    )
+
+
+def _gateway(range_: Range) -> InterfaceAddress:
+    return ip_interface((range_.gateway, range_.subnet.prefixlen))
+
+
+def plan_routes(conf: NetworkConf, gateways: Sequence[Address]) -> tuple[RouteSpec, ...]:
+    """Routes of a pod, gateways filled in; a route of a family that the pod lacks is left out.
+
+    `gateways`: of the pod's addresses, in order.
+    """
+    of_family = {gateway.version: gateway for gateway in reversed(gateways)}
+    routes = {
+        route.destination: RouteSpec(
+            route.destination,
+            # A route with a scope of link or host has no gateway by its meaning.
+            gateway=route.gateway
+            or (None if route.scope else of_family[route.destination.version]),
+            mtu=route.mtu,
+            advmss=route.advmss,
+            priority=route.priority,
+            table=route.table,
+            scope=route.scope,
+        )
+        for route in conf.ipam.routes
+        if route.destination.version in of_family
+    }
+    if conf.is_default_gateway:
+        for version, gateway in of_family.items():
+            destination = _DEFAULT_ROUTES[version]
+            routes.setdefault(destination, RouteSpec(destination, gateway))
+    return tuple(routes.values())
+
+
+def plan_attachment(
+    request: CniRequest,
+    network: PlannedNetwork,
+    *,
+    addresses: tuple[InterfaceAddress, ...],
+    gateways: tuple[Address, ...],
+    netns_device: int,
+    netns_inode: int,
+) -> Attachment:
+    """The pod's interface as it should be; in IPAM mode only its addresses."""
+    conf = request.conf
+    host = host_ifname(POD_IFNAME_PREFIX, conf.name, request.container_id, request.ifname)
+    return Attachment(
+        network=conf.name,
+        holder=request.holder,
+        netns=request.netns,
+        netns_device=netns_device,
+        netns_inode=netns_inode,
+        pod_namespace=request.pod_namespace,
+        pod_name=request.pod_name,
+        addresses=addresses,
+        gateways=gateways,
+        data_dir=conf.ipam.data_dir,
+        bridge=network.bridge,
+        host_ifname=host,
+        host_mac=host_mac(host),
+        mac=request.requested_mac or derived_mac(addresses[0].ip),
+        mtu_bytes=network.mtu_bytes,
+        routes=plan_routes(conf, gateways),
+        hairpin=conf.hairpin_mode,
+        isolated=conf.port_isolation,
+        port_mappings=request.port_mappings,
+        bandwidth=request.bandwidth,
+    )
+
+
+def plan_result(attachment: Attachment, *, bridge_mac: str, dns: Dns) -> CniResult:
+    """What ADD answers: bridge, host end and pod's end, or bare addresses in IPAM mode."""
+    bridge = attachment.bridge
+    interfaces: tuple[ResultInterface, ...] = ()
+    if bridge is not None:
+        mtu = attachment.mtu_bytes
+        interfaces = (
+            ResultInterface(bridge.ifname, bridge_mac),
+            ResultInterface(attachment.host_ifname, attachment.host_mac, mtu),
+            ResultInterface(attachment.holder.ifname, attachment.mac, mtu, attachment.netns),
+        )
+    return CniResult(
+        interfaces,
+        tuple(
+            ResultAddress(address, gateway, None if bridge is None else 2)
+            for address, gateway in zip(attachment.addresses, attachment.gateways, strict=True)
+        ),
+        attachment.routes,
+        dns,
+    )

@@ -1,0 +1,75 @@
+"""Attachments as JSON: what /run/limpet/attachments/<host ifname>.json holds."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
+
+import msgspec
+
+from limpet.model.attachment import Attachment, BridgeSpec
+from limpet.model.network import Address, Bandwidth, Holder, PortMapping, RouteSpec
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def encode_attachment(attachment: Attachment) -> bytes:
+    return _encoder.encode(attachment)
+
+
+def decode_attachment(text: bytes) -> Attachment:
+    """Raises: ValueError for anything that `encode_attachment` did not write."""
+    try:
+        return _attachment(msgspec.json.decode(text))
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"not an attachment: {error}") from error
+
+
+def attachment_document(attachment: Attachment) -> dict[str, Any]:
+    """For people and programs that ask the agent."""
+    document: dict[str, Any] = msgspec.to_builtins(attachment, enc_hook=str)
+    return document
+
+
+def _attachment(found: dict[str, Any]) -> Attachment:
+    bridge = found["bridge"]
+    return Attachment(
+        **{
+            **found,
+            "holder": Holder(**found["holder"]),
+            "addresses": tuple(map(ip_interface, found["addresses"])),
+            "gateways": tuple(map(ip_address, found["gateways"])),
+            "bridge": None if bridge is None else _bridge(bridge),
+            "routes": tuple(map(_route, found["routes"])),
+            "port_mappings": tuple(map(_port_mapping, found["port_mappings"])),
+            "bandwidth": Bandwidth(**found["bandwidth"]),
+        }
+    )
+
+
+def _bridge(found: dict[str, Any]) -> BridgeSpec:
+    return BridgeSpec(
+        **{
+            **found,
+            "gateways": tuple(map(ip_interface, found["gateways"])),
+            "masquerade": tuple(map(ip_network, found["masquerade"])),
+        }
+    )
+
+
+def _route(found: dict[str, Any]) -> RouteSpec:
+    return RouteSpec(
+        **{
+            **found,
+            "destination": ip_network(found["destination"]),
+            "gateway": _address(found["gateway"]),
+        }
+    )
+
+
+def _port_mapping(found: dict[str, Any]) -> PortMapping:
+    return PortMapping(**{**found, "host_address": _address(found["host_address"])})
+
+
+def _address(text: str | None) -> Address | None:
+    return None if text is None else ip_address(text)

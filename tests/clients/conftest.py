@@ -1,0 +1,34 @@
+"""Machines for the tests, and what ran on them beside a failure."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.clients.machine import CHECKOUT, Machine
+
+
+@pytest.fixture(scope="session")
+def runtimes() -> None:
+    """The foreign programs are in build/runtimes; downloads them where they are not."""
+    subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
+
+
+@pytest.fixture(scope="module")
+def machine(runtimes: None) -> Iterator[Machine]:
+    with Machine() as machine:
+        yield machine
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    machine = getattr(item, "funcargs", {}).get("machine")
+    if report.failed and isinstance(machine, Machine):
+        for name, text in machine.logs():
+            report.sections.append((name, text[-8000:]))
+    return report

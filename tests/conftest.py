@@ -1,0 +1,42 @@
+"""Fixtures that several folders use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.lab.node import LabNode
+
+SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
+_numbers = itertools.count()
+
+NodeFactory = Callable[..., LabNode]
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[NodeFactory]:
+    """Makes nodes in namespaces `lt<pid>-<n>`; whatever happens, they are removed."""
+    nodes: list[LabNode] = []
+
+    def make(**settings: Any) -> LabNode:
+        number = next(_numbers)
+        node = LabNode(f"lt{os.getpid()}-{number}", tmp_path / f"node{number}", **settings)
+        nodes.append(node)
+        return node
+
+    yield make
+    for node in nodes:
+        node.remove()
+
+
+@pytest.fixture
+def node(make_node: NodeFactory) -> LabNode:
+    """A node with a segment of each family and its agent running."""
+    node = make_node(segments=SEGMENTS, log_level="debug")
+    node.start_agent()
+    return node

@@ -1,0 +1,461 @@
+"""The agent with the real CNI binary and the real kernel, one node in namespaces."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from limpet.lab.node import DEFAULT_CONF, LabNode, LabPod, run_command
+from tests.conftest import NodeFactory
+
+
+def dying(node: LabNode) -> list[str]:
+    return [name for name in node.links() if name.startswith("limx")]
+
+
+def host_ends(node: LabNode) -> list[str]:
+    return [name for name in node.links() if name.startswith("lim") and len(name) == 15]
+
+
+def records(node: LabNode) -> dict[str, dict[str, Any]]:
+    return {record["address"]: record for record in node.ask("ipam.list")["records"]}
+
+
+def live(node: LabNode) -> set[str]:
+    return {address for address, record in records(node).items() if record["state"] == "live"}
+
+
+def with_conf(**changes: Any) -> dict[str, Any]:
+    return {**DEFAULT_CONF, **changes}
+
+
+def reach_each_other(*pods: LabPod) -> bool:
+    return all(a.reaches(address.ip) for a in pods for b in pods for address in b.addresses)
+
+
+def test_pods_reach_each_other_and_the_node_reaches_them(node: LabNode) -> None:
+    one, two = node.pod("one"), node.pod("two")
+    result = one.add()
+    two.add()
+
+    assert [str(address) for address in one.addresses] == ["10.244.7.2/24", "fd00:7::2/64"]
+    assert reach_each_other(one, two)
+    assert one.reaches("10.244.7.1")
+    assert one.reaches("fd00:7::1")
+    for address in two.addresses:
+        node.run("ping", "-c1", "-W1", str(address.ip))
+    kinds = [interface["name"] for interface in result.document["interfaces"]]
+    assert kinds[0] == "limpet0"
+    assert result.document["interfaces"][2]["sandbox"] == one.netns_path
+    assert result.document["ips"][0]["gateway"] == "10.244.7.1"
+
+
+def test_del_leaves_nothing_and_can_be_repeated(node: LabNode) -> None:
+    pod = node.pod("one")
+    pod.add()
+
+    pod.delete()
+    assert "eth0" not in pod.run("ip", "-br", "link")
+    pod.delete()
+    pod.delete(netns="")
+
+    assert live(node) == set()
+    node.stop_agent()
+    assert host_ends(node) == []
+    assert dying(node) == []
+
+
+def test_a_new_interface_can_be_added_at_once_after_del_in_the_same_namespace(
+    node: LabNode,
+) -> None:
+    pod = node.pod("one")
+    for _ in range(10):
+        pod.add()
+        assert pod.reaches("10.244.7.1")
+        pod.delete()
+
+
+def test_the_second_add_of_one_interface_fails_and_leaves_the_first(node: LabNode) -> None:
+    pod, other = node.pod("one"), node.pod("two")
+    pod.add()
+    other.add()
+
+    answer = node.cni("ADD", pod)
+
+    assert answer.exit_code == 1
+    assert answer.document["code"] == 104
+    assert reach_each_other(pod, other)
+
+
+def test_an_interface_that_another_made_is_never_taken_over(node: LabNode) -> None:
+    pod = node.pod("one")
+    pod.run("ip", "link", "add", "eth0", "type", "bridge")
+
+    answer = node.cni("ADD", pod)
+
+    assert answer.document["code"] == 104
+    assert "bridge" in pod.run("ip", "-d", "link", "show", "eth0")
+    assert live(node) == set()
+    assert host_ends(node) == []
+
+
+def test_a_pod_that_comes_back_has_the_address_it_had(node: LabNode) -> None:
+    pods = [node.pod(f"pod-{n}") for n in range(5)]
+    before = {pod.name: pod.add().addresses for pod in pods}
+    for pod in pods:
+        pod.delete()
+
+    after = {
+        name: node.pod(name, container_id=f"{name}-again").add().addresses
+        for name in reversed(before)
+    }
+
+    assert after == before
+
+
+def test_addresses_are_kept_over_a_reboot(node: LabNode) -> None:
+    before = {name: node.pod(name).add().addresses for name in ("a", "b", "c")}
+
+    node.reboot()
+    node.start_agent()
+    new = node.pod("new").add().addresses
+    after = {
+        name: node.pod(name, container_id=f"{name}2").add().addresses for name in ("c", "a", "b")
+    }
+
+    assert after == before
+    assert new not in before.values()
+
+
+def test_pods_do_not_notice_that_the_agent_is_killed_and_started(node: LabNode) -> None:
+    one, two = node.pod("one"), node.pod("two")
+    one.add()
+    two.add()
+    before = set(node.links())
+
+    node.stop_agent(signal.SIGKILL)
+    assert reach_each_other(one, two)
+    node.start_agent()
+
+    assert reach_each_other(one, two)
+    assert set(node.links()) == before
+    assert len(live(node)) == 4
+    three = node.pod("three")
+    three.add()
+    assert reach_each_other(one, three)
+
+
+def test_of_two_sandboxes_of_one_pod_the_newest_has_the_address(node: LabNode) -> None:
+    old = node.pod("web", container_id="old")
+    peer = node.pod("peer")
+    addresses = old.add().addresses
+    peer.add()
+    new = node.pod("web", container_id="new")
+
+    assert new.add().addresses == addresses
+    assert "eth0" not in old.run("ip", "-br", "link")
+    assert reach_each_other(new, peer)
+
+    old.delete()  # late: changes nothing
+    assert reach_each_other(new, peer)
+    assert {str(address.ip) for address in addresses} <= live(node)
+
+
+def test_check_tells_what_is_wrong(node: LabNode) -> None:
+    pod = node.pod("one")
+    result = pod.add().document
+    conf = with_conf(prevResult=result)
+
+    assert node.cni("CHECK", pod, conf=conf).exit_code == 0
+
+    pod.run("ip", "addr", "del", "10.244.7.2/24", "dev", "eth0")
+    answer = node.cni("CHECK", pod, conf=conf)
+    assert answer.exit_code == 1
+    assert "10.244.7.2/24 is missing" in answer.document["msg"]
+
+
+def test_check_of_an_unknown_container_says_so(node: LabNode) -> None:
+    pod = node.pod("one")
+    answer = node.cni(
+        "CHECK", pod, conf=with_conf(prevResult={"cniVersion": "1.0.0", "interfaces": []})
+    )
+    assert answer.exit_code == 1
+    assert answer.document["code"] == 3
+
+
+def test_gc_takes_away_what_is_not_listed(node: LabNode) -> None:
+    kept, stale = node.pod("kept"), node.pod("stale")
+    kept.add()
+    stale.add()
+    conf = with_conf(cniVersion="1.1.0")
+
+    assert node.cni("GC", conf=conf).exit_code == 0
+    assert len(live(node)) == 4, "an absent list is no list"
+
+    valid = [{"containerID": "kept", "ifname": "eth0"}]
+    conf["cni.dev/valid-attachments"] = valid
+    assert node.cni("GC", conf=conf).exit_code == 0
+    assert live(node) == {str(address.ip) for address in kept.addresses}
+    assert kept.reaches("10.244.7.1")
+
+    conf["cni.dev/valid-attachments"] = []
+    assert node.cni("GC", conf=conf).exit_code == 0
+    assert live(node) == set()
+
+
+def test_status_says_why_no_pod_can_be_taken(make_node: NodeFactory) -> None:
+    node = make_node()
+    node.start_agent()
+    conf = with_conf(cniVersion="1.1.0")
+
+    answer = node.cni("STATUS", conf=conf)
+
+    assert answer.exit_code == 1
+    assert answer.document["code"] == 50
+    assert "no address segment" in answer.document["msg"]
+    ranges = {"type": "limpet", "ranges": [[{"subnet": "10.9.0.0/24"}]]}
+    assert node.cni("STATUS", conf={**conf, "ipam": ranges}).exit_code == 0
+
+
+def test_a_pod_that_goes_without_del_gives_its_address_back(node: LabNode) -> None:
+    gone, stays = node.pod("gone"), node.pod("stays")
+    gone.add()
+    stays.add()
+
+    gone.remove()
+    node.ask("ipam.repair")
+
+    assert live(node) == {str(address.ip) for address in stays.addresses}
+    again = node.pod("gone", container_id="gone2")
+    assert again.add().addresses == gone.addresses
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("ip", "link", "del", "limpet0"),
+        ("ip", "link", "set", "limpet0", "down"),
+        ("ip", "addr", "flush", "dev", "limpet0"),
+        ("ip", "rule", "del", "priority", "5148"),
+        ("ip", "-6", "rule", "del", "priority", "5148"),
+        ("ip", "route", "flush", "table", "5148"),
+        ("nft", "flush", "ruleset"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_damaged_is_repaired_without_disturbing_pods(
+    node: LabNode, damage: tuple[str, ...]
+) -> None:
+    one, two = node.pod("one"), node.pod("two")
+    one.add()
+    two.add()
+    before = state(node)
+
+    node.run(*damage)
+
+    await_state(node, before)
+    assert reach_each_other(one, two)
+    assert one.reaches("10.244.7.1")
+
+
+def state(node: LabNode) -> dict[str, Any]:
+    links = node.links()
+    return {
+        "links": {
+            name: (link.get("master"), "UP" in link["flags"]) for name, link in links.items()
+        },
+        "addresses": sorted(
+            (link["ifname"], address["local"])
+            for link in json.loads(node.run("ip", "-j", "addr", "show", "dev", "limpet0"))
+            for address in link["addr_info"]
+            if address["scope"] == "global"
+        ),
+        "rules": node.run("ip", "rule") + node.run("ip", "-6", "rule"),
+        "routes": node.run("ip", "route", "show", "table", "5148")
+        + node.run("ip", "-6", "route", "show", "table", "5148"),
+        "nft": node.run("nft", "list", "ruleset"),
+    }
+
+
+def await_state(node: LabNode, wanted: dict[str, Any]) -> None:
+    """The repair is woken by the kernel's notification; each look is a command, so this polls."""
+    for _ in range(200):
+        try:
+            if state(node) == wanted:
+                return
+        except Exception:  # noqa: BLE001, S112 - the bridge is not there yet
+            continue
+    assert state(node) == wanted
+
+
+def test_a_pods_host_end_that_is_deleted_is_made_anew(node: LabNode) -> None:
+    one, two = node.pod("one"), node.pod("two")
+    one.add()
+    two.add()
+    before = state(node)
+
+    node.run("ip", "link", "del", node.ask("attachments")["attachments"][0]["host_ifname"])
+
+    await_state(node, before)
+    assert reach_each_other(one, two)
+
+
+def test_live_pods_stay_connected_when_run_is_emptied(node: LabNode) -> None:
+    one, two = node.pod("one"), node.pod("two")
+    one.add()
+    two.add()
+    node.stop_agent(signal.SIGKILL)
+    for path in (node.run_dir / "attachments").iterdir():
+        path.unlink()
+
+    node.start_agent()
+    assert node.ask("ipam.repair")["released"] == []
+
+    assert reach_each_other(one, two)
+    one.delete()
+    assert "eth0" not in one.run("ip", "-br", "link")
+    assert live(node) == {str(address.ip) for address in two.addresses}
+
+
+def test_several_segments_are_used_one_after_the_other(make_node: NodeFactory) -> None:
+    node = make_node(segments=["10.244.1.0/29", "10.244.2.0/29", "fd00:1::/64"])
+    node.start_agent()
+    pods = [node.pod(f"p{n}") for n in range(10)]
+    for pod in pods:
+        pod.add()
+
+    assert {str(pod.addresses[0].network) for pod in pods} == {"10.244.1.0/29", "10.244.2.0/29"}
+    first, last = pods[0], pods[-1]
+    assert reach_each_other(first, last)
+    node.run("ip", "addr", "show", "dev", "limpet0", "to", "10.244.2.1")
+
+    answer = node.cni("ADD", node.pod("one-too-many"))
+    assert answer.document["code"] == 100
+    text = json.dumps(answer.document)
+    assert "10.244.1.0/29" in text
+    assert "segment" in text
+
+
+def test_addresses_asked_for_are_given(node: LabNode) -> None:
+    pod = node.pod("one")
+    asked = {"ips": ["10.244.7.77/24", "fd00:7::77/64"], "mac": "02:11:22:33:44:55"}
+    result = pod.add(conf=with_conf(runtimeConfig=asked))
+
+    assert [str(address) for address in pod.addresses] == ["10.244.7.77/24", "fd00:7::77/64"]
+    assert result.document["interfaces"][2]["mac"] == "02:11:22:33:44:55"
+    assert "02:11:22:33:44:55" in pod.run("ip", "link", "show", "eth0")
+
+    answer = node.cni("ADD", node.pod("two"), conf=with_conf(runtimeConfig=asked))
+    assert answer.document["code"] == 101
+
+
+def test_a_network_with_ranges_of_its_own_stands_beside_the_segments(node: LabNode) -> None:
+    conf = {
+        "cniVersion": "1.0.0",
+        "name": "lan",
+        "type": "limpet",
+        "bridge": "lan0",
+        "isGateway": True,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": "192.168.50.0/24", "rangeStart": "192.168.50.100"}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    pod, other = node.pod("one"), node.pod("two")
+    pod.add(conf=conf, ifname="net1")
+    other.add()
+
+    assert str(pod.addresses[0]) == "192.168.50.100/24"
+    assert "default via 192.168.50.1" in pod.run("ip", "route")
+    assert pod.reaches("192.168.50.1")
+    assert (node.data_dir / "lan" / "192.168.50.100").exists()
+    pod.delete(conf=conf, ifname="net1")
+
+
+def test_host_ports_lead_to_the_pod_from_outside_and_from_the_node(node: LabNode) -> None:
+    run_command("ip", "netns", "add", f"{node.name}-lan")
+    try:
+        node.run(
+            "ip",
+            "link",
+            "add",
+            "up0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            f"{node.name}-lan",
+        )
+        node.run("ip", "addr", "add", "192.0.2.1/24", "dev", "up0")
+        node.run("ip", "-6", "addr", "add", "2001:db8::1/64", "dev", "up0", "nodad")
+        node.run("ip", "link", "set", "up0", "up")
+        lan = f"{node.name}-lan"
+        run_command("ip", "addr", "add", "192.0.2.9/24", "dev", "eth0", netns=lan)
+        run_command("ip", "-6", "addr", "add", "2001:db8::9/64", "dev", "eth0", "nodad", netns=lan)
+        run_command("ip", "link", "set", "eth0", "up", netns=lan)
+        pod = node.pod("web")
+        conf = with_conf(
+            runtimeConfig={
+                "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]
+            }
+        )
+        pod.add(conf=conf)
+        with pod_server(pod):
+            assert fetch("192.0.2.1", netns=lan) == "hello"
+            assert fetch("2001:db8::1", netns=lan) == "hello"
+            assert fetch("127.0.0.1", netns=node.name) == "hello"
+            assert fetch("192.0.2.1", netns=node.name) == "hello"
+            assert fetch("2001:db8::1", netns=node.name) == "hello"
+            assert fetch("192.0.2.1", netns=pod.netns) == "hello"
+        pod.delete(conf=conf)
+        assert "10.244.7.2" not in node.run("nft", "list", "table", "inet", "limpet")
+    finally:
+        run_command("ip", "netns", "del", f"{node.name}-lan")
+
+
+class pod_server:  # noqa: N801 - a context manager
+    """A TCP server on port 80 of a pod, both families, that says hello."""
+
+    def __init__(self, pod: LabPod) -> None:
+        self.pod = pod
+
+    def __enter__(self) -> None:
+        import subprocess
+        import sys
+
+        code = (
+            "import socket\n"
+            "s = socket.create_server(('::', 80), family=socket.AF_INET6, dualstack_ipv6=True)\n"
+            "print('up', flush=True)\n"
+            "while True:\n"
+            "    c, _ = s.accept(); c.sendall(b'hello'); c.close()\n"
+        )
+        self.process = subprocess.Popen(
+            ["nsenter", f"--net={self.pod.netns_path}", sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"up\n"
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def fetch(address: str, *, netns: str) -> str:
+    import sys
+
+    code = (
+        "import socket, sys\n"
+        f"c = socket.create_connection(({address!r}, 8080), timeout=3)\n"
+        "print(c.recv(100).decode())\n"
+    )
+    return run_command(sys.executable, "-c", code, netns=netns).strip()
