@@ -34,14 +34,14 @@ class Disk:
                 raise OSError(errno.EINVAL, "not a regular file")
             if status.st_size > _LARGEST_FILE_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            return os.read(fd, _LARGEST_FILE_BYTES)
+            return os.read(fd, status.st_size)
         finally:
             os.close(fd)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Make `content` all that `path` holds, not synced; a file that is there stays the same one.
+        """Make `content` all that `path` holds, not synced.
 
-        It is overwritten before it is cut, so that a full disk does not hinder it.
+        A file that is there is overwritten before it is cut: a full disk does not hinder that.
         """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

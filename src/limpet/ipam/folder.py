@@ -9,9 +9,8 @@ from pathlib import Path
 
 from limpet.ipam.disk import Disk
 from limpet.model.errors import StorageError
-from limpet.model.leases import FREE, Binding, Entry, Finding
+from limpet.model.leases import FREE, Binding, Entry, Finding, address_of, number_of
 from limpet.model.network import Address, Holder
-from limpet.plan.allocation import address_of, number_of
 from limpet.wire.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,
@@ -80,7 +79,7 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
             continue
         number = number_of(value.address)
         folder.names.setdefault(number, set()).add(name)
-        if value.address in journalled:
+        if number in journalled:
             continue
         if isinstance(value, ReservationName):
             folder.entries[number] = Entry(_holder(folder, name, content), None)
@@ -163,15 +162,13 @@ def _rank(binding: Binding) -> tuple[bool, int]:
 
 
 def _replay(folder: Folder, journal: Journal) -> None:
-    for address, entry in journal.entries.items():
-        number = number_of(address)
+    for number, entry in journal.entries.items():
         folder.stale.add(number)
         if entry == FREE:
             folder.entries.pop(number, None)
         else:
             folder.entries[number] = entry
-    for index, address in journal.marks.items():
-        folder.marks[index] = number_of(address)
+    folder.marks.update(journal.marks)
     if journal.damage:
         problem = f"is damaged: {journal.damage}"
         action = "everything readable was used; what was lost may be seen by `limpet ipam check`"

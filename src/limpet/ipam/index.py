@@ -82,4 +82,5 @@ def _move(index: dict[_K, Numbers], number: int, old: _K | None, new: _K | None)
         else:
             del index[old]
     if new is not None:
-        index[new] = (*index.get(new, ()), number)
+        others: Numbers = index.get(new, ())
+        index[new] = (*others, number)

@@ -92,7 +92,7 @@ class JournalFile:
             self._disk.fdatasync(self._fd)
 
     def _make(self, state: Journal, wanted_bytes: int) -> None:
-        carried = encode_entries(state.entries.items(), state.marks)
+        carried = encode_entries(state.entries, state.marks)
         self._half = max(wanted_bytes // 2, 4 * len(carried))
         base = encode_base(self._number, carried, 2 * self._half)
         new = self._folder / NEW_JOURNAL

@@ -6,6 +6,7 @@ once in memory; `durable` tells when it is on the disk, and only then may it be 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -30,9 +31,11 @@ from limpet.model.leases import (
     Lease,
     Reservation,
     Usage,
+    address_of,
+    number_of,
 )
 from limpet.model.network import Address, Holder, PodKey, RangeSet
-from limpet.plan.allocation import Choice, Claim, Pool, address_of, choose, number_of
+from limpet.plan.allocation import Choice, Claim, Pool, choose
 from limpet.wire.hostlocal import LOCK
 
 _POOLS = 8
@@ -46,13 +49,13 @@ class Ledger:
     """Made by `Ledger.open`. An address has at most one holder and at most one binding."""
 
     def __init__(
-        self, folder: Folder, network: str, store: Store, lock: int, disk: Disk, rest_s: float
+        self, folder: Folder, network: str, store: Store, lock: int, rest_s: float, tuning: Tuning
     ) -> None:
         self.network = network
         self._store = store
         self._lock = lock
-        self._disk = disk
         self._rest_s = rest_s
+        self._tuning = tuning
         self._index = Index(folder.entries)
         self._findings = folder.findings
         self._marks = folder.marks
@@ -83,15 +86,15 @@ class Ledger:
             state = read_folder(folder, network, disk)
             store = Store(state, network, disk, tuning)
         except StorageError:
-            disk.close(lock)
+            os.close(lock)
             raise
-        return cls(state, network, store, lock, disk, rest_s)
+        return cls(state, network, store, lock, rest_s, tuning)
 
     def close(self) -> None:
         """Leave the files as the whole truth, if the disk takes them, and unlock the folder."""
         self._store.close()
         if self._lock >= 0:
-            self._disk.close(self._lock)
+            os.close(self._lock)
             self._lock = -1
 
     def durable(self) -> Future[None]:
@@ -265,6 +268,10 @@ class Ledger:
         for number in claim.held:  # the same holder has asked for another address now
             if number not in chosen and any(number in pool for pool in pools):
                 entries[number] = entries.get(number, have[number])._replace(holder=None)
+        for pool in pools:
+            absent = pool.longest_absent(self._tuning.absent_pods)
+            if absent is not None:
+                entries.setdefault(absent, FREE)
         return entries, tuple(evicted)
 
     def _release(self, numbers: Iterable[int], now_s: float) -> tuple[Address, ...]:
@@ -317,7 +324,7 @@ class Ledger:
 
 def _lease(index: int, pool: Pool, number: int) -> Lease:
     member = pool.range_of(number)
-    with_length = (address_of(number), member.subnet.prefixlen)
+    with_length = (int(address_of(number)), member.subnet.prefixlen)
     interface = IPv4Interface if member.subnet.version == 4 else IPv6Interface
     return Lease(interface(with_length), member.gateway, index)
 

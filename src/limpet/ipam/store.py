@@ -27,15 +27,14 @@ from limpet.ipam.disk import Disk
 from limpet.ipam.folder import Folder
 from limpet.ipam.journal import WHAT_TO_DO, JournalFile, cause, refusals
 from limpet.model.errors import StorageError
-from limpet.model.leases import FREE, Entry, Finding
-from limpet.plan.allocation import address_of
+from limpet.model.leases import FREE, Entry, Finding, address_of
 from limpet.wire.hostlocal import encode_files, mark_name
 from limpet.wire.journal import encode_entries
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Sizes and times of a store; the defaults fit a node."""
+    """Sizes and times of a ledger; the defaults fit a node."""
 
     journal_bytes: int = 256 * 1024
     """Of a journal that is made; one that is there keeps its size."""
@@ -45,6 +44,8 @@ class Tuning:
     """Seconds between attempts to write what the disk refused."""
     lock_wait_s: float = 2.0
     """Seconds to wait for another process to give up the folder."""
+    absent_pods: int = 2048
+    """Absent pods for whom a range set keeps addresses: a wide IPv6 one never runs out of them."""
 
 
 class Change(NamedTuple):
@@ -56,9 +57,7 @@ class Change(NamedTuple):
 
 
 def make_change(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> Change:
-    addresses = [(address_of(number), entry) for number, entry in entries.items()]
-    marked = {index: address_of(number) for index, number in marks.items()}
-    return Change(entries, marks, encode_entries(addresses, marked))
+    return Change(entries, marks, encode_entries(entries, marks))
 
 
 class Store:
@@ -324,9 +323,8 @@ class Store:
         try:
             with refusals("sync folder", self._path):
                 self._disk.fsync_folder(self._path)
-            entries = [(address_of(number), entry) for number, entry in self._refused.items()]
-            marks = {index: address_of(number) for index, number in self._marks.items()}
-            self._journal.begin_anew(encode_entries(entries, marks), clean=not entries)
+            carried = encode_entries(self._refused, self._marks)
+            self._journal.begin_anew(carried, clean=not self._refused)
         except StorageError as error:
             self._stuck = error
             self._retry_at_s = monotonic() + self._tuning.retry_s

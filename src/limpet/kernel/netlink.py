@@ -195,6 +195,7 @@ class Notifications:
             protocol,
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self._socket.bind((0, 0))
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP
 

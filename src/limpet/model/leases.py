@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from limpet.model.network import Address, Holder, InterfaceAddress, PodKey
+
+_IPV6 = 1 << 128
+
+
+def number_of(address: Address) -> int:
+    """`address` as an integer that is unique over both families, and ordered within each."""
+    return int(address) + (_IPV6 if address.version == 6 else 0)
+
+
+def address_of(number: int) -> Address:
+    return IPv6Address(number - _IPV6) if number >= _IPV6 else IPv4Address(number)
 
 
 @dataclass(frozen=True, slots=True)

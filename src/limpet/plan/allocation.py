@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from itertools import islice
 from typing import NamedTuple
 
 from limpet.model.errors import ExhaustedError, UnavailableError
-from limpet.model.leases import FREE, Entry, Usage
+from limpet.model.leases import FREE, Entry, Usage, address_of, number_of
 from limpet.model.network import Address, Holder, Prefix, Range, RangeSet
 
-_IPV6 = 1 << 128
 _TRIES = 65536
 """Free addresses that are asked about, one by one, when others of the node use them."""
-
-
-def number_of(address: Address) -> int:
-    """`address` as an integer that is unique over both families."""
-    return int(address) + (_IPV6 if address.version == 6 else 0)
-
-
-def address_of(number: int) -> Address:
-    return IPv6Address(number - _IPV6) if number >= _IPV6 else IPv4Address(number)
 
 
 class Intervals:
@@ -175,6 +164,10 @@ class Pool:
         """Since when what rests does so, longest first."""
         return self._resting
 
+    def longest_absent(self, beyond: int) -> int | None:
+        """The absent pod's address that is unused for longest, if there are more than `beyond`."""
+        return next(iter(self._bound)) if len(self._bound) > beyond else None
+
     def usage(self) -> Usage:
         return Usage(self._total, len(self._live), len(self._resting), len(self._bound))
 
@@ -217,7 +210,7 @@ class Claim:
     taken_elsewhere: Callable[[Address], bool] = lambda address: False
     """Whether something else on this node uses an address that nobody holds here."""
     is_alive: Callable[[Address, Holder], bool] = lambda address, holder: True
-    """Whether a holder that is not known to be the pod's own older sandbox still has its address."""
+    """Whether a holder that is not known to be the pod's older sandbox still has its address."""
 
 
 class Choice(NamedTuple):
@@ -298,10 +291,10 @@ def _may_have(number: int, claim: Claim, entries: Mapping[int, Entry]) -> bool:
         return not claim.taken_elsewhere(address_of(number))
     if holder == claim.holder or number in claim.held:
         return True
-    if number in claim.kept and binding is not None and binding.container_id:
-        # The newest ADD of a pod wins over its own older sandbox, but over no other container.
-        if binding.container_id == holder.container_id:
-            return True
+    # The newest ADD of a pod wins over its own older sandbox, but over no other container.
+    sandbox = binding.container_id if binding is not None and number in claim.kept else ""
+    if sandbox and sandbox == holder.container_id:
+        return True
     return not claim.is_alive(address_of(number), holder)
 
 

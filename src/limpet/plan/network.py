@@ -156,7 +156,8 @@ def plan_attachment(
         mac=request.requested_mac or derived_mac(addresses[0].ip),
         mtu_bytes=network.mtu_bytes,
         routes=plan_routes(conf, gateways),
-        hairpin=conf.hairpin_mode,
+        # With br_netfilter a pod's way to its own hostPort is bridged, back out of its own port.
+        hairpin=conf.hairpin_mode or (bool(request.port_mappings) and not conf.promisc_mode),
         isolated=conf.port_isolation,
         port_mappings=request.port_mappings,
         bandwidth=request.bandwidth,

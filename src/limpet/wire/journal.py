@@ -13,8 +13,8 @@ half: one atomic step that needs no room on the disk.
 Records are numbered one by one. When the write of a base failed, the change after it takes the
 same number: whether the base is on the disk after all or not, that change comes after it.
 
-An entry is the whole new state of an address, so a change replayed twice, or on top of files that
-have it already, does no harm.
+An entry is the whole new state of an address (a number, as in model/leases.py), so a change that
+is replayed twice, or on top of files that have it already, does no harm.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from limpet.model.leases import Binding, Entry
-from limpet.model.network import Address, Holder, PodKey
+from limpet.model.network import Holder, PodKey
 
 _HEADER = Struct("<4sIQI")
 _MAGIC = b"LMJ"
@@ -37,12 +36,12 @@ HEADER_BYTES = _HEADER.size
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def encode_entries(entries: Iterable[tuple[Address, Entry]], marks: Mapping[int, Address]) -> bytes:
+def encode_entries(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> bytes:
     """What one reservation or release did: the payload's element, to be joined into a record."""
     return _to_json(
         [
-            [[str(address), _plain_holder(e.holder), _plain_binding(e)] for address, e in entries],
-            [[index, str(address)] for index, address in marks.items()],
+            [[n, _plain_holder(e.holder), _plain_binding(e)] for n, e in entries.items()],
+            list(marks.items()),
         ]
     ).encode()
 
@@ -61,11 +60,6 @@ def _plain_binding(entry: Entry) -> list[Any] | None:
     held = holder is not None and holder.container_id == binding.container_id
     container_id = None if held else binding.container_id
     return [key.namespace, key.pod, key.ifname, binding.order, container_id, binding.joined]
-
-
-def change_bytes(changes: Iterable[bytes]) -> int:
-    """Length of the record that `encode_change` makes of `changes`."""
-    return HEADER_BYTES + 1 + sum(len(change) + 1 for change in changes)
 
 
 def encode_change(number: int, changes: Iterable[bytes]) -> bytes:
@@ -91,9 +85,9 @@ def _crc(magic: bytes, number: int, payload: bytes) -> int:
 class Journal:
     """What a journal says."""
 
-    entries: dict[Address, Entry] = field(default_factory=dict)
+    entries: dict[int, Entry] = field(default_factory=dict)
     """The state of each address that it mentions; it wins over the files of the folder."""
-    marks: dict[int, Address] = field(default_factory=dict)
+    marks: dict[int, int] = field(default_factory=dict)
     next_number: int = 1
     end: int = 0
     """Where the next record goes."""
@@ -163,10 +157,9 @@ def _record_at(data: bytes, position: int) -> _Record | None:
 
 def _replay(journal: Journal, changes: list[Any]) -> None:
     for entries, marks in changes:
-        for address, holder, binding in entries:
-            journal.entries[ip_address(address)] = _entry(holder, binding)
-        for index, address in marks:
-            journal.marks[index] = ip_address(address)
+        for number, holder, binding in entries:
+            journal.entries[number] = _entry(holder, binding)
+        journal.marks.update(marks)
 
 
 def _entry(holder: list[str] | None, binding: list[Any] | None) -> Entry:

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from errno import ENODEV
 
 from limpet.model.network import Address, InterfaceAddress, Prefix
 
@@ -304,9 +305,13 @@ def delete_link(ifindex: int, *, what: str, ignore_errno: tuple[int, ...] = ()) 
 def delete_link_group(group: int) -> Request:
     """Deletes every link of the group in one go: one RCU grace period for all of them.
 
+    An empty group is fine.
+
     Source: rtnl_group_dellink in net/core/rtnetlink.c.
     """
-    return Request(RTM_DELLINK, 0, _ifinfo() + attr_u32(IFLA_GROUP, group), f"link group {group}")
+    return Request(
+        RTM_DELLINK, 0, _ifinfo() + attr_u32(IFLA_GROUP, group), f"link group {group}", (ENODEV,)
+    )
 
 
 @dataclass(frozen=True, slots=True)

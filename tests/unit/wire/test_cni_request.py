@@ -424,7 +424,7 @@ def test_gc_takes_the_attachments_under_either_key(key: str) -> None:
 
     request = parse(GC_CONF | {key: entries}, "GC")
 
-    assert request.valid_attachments == {Holder("a", "eth0"), Holder("b", "net1")}
+    assert request.valid_attachments == frozenset([Holder("a", "eth0"), Holder("b", "net1")])
 
 
 def test_gc_tells_an_empty_list_from_none_at_all() -> None:

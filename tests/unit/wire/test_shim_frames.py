@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -72,10 +73,8 @@ def test_the_frame_is_laid_out_as_the_shim_writes_it() -> None:
 @given(st.binary())
 def test_any_bytes_are_a_request_or_a_frame_error(data: bytes) -> None:
     for rest in (data, b"C\0" + data, b"A\0" + data, b"C\0CNI_A=" + data):
-        try:
+        with suppress(FrameError):
             decode_request(rest)
-        except FrameError as error:
-            assert str(error)
 
 
 @given(st.binary(max_size=12))

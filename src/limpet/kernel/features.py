@@ -1,0 +1,192 @@
+"""What the kernel can do, found out by doing it in a network namespace that is thrown away."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from limpet.kernel.conntrack import forget_flows
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.nftables import Nftables
+from limpet.kernel.pods import Announcer
+from limpet.model.datapath import POD_GROUP, ROUTE_TABLE, RULE_PRIORITY
+from limpet.model.errors import KernelError, LimpetError
+from limpet.plan.ruleset import HostPort, plan_ruleset
+from limpet.wire import netlink as wire
+from limpet.wire.traffic_control import ingress_hook, redirect_ingress, token_bucket
+
+_CLONE_NEWNET = 0x40000000
+_CIDRS = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something that the kernel, or this machine, cannot do."""
+
+    feature: str
+    cause: str
+    used_for: str
+    module: str
+    """Kernel options or packages that bring it."""
+    essential: bool = True
+    """False: only pods that ask for `used_for` are concerned."""
+
+
+def try_features(*, ipv6: bool) -> list[Lack]:
+    """All that pods need, tried for real. Nothing of it touches the node's own namespace.
+
+    Raises: KernelError when no namespace can be made.
+    """
+    lacks: list[Lack] = []
+    failures: list[LimpetError] = []
+
+    def run() -> None:
+        try:
+            _enter_new_namespace()
+            lacks.extend(_try_all(ipv6=ipv6))
+        except LimpetError as error:
+            failures.append(error)
+
+    # unshare moves only the calling thread, and the namespace goes with it.
+    thread = threading.Thread(target=run, name="features")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return lacks
+
+
+def _enter_new_namespace() -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
+        raise KernelError("make", "a network namespace to try things in", ctypes.get_errno())
+
+
+def _try_all(*, ipv6: bool) -> Iterator[Lack]:
+    versions = (4, 6) if ipv6 else (4,)
+    with RouteSocket() as route:
+        for feature, used_for, module, essential, step in (
+            ("bridge", "the pods' bridge", "CONFIG_BRIDGE", True, _bridge),
+            ("veth", "pods' interfaces", "CONFIG_VETH", True, _veth),
+            ("isolated bridge ports", "portIsolation", "Linux 4.18", False, _isolation),
+            ("tbf", "bandwidth limits", "CONFIG_NET_SCH_TBF", False, _token_bucket),
+            ("ifb, u32 and mirred", "egress limits", _EGRESS_OPTIONS, False, _egress),
+        ):
+            yield from _lack(feature, used_for, module, essential, lambda do=step: do(route))  # type: ignore[misc]
+        for version in versions:
+            yield from _lack(
+                f"policy routing for IPv{version}",
+                "the routes of pods",
+                "CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES",
+                True,
+                lambda version=version: _routes(route, version),  # type: ignore[misc]
+            )
+    yield from _lack("nftables with NAT", "masquerade and hostPorts", _NFT_OPTIONS, True, _nft)
+    yield from _lack(
+        "connection tracking by netlink", "addresses that are used again",
+        "CONFIG_NF_CT_NETLINK", True, _conntrack,
+    )  # fmt: skip
+    yield from _lack("packet sockets", "gratuitous ARP", "CONFIG_PACKET", True, _packet_socket)
+
+
+_EGRESS_OPTIONS = "CONFIG_IFB, CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED"
+_NFT_OPTIONS = (
+    "CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT, "
+    "CONFIG_NFT_FIB_INET; package nftables"
+)
+
+
+def _lack(
+    feature: str, used_for: str, module: str, essential: bool, step: Callable[[], object]
+) -> Iterator[Lack]:
+    try:
+        step()
+    except (LimpetError, OSError) as error:
+        yield Lack(feature, str(error), used_for, module, essential)
+
+
+def _bridge(route: RouteSocket) -> None:
+    route.apply(wire.new_link(ifname="bridge", kind="bridge", up=True))
+
+
+def _veth(route: RouteSocket) -> None:
+    with _own_namespace() as fd:
+        route.apply(
+            wire.new_veth(
+                ifname="veth",
+                mac="0a:58:c0:00:02:01",
+                mtu_bytes=1400,
+                group=POD_GROUP,
+                master_ifindex=_ifindex(route, "bridge"),
+                peer_ifname="peer",
+                peer_mac="0a:58:c0:00:02:02",
+                peer_netns_fd=fd,
+            )
+        )
+
+
+@contextmanager
+def _own_namespace() -> Iterator[int]:
+    fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _ifindex(route: RouteSocket, ifname: str) -> int:
+    return wire.parse_link(route.query(wire.get_link(ifname))).ifindex
+
+
+def _isolation(route: RouteSocket) -> None:
+    ifindex = _ifindex(route, "veth")
+    route.apply(wire.set_bridge_port(ifindex, what="port", hairpin=True, isolated=True))
+
+
+def _token_bucket(route: RouteSocket) -> None:
+    ifindex = _ifindex(route, "veth")
+    route.apply(token_bucket(ifindex, rate_bits=8_000_000, burst_bits=80_000, what="veth"))
+
+
+def _egress(route: RouteSocket) -> None:
+    route.apply(wire.new_link(ifname="shaper", kind="ifb", up=True))
+    ifindex = _ifindex(route, "veth")
+    route.apply(
+        ingress_hook(ifindex, what="veth"),
+        redirect_ingress(ifindex, to_ifindex=_ifindex(route, "shaper"), what="veth"),
+    )
+
+
+def _routes(route: RouteSocket, version: int) -> None:
+    route.apply(
+        wire.rule(version, priority=RULE_PRIORITY, table=ROUTE_TABLE),
+        wire.route(
+            _CIDRS[version], ifindex=None, table=ROUTE_TABLE, metric=65000, unreachable=True
+        ),
+    )
+
+
+def _nft() -> None:
+    """The very table that the agent makes, with an element in each of its maps."""
+    ports = [
+        HostPort(version, at, "tcp", 80, str(target), 80)
+        for version, target in ((4, "192.0.2.2"), (6, "2001:db8::2"))
+        for at in ("", str(ip_address(target)))
+    ]
+    cidrs = list(_CIDRS.values())
+    with ExitStack() as stack:
+        nft = Nftables()
+        stack.callback(nft.close)
+        nft.put_table(plan_ruleset(masquerade=cidrs, cluster=cidrs, pods=cidrs, host_ports=ports))
+
+
+def _conntrack() -> None:
+    forget_flows([ip_address("192.0.2.2")])
+
+
+def _packet_socket() -> None:
+    Announcer().close()

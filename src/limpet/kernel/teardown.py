@@ -1,0 +1,161 @@
+"""Taking everything of ours out of the kernel, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address
+
+from limpet.kernel.forward import HandleNftables, remove_forward_accept
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.pods import read_sysctl, write_sysctl
+from limpet.model.datapath import (
+    ALIAS,
+    DYING_GROUP,
+    DYING_IFNAME_PREFIX,
+    NFT_TABLE,
+    POD_GROUP,
+    POD_IFNAME_PREFIX,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
+)
+from limpet.model.errors import LimpetError
+from limpet.model.network import Prefix
+from limpet.wire import netlink as wire
+
+_SET_BY_US = {
+    "ip_forward": "1",
+    "forwarding": "1",
+    "send_redirects": "0",
+    "route_localnet": "1",
+    "accept_ra": "2",
+    "accept_redirects": "0",
+}
+"""Last part of a sysctl's path, and the value that the plan gives it on the node itself."""
+
+
+@dataclass(slots=True)
+class Teardown:
+    """What was done, as lines for a person."""
+
+    removed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """What was left alone, with the reason."""
+    failed: list[str] = field(default_factory=list)
+
+
+def remove_kernel_state(original_sysctls: Mapping[str, str]) -> Teardown:
+    """Removes our links, rules, routes, nftables table and accept rules; puts sysctls back.
+
+    `original_sysctls`: values by path below /proc/sys, as they were before us. Each part is tried,
+    whatever became of the others.
+    """
+    report = Teardown()
+    with RouteSocket() as route:
+        for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges):
+            _try(report, lambda part=part: part(route, report))  # type: ignore[misc]
+    _try(report, lambda: _remove_nftables(report))
+    for path in sorted(original_sysctls, key=_forwarding_first):
+        _try(report, lambda path=path: _restore_sysctl(path, original_sysctls[path], report))  # type: ignore[misc]
+    return report
+
+
+def _try(report: Teardown, step: Callable[[], None]) -> None:
+    try:
+        step()
+    except LimpetError as error:
+        report.failed.append(str(error))
+
+
+def _remove_rules(route: RouteSocket, report: Teardown) -> None:
+    for rule in route.rules():
+        if (rule.priority, rule.table) == (RULE_PRIORITY, ROUTE_TABLE):
+            route.apply(
+                wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
+            )
+            report.removed.append(f"rule {rule.priority} (IPv{rule.version})")
+
+
+def _remove_routes(route: RouteSocket, report: Teardown) -> None:
+    requests = [_route_deletion(info) for info in route.routes() if info.table == ROUTE_TABLE]
+    route.apply(*requests)
+    report.removed += [request.what for request in requests]
+
+
+def _route_deletion(info: wire.RouteInfo) -> wire.Request:
+    prefix: Prefix = (
+        IPv4Network((info.destination or bytes(4), info.prefix_length))
+        if info.family == wire.AF_INET
+        else IPv6Network((info.destination or bytes(16), info.prefix_length))
+    )
+    return wire.route(
+        prefix,
+        ifindex=info.ifindex if info.type == wire.RTN_UNICAST else None,
+        gateway=ip_address(info.gateway) if info.gateway else None,
+        table=info.table,
+        metric=info.metric,
+        unreachable=info.type == wire.RTN_UNREACHABLE,
+        delete=True,
+    )
+
+
+def _remove_pods(route: RouteSocket, report: Teardown) -> None:
+    ours = [link for link in route.links().values() if _is_pod_s(link)]
+    route.apply(
+        *(
+            wire.delete_link(link.ifindex, what=f"link {link.ifname}", ignore_errno=(errno.ENODEV,))
+            for link in ours
+        )
+    )
+    report.removed += [f"link {link.ifname}" for link in ours]
+
+
+def _is_pod_s(link: wire.LinkInfo) -> bool:
+    """A pod's host end or ifb, living or dying: our name and our group."""
+    prefix = {POD_GROUP: POD_IFNAME_PREFIX, DYING_GROUP: DYING_IFNAME_PREFIX}.get(link.group)
+    return prefix is not None and link.ifname.startswith(prefix)
+
+
+def _remove_bridges(route: RouteSocket, report: Teardown) -> None:
+    links = route.links().values()
+    for bridge in links:
+        if bridge.kind != "bridge" or bridge.alias != ALIAS:
+            continue
+        ports = [link.ifname for link in links if link.master_ifindex == bridge.ifindex]
+        if ports:
+            report.kept.append(
+                f"bridge {bridge.ifname}: {', '.join(ports)} on it is not ours "
+                f"(ip link delete {bridge.ifname}, when it is not needed)"
+            )
+            continue
+        route.apply(wire.delete_link(bridge.ifindex, what=f"bridge {bridge.ifname}"))
+        report.removed.append(f"bridge {bridge.ifname}")
+
+
+def _remove_nftables(report: Teardown) -> None:
+    nft = HandleNftables()
+    try:
+        report.removed += [f"accept rules in {chain}" for chain in remove_forward_accept(nft)]
+        if nft.list_table() is not None:
+            nft.delete_table()
+            report.removed.append(f"nftables table inet {NFT_TABLE}")
+    finally:
+        nft.close()
+
+
+def _forwarding_first(path: str) -> tuple[bool, str]:
+    """ip_forward sets others as it changes. Source: inet_forward_change in net/ipv4/devinet.c."""
+    return path != "net/ipv4/ip_forward", path
+
+
+def _restore_sysctl(path: str, original: str, report: Teardown) -> None:
+    now = read_sysctl(path)
+    leaf = path.rsplit("/", 1)[-1]
+    if now is None or now == original:
+        return  # its interface is gone, or there is nothing to do
+    if leaf != "accept_redirects" and now != _SET_BY_US.get(leaf):
+        report.kept.append(f"sysctl {path} = {now}: not what Limpet had set")
+        return
+    write_sysctl(path, original)
+    report.removed.append(f"sysctl {path} = {now} (it is {original} again)")
