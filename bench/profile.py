@@ -87,7 +87,8 @@ def _count_calls(side: Plugin, pod: Pod, rounds: int, lines: int, folder: Path) 
 
 
 def _show_timeline(side: Plugin, pod: Pod, folder: Path) -> None:
-    detail = ["-ttt", "-T", "-yy", "-s", "120"]
+    # Without futex: they are the interpreter lock changing hands, and hide the rest.
+    detail = ["-e", "trace=!futex", "-ttt", "-T", "-yy", "-s", "120"]
     for verb in ("ADD", "DEL"):
         agent, plugin = folder / f"{verb}.agent", folder / f"{verb}.plugin"
         with _watched_agent(side, agent, detail):

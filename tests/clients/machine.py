@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -57,8 +57,9 @@ class Process:
 
     def kill(self) -> None:
         """End it by SIGKILL, as a crash would; returns when it is gone."""
-        if self._entered.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        if self.running:
+            with suppress(ProcessLookupError):  # ended itself, and was reaped by who entered it
+                os.kill(self.pid, signal.SIGKILL)
         self._entered.wait(10)
 
     @property

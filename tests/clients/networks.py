@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limpet.agent.client import call
+from limpet.agent.shim_binary import shim_path
 from tests.clients.machine import Machine, Process, wait_until
 
 SEGMENT_V4 = ipaddress.ip_network("10.244.7.0/24")
@@ -33,7 +35,7 @@ class Network(ABC):
     name: str
     environment: Mapping[str, str] = {}
     """What a runtime must pass on to the plugin."""
-    data_dir: str
+    data_dir = "/var/lib/cni/networks"
     """Folder, in the machine, with one folder of reservations per network."""
 
     def __init__(self, machine: Machine) -> None:
@@ -69,7 +71,7 @@ class Network(ABC):
         made.rename(path)
         return path
 
-    def reservations(self, name: str | None = None) -> dict[str, str]:
+    def files(self, name: str | None = None) -> dict[str, str]:
         """Container id per address that is held now, read from the files of host-local's layout."""
         folder = self.machine.path(f"{self.data_dir}/{name or self.name}")
         held = {}
@@ -81,12 +83,15 @@ class Network(ABC):
                 continue  # not a reservation, or released meanwhile
         return held
 
+    def reservations(self, name: str | None = None) -> dict[str, str]:
+        """Container id per address that is held now, as the plugin itself knows it."""
+        return self.files(name)
+
 
 class ReferenceNetwork(Network):
     """bridge, host-local, portmap and bandwidth of containernetworking-plugins."""
 
     name = "reference"
-    data_dir = "/var/lib/cni/networks"
 
     def start(self) -> None:
         """Nothing: these plugins do their work themselves."""
@@ -117,7 +122,6 @@ class LimpetNetwork(Network):
     """Limpet, with the agent of this checkout."""
 
     name = "limpet"
-    data_dir = "/var/lib/cni/networks"
     socket = "/run/limpet/agent.sock"
     environment = {"LIMPET_SOCKET": socket}  # noqa: RUF012
 
@@ -125,8 +129,6 @@ class LimpetNetwork(Network):
 
     def install(self) -> None:
         super().install()
-        from limpet.agent.shim_binary import shim_path
-
         shutil.copy(shim_path(), self.machine.path(f"{BIN_DIR}/limpet"))
         self.machine.write(
             "/etc/limpet/agent.toml",
@@ -153,6 +155,15 @@ class LimpetNetwork(Network):
             except (FileNotFoundError, ConnectionRefusedError):
                 return False
         return True
+
+    def reservations(self, name: str | None = None) -> dict[str, str]:
+        """As the running agent answers; its files follow its journal a little later."""
+        listed = call(self.machine.path(self.socket), "ipam.list", network=name or self.name)
+        return {
+            record["address"]: record["container_id"]
+            for record in listed["records"]
+            if record["state"] == "live"
+        }
 
     def kill_agent(self) -> None:
         assert self.agent is not None

@@ -139,6 +139,18 @@ def test_stop_and_remove_leave_no_address_and_no_interface(
     wait_until(lambda: not machine.links("veth"), "no interface of a pod is left")
 
 
+def test_the_files_of_the_record_say_who_holds_what(
+    containerd: Containerd, network: Network
+) -> None:
+    one, two = run_pods(containerd, "one", "two")
+    held = {address: pod.id for pod in (one, two) for address in pod.addresses}
+
+    wait_until(lambda: network.files() == held, "a file for each address that is held")
+    containerd.stop_pod(one.id)
+    containerd.stop_pod(two.id)
+    wait_until(lambda: network.files() == {}, "no file of a reservation is left")
+
+
 def test_a_pod_that_comes_back_has_its_addresses(containerd: Containerd) -> None:
     (first,) = run_pods(containerd, "web-0")
     containerd.stop_pod(first.id)

@@ -120,19 +120,23 @@ def test_pods_talk_while_the_agent_is_away_and_are_served_when_it_is_back(
 def test_every_start_and_stop_succeeds_though_the_agent_crashes_under_them(
     machine: Machine, network: LimpetNetwork, containerd: Containerd
 ) -> None:
-    configs = [containerd.pod_config(f"pod-{number}") for number in range(8)]
+    configs = [containerd.pod_config(f"pod-{number}") for number in range(10)]
     with ThreadPoolExecutor(len(configs)) as kubelet:
-        starts = [kubelet.submit(containerd.run_pod, config) for config in configs]
-        wait_until(lambda: len(network.reservations()) >= 4, "some pods have addresses")
+        starts = [kubelet.submit(containerd.run_pod, config) for config in configs[:7]]
+        wait_until(network.reservations, "some pods have addresses")
         network.kill_agent()
+        starts += [kubelet.submit(containerd.run_pod, config) for config in configs[7:]]
+        wait_until(lambda: request_waits(machine), "a request waits for the agent")
         network.start()
         pods = [start.result() for start in starts]
         assert len({address for pod in pods for address in pod.addresses}) == 2 * len(pods)
         machine.ping_all(address for pod in pods for address in pod.addresses)
 
-        stops = [kubelet.submit(containerd.stop_pod, pod.id) for pod in pods]
+        stops = [kubelet.submit(containerd.stop_pod, pod.id) for pod in pods[:7]]
         wait_until(lambda: len(network.reservations()) < 2 * len(pods), "some pods are stopped")
         network.kill_agent()
+        stops += [kubelet.submit(containerd.stop_pod, pod.id) for pod in pods[7:]]
+        wait_until(lambda: request_waits(machine), "a request waits for the agent")
         network.start()
         for stop in stops:
             stop.result()
@@ -164,6 +168,11 @@ def try_run_pod(containerd: Containerd, name: str) -> Pod | None:
         return containerd.run_pod(containerd.pod_config(name))
     except grpc.RpcError:
         return None
+
+
+def request_waits(machine: Machine) -> bool:
+    """A plugin process is there, which ends at once where an agent answers."""
+    return machine.try_run("pgrep", "-x", "limpet").returncode == 0
 
 
 def crash_sandbox(machine: Machine, pod: Pod) -> None:

@@ -1,12 +1,14 @@
 """Deferred removal: what a DEL has put aside is deleted in groups, on a thread of its own.
 
 The kernel waits for RCU grace periods when a link is deleted (about 20 ms each); a link group pays
-for all its links at once. Whatever comes while one removal runs makes up the next group.
+for all its links at once. Meanwhile it holds the lock that every ADD and DEL needs, so a removal
+waits for a quiet moment.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 
 import structlog
@@ -20,8 +22,10 @@ from limpet.wire import netlink as wire
 
 _log = structlog.get_logger("reaper")
 
-_GATHER_S = 0.02
-"""How long the first of a group waits for others: about what one removal takes."""
+_QUIET_S = 0.05
+"""Without a DEL for so long, the group is removed; about what the removal takes."""
+_LONGEST_WAIT_S = 0.5
+"""However busy the node is."""
 
 
 class Reaper:
@@ -72,8 +76,10 @@ class Reaper:
                 self._lock.wait_for(lambda: self._wanted or self._closing)
                 if not self._wanted:
                     return
-                if not self._closing:
-                    self._lock.wait_for(lambda: self._closing, timeout=_GATHER_S)
+                until_s = time.monotonic() + _LONGEST_WAIT_S
+                while self._wanted and not self._closing and time.monotonic() < until_s:
+                    self._wanted = False
+                    self._lock.wait_for(lambda: self._wanted or self._closing, timeout=_QUIET_S)
                 self._wanted = False
                 self._forgetting, self._released = self._released, set()
             self._try(lambda: self._route.apply(wire.delete_link_group(DYING_GROUP)))

@@ -252,7 +252,7 @@ class Ledger:
         have = self._index.entries
         holder = claim.holder
         binding = Binding(key, self._index.order + 1, holder.container_id) if key else None
-        chosen = {choice.number for choice in choices}
+        chosen = [choice.number for choice in choices]
         entries: dict[int, Entry] = {}
         evicted: dict[Holder, None] = {}
         for number in chosen:
