@@ -40,6 +40,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bed = make_bed(reference_only=options.reference_only)
     print(_surroundings(bed), flush=True)
+    load_before = os.getloadavg()[0]
     started = time.monotonic()
     figures: list[Figure] = []
     failed = []
@@ -59,7 +60,10 @@ def main() -> int:
             print(f"MISSED: {figure.title}: the target is {figure.target}")
     for name in failed:
         print(f"DID NOT WORK: {name}; see above")
-    print(f"took {time.monotonic() - started:.0f} s; medians [least..most] of interleaved rounds")
+    print(
+        f"took {time.monotonic() - started:.0f} s; medians [least..most] of interleaved rounds; "
+        f"load before {load_before:.1f}, after {os.getloadavg()[0]:.1f}"
+    )
     output = BUILD / "bench.json"
     output.write_text(json.dumps([figure.as_json() for figure in figures], indent=1) + "\n")
     print(f"written: {output.relative_to(ROOT)}")

@@ -15,7 +15,7 @@ from bench.launch import launcher_floor, run
 from bench.node import Node, Pod
 from bench.plugins import Limpet, Plugin, Reference
 from bench.resident import peak_resident_kib
-from bench.throughput import TcpPath, differences, link_settings
+from bench.throughput import differences, gbit_per_s, link_settings
 
 AT_ONCE = 16
 PODS = 100
@@ -130,24 +130,23 @@ def many_pods(bed: Bed, rounds: int) -> list[Figure]:
 def tcp(bed: Bed, rounds: int) -> list[Figure]:
     """One TCP stream between two pods of a node."""
     rates = _samples()
-    with bed.sides() as sides, ExitStack() as undo:
-        paths: dict[str, TcpPath] = {}
+    with bed.sides() as sides:
+        paths: dict[str, tuple[Pod, Pod]] = {}
         settings = []
         for side in sides:
             client, server = side.node.new_pods(2)
             side.add(client)
             side.add(server)
-            paths[side.label] = undo.enter_context(TcpPath(client, server))
+            paths[side.label] = client, server
             settings.append(link_settings(side.node, client))
+            gbit_per_s(client, server, 1)
         if len(settings) == 2:
             unlike = differences(*settings)
             bed.notes += [f"tcp: not equal: {difference}" for difference in unlike]
             if not unlike:
                 bed.notes.append(f"tcp: {len(settings[0])} link settings and offloads are equal")
-        for side in sides:
-            paths[side.label].gbit_per_s(1)
         for side in _in_turns(sides, rounds):
-            rates[side.label].append(paths[side.label].gbit_per_s(2))
+            rates[side.label].append(gbit_per_s(*paths[side.label], 1))
     target = Target(0.95, at_least=True)
     return [_figure("tcp", "TCP from pod to pod on the node", "Gbit/s", rates, target)]
 
@@ -241,7 +240,7 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "floors": (floors, 60, 10),
     "one-pod": (one_pod, 60, 8),
     "many-pods": (many_pods, 7, 1),
-    "tcp": (tcp, 20, 3),
+    "tcp": (tcp, 40, 4),
     "agent": (agent, 7, 2),
     "shim": (shim, 60, 8),
 }

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,6 +27,9 @@ from bench.__main__ import BUILD, make_bed
 from bench.launch import Command, run
 from bench.node import Node, Pod
 from bench.plugins import Limpet, Plugin, Reference
+
+_SETTLE_S = 0.5
+"""So that what the agent still does for the last request is not in the next one's timeline."""
 
 WAYS = ("calls", "timeline", "python", "imports")
 
@@ -92,6 +96,7 @@ def _show_timeline(side: Plugin, pod: Pod, folder: Path) -> None:
     for verb in ("ADD", "DEL"):
         agent, plugin = folder / f"{verb}.agent", folder / f"{verb}.plugin"
         with _watched_agent(side, agent, detail):
+            time.sleep(_SETTLE_S)
             _do(side, verb, pod, ["-f", *detail, "-o", str(plugin)])
         calls = []
         for who, output in (("plugin", plugin), ("agent", agent)):
@@ -101,9 +106,11 @@ def _show_timeline(side: Plugin, pod: Pod, folder: Path) -> None:
                     thread, at, call = line.split(maxsplit=2)
                     calls.append((float(at), who, thread, call))
         calls.sort()
-        begin = calls[0][0]
+        begin = next(when for when, who, _, _ in calls if who == "plugin")
         print(f"\n{side.label} {verb}: ms since its start, who, thread, system call <s it took>")
         for when, who, thread, call in calls:
+            if when < begin:
+                continue
             print(f"{(when - begin) * 1000:9.3f} {who:6} {thread:>7} {call}")
 
 
@@ -136,7 +143,10 @@ def _watched_agent(side: Plugin, output: Path, arguments: list[str]) -> Iterator
         yield
         return
     command = ["strace", "-f", *arguments, "-o", str(output), "-p", str(side.agent_pid)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as watcher:
+    # Started in the node's namespace, for there it can tell what kind of netlink a socket is.
+    with side.node.netns.inside():
+        watcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with watcher:
         assert watcher.stderr is not None
         try:
             for line in watcher.stderr:

@@ -4,59 +4,46 @@ from __future__ import annotations
 
 import json
 import subprocess
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bench.node import Node, Pod, ip_json, output_of
 
 _CLIENT_LIMIT_S = 30
 
 
-class TcpPath:
-    """An iperf3 server in one pod, clients in the other."""
+def gbit_per_s(client: Pod, server: Pod, seconds: int) -> float:
+    """Received Gbit/s of one cubic TCP stream over IPv4."""
+    target = server.address(4)
+    command = ["iperf3", "--client", target, "--time", str(seconds)]
+    command += ["--congestion", "cubic", "--json", "--connect-timeout", "3000"]
+    with _iperf3_server(server), client.netns.inside():
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CLIENT_LIMIT_S)
+    report = json.loads(done.stdout or "{}")
+    # It may tell of a failure in its report and exit with 0.
+    if done.returncode != 0 or "error" in report:
+        raise RuntimeError(f"iperf3 to {target}: {report.get('error', done.stderr.strip())}")
+    return float(report["end"]["sum_received"]["bits_per_second"]) / 1e9
 
-    def __init__(self, client: Pod, server: Pod) -> None:
-        self._client = client
-        self._target = server.address(4)
-        with server.netns.inside():
-            self._server = subprocess.Popen(
-                ["iperf3", "--server", "--forceflush"],
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-        assert self._server.stdout is not None
-        for line in self._server.stdout:
-            if "listening" in line:
-                break
-        else:
-            self.close()
-            raise RuntimeError("iperf3 --server ended before it listened")
 
-    def close(self) -> None:
-        self._server.kill()
-        self._server.communicate()
-
-    def __enter__(self) -> TcpPath:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def gbit_per_s(self, seconds: int) -> float:
-        """Received Gbit/s of one cubic TCP stream over IPv4."""
-        command = ["iperf3", "--client", self._target, "--time", str(seconds)]
-        command += ["--congestion", "cubic", "--json", "--connect-timeout", "3000"]
-        with self._client.netns.inside():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_CLIENT_LIMIT_S)
-        report = json.loads(done.stdout or "{}")
-        if done.returncode != 0:
-            raise RuntimeError(f"iperf3 to {self._target}: {report.get('error', done.stderr)}")
-        return float(report["end"]["sum_received"]["bits_per_second"]) / 1e9
+@contextmanager
+def _iperf3_server(pod: Pod) -> Iterator[None]:
+    """A server that listens in the pod, for one client: a used one is busy for a while."""
+    with pod.netns.inside():
+        server = subprocess.Popen(
+            ["iperf3", "--server", "--one-off", "--forceflush"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    with server:
+        assert server.stdout is not None
+        try:
+            if not any("listening" in line for line in server.stdout):
+                raise RuntimeError("iperf3 --server ended before it listened")
+            yield
+        finally:
+            server.kill()
 
 
 def link_settings(node: Node, pod: Pod) -> dict[str, str]:

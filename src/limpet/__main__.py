@@ -1,4 +1,4 @@
-"""`limpet`: the agent at once, everything else through the command line of `ctl`."""
+"""`limpet`, and `python -m limpet`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import sys
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["agent"]:
-        # Without the libraries of the command line: the agent has to be ready soon.
+    """Exit code. The agent starts without the command line's libraries: a node waits for it."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["agent"]:
         from limpet.agent.main import main as agent
 
-        return agent(sys.argv[2:])
+        return agent(arguments[1:])
     from limpet.ctl.main import main as command_line
 
-    return command_line()
+    return command_line(arguments)
 
 
 if __name__ == "__main__":

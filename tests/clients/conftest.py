@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.clients.machine import CHECKOUT, Machine
+from tests.clients.machine import CHECKOUT, Machine, remove_leftovers
 
 
 @pytest.fixture(scope="session")
 def runtimes() -> None:
     """The foreign programs are in build/runtimes; downloads them where they are not."""
     subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
+    remove_leftovers()
 
 
 @pytest.fixture(scope="module")

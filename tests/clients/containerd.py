@@ -121,7 +121,16 @@ class Containerd:
             ],
         )
         self._service = _services.RuntimeServiceStub(self._channel)
-        self._call("Status", cri.Empty())
+        wait_until(self._initialized, "containerd's CRI is initialized")
+
+    def _initialized(self) -> bool:
+        try:
+            self._call("Status", cri.Empty())
+        except grpc.RpcError as error:
+            if "not initialized yet" in str(error):  # it recovers what ran before
+                return False
+            raise
+        return True
 
     def kill(self) -> None:
         """As a crash: shims, containers and running plugins stay."""

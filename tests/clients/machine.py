@@ -6,6 +6,7 @@ to us is closed, and the kernel then ends the rest, with every namespace, interf
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -29,6 +30,9 @@ OUTSIDE = "lct-outside"
 """Network namespace next to the machine's; its end of the link has the addresses .1 and ::1."""
 NODE_V4, NODE_V6 = "192.0.2.10", "2001:db8::10"
 """The machine's addresses on the link to OUTSIDE."""
+_PREFIX = "lct-"
+_JUST_MADE_S = 60.0
+"""A folder this young may be a machine's that is about to say that it is in use."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -71,12 +75,14 @@ class Machine:
     """Booted on entry, gone on exit. `/var` and `/opt` outlive `power_off` and `boot`."""
 
     def __init__(self) -> None:
-        self.name = f"lct-{secrets.token_hex(4)}"
+        self.name = f"{_PREFIX}{secrets.token_hex(4)}"
         self.folder = Path(tempfile.gettempdir(), self.name)
         self.pid = 0
         self._first: subprocess.Popen[str] | None = None
         self._processes: list[Process] = []
         (self.folder / "root").mkdir(parents=True)
+        self._in_use = os.open(self.folder, os.O_RDONLY)
+        fcntl.flock(self._in_use, fcntl.LOCK_EX)
 
     def __enter__(self) -> Self:
         try:
@@ -89,6 +95,7 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self.power_off()
         shutil.rmtree(self.folder)
+        os.close(self._in_use)
 
     def boot(self) -> None:
         """Returns when the machine's link is up; /run is empty, nothing runs."""
@@ -118,9 +125,7 @@ class Machine:
             process.kill()
         self._processes.clear()
         self._first, self.pid = None, 0
-        for hierarchy in [_CGROUPS, *_CGROUPS.glob("*/")]:
-            top = hierarchy / self.name
-            wait_until(partial(_remove_cgroups, top), f"{top} is empty and removed")
+        _remove_cgroups(self.name)
 
     def path(self, inside: str) -> Path:
         """How a file of the running machine is reached from here."""
@@ -243,8 +248,29 @@ def _child_of(process: subprocess.Popen[Any]) -> int:
     return int(wait_until(child, f"{process.args!r} starts its program"))
 
 
-def _remove_cgroups(top: Path) -> bool:
-    """Remove an empty tree of control groups; False while the kernel still holds one."""
+def remove_leftovers() -> None:
+    """Remove the folders of machines whose tests were killed; all else of them went with them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(BlockingIOError, FileNotFoundError):  # in use, or removed by its owner
+            in_use = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - folder.stat().st_mtime > _JUST_MADE_S:
+                    _remove_cgroups(folder.name)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(in_use)
+
+
+def _remove_cgroups(name: str) -> None:
+    """Remove the control groups of a machine that is off."""
+    for hierarchy in [_CGROUPS, *_CGROUPS.glob("*/")]:
+        top = hierarchy / name
+        wait_until(partial(_remove_empty, top), f"{top} is empty and removed")
+
+
+def _remove_empty(top: Path) -> bool:
+    """False while the kernel still holds one of the folders."""
     for folder, _, _ in os.walk(top, topdown=False):
         try:
             os.rmdir(folder)

@@ -36,7 +36,7 @@ from limpet.model.datapath import POD_IFNAME_PREFIX
 from limpet.model.errors import CniCode, CniError, KernelError, StorageError
 from limpet.model.network import Address, CniRequest, CniResult, Dns, Holder, NetworkConf
 from limpet.model.settings import Settings
-from limpet.plan.network import plan_attachment, plan_network, plan_result
+from limpet.plan.network import PlannedNetwork, plan_attachment, plan_network, plan_result
 from limpet.plan.node import host_ifname
 from limpet.plan.ruleset import HostPort, host_port_commands, plan_host_ports_of
 
@@ -65,6 +65,7 @@ class Node:
         self.announcer = announcer
         self.rounds = rounds
         self._locks: dict[Key, asyncio.Lock] = {}
+        self._last_network: tuple[tuple[NetworkConf, int], PlannedNetwork] | None = None
         self.unknown_keys: dict[str, tuple[str, ...]] = {}
         """Keys of a network's configuration that nobody knows, for doctor."""
 
@@ -107,7 +108,7 @@ class Node:
 
     def _attach(self, request: CniRequest) -> tuple[Ledger, Attachment]:
         conf = request.conf
-        network = plan_network(conf, self.settings, uplink_mtu_bytes=self.rounds.uplink_mtu_bytes)
+        network = self._network(conf)
         with Namespace(request.netns) as netns, ExitStack() as undo:
             ledger, reservation = self.books.reserve(request, network, now_s=time.monotonic())
             undo.callback(ledger.release, request.holder, now_s=time.monotonic())
@@ -131,6 +132,15 @@ class Node:
             self.attachments.put(attachment)
             undo.pop_all()
         return ledger, attachment
+
+    def _network(self, conf: NetworkConf) -> PlannedNetwork:
+        """Of the last configuration, which nearly every request has."""
+        uplink_mtu_bytes = self.rounds.uplink_mtu_bytes
+        last = self._last_network
+        if last is None or last[0] != (conf, uplink_mtu_bytes):
+            planned = plan_network(conf, self.settings, uplink_mtu_bytes=uplink_mtu_bytes)
+            last = self._last_network = ((conf, uplink_mtu_bytes), planned)
+        return last[1]
 
     def _connect(self, attachment: Attachment, netns: Namespace) -> None:
         assert attachment.bridge is not None
@@ -337,6 +347,8 @@ class Node:
             ledger = self.books.ledger(network.name, conf.ipam.data_dir)
         except StorageError as error:
             return [str(error)]
+        if ledger.refusal is not None:
+            reasons.append(str(ledger.refusal))
         if self.rounds.failures:
             reasons.append(self.rounds.failures[0])
         return reasons

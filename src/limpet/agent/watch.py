@@ -94,30 +94,28 @@ class Watch:
         return why
 
     def _why(self, message: wire.Message, names: set[str]) -> str:
+        """Nearly all notifications are echoes of our own work: they are told by their header."""
         match message.type:
-            case wire.RTM_DELLINK | wire.RTM_NEWLINK:
-                return self._why_link(message, names)
+            case wire.RTM_DELLINK:
+                # Of family bridge: the link has left its bridge.
+                ifname = wire.parse_link(message).ifname
+                if ifname in names or ifname in self._rounds.want.bridges:
+                    return f"link {ifname} is gone"
+            case wire.RTM_NEWLINK:
+                if wire.link_is_down(message):
+                    ifname = wire.parse_link(message).ifname
+                    if ifname in names or ifname in self._rounds.want.bridges:
+                        return f"link {ifname} is down"
             case wire.RTM_DELADDR:
-                if wire.parse_address(message).ifindex in self._rounds.bridge_ifindexes():
+                if wire.address_ifindex(message) in self._rounds.bridge_ifindexes():
                     return "an address of a bridge is gone"
             case wire.RTM_DELROUTE:
-                if wire.parse_route(message).table == ROUTE_TABLE:
+                large = wire.is_of_large_table(message)
+                if large and wire.parse_route(message).table == ROUTE_TABLE:
                     return "a route is gone"
             case wire.RTM_DELRULE:
                 if wire.parse_rule(message).priority == RULE_PRIORITY:
                     return "a rule is gone"
-        return ""
-
-    def _why_link(self, message: wire.Message, names: set[str]) -> str:
-        link = wire.parse_link(message)
-        if link.ifname not in names and link.ifname not in self._rounds.want.bridges:
-            return ""
-        if message.type == wire.RTM_DELLINK:
-            return f"link {link.ifname} is gone"
-        if not link.up:
-            return f"link {link.ifname} is down"
-        if link.ifname in names and not link.master_ifindex:
-            return f"link {link.ifname} has no bridge"
         return ""
 
     def _why_nftables(self) -> str:

@@ -208,6 +208,11 @@ class Ledger:
         """What was wrong in the folder when it was opened, and what the disk refuses now."""
         return [*self._findings, *self._store.findings()]
 
+    @property
+    def refusal(self) -> StorageError | None:
+        """Why an address could not be given now for the disk's sake; None when it could."""
+        return self._store.refusal
+
     def holders(self) -> Mapping[Address, Holder]:
         return {
             address_of(number): entry.holder

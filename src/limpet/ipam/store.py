@@ -140,6 +140,11 @@ class Store:
             future.set_exception(self._broken or self._gone())
         return future
 
+    @property
+    def refusal(self) -> StorageError | None:
+        """Why the disk took no change the last time; None when it did."""
+        return self._broken
+
     def findings(self) -> list[Finding]:
         """What the disk refuses at present."""
         return list(self._troubles.values())

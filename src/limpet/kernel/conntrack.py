@@ -40,7 +40,7 @@ def _forget(netfilter: NetlinkSocket, family: int, wanted: set[bytes]) -> int:
     # Most flows are other pods': the bytes are searched before anything is parsed.
     maybe = re.compile(b"|".join(map(re.escape, sorted(wanted))), re.DOTALL)
     header = bytes([family, 0, 0, 0])
-    found = netfilter.dump(wire.Request(_GET, wire.ROOT_MATCH, header, "tracked flows"))
+    found = netfilter.dump(wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",)))
     requests = []
     for message in found:
         if maybe.search(message.body) is None:
@@ -54,7 +54,7 @@ def _forget(netfilter: NetlinkSocket, family: int, wanted: set[bytes]) -> int:
             if kind in attrs
         )
         requests.append(
-            wire.Request(_DELETE, 0, body, "tracked flow", ignore_errno=(errno.ENOENT,))
+            wire.Request(_DELETE, 0, body, ("tracked flow",), ignore_errno=(errno.ENOENT,))
         )
     failures = [failure for failure in netfilter.try_each(requests) if failure is not None]
     if failures:

@@ -47,32 +47,27 @@ class Namespace:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """The calling thread is in the namespace within the block; nothing may be awaited there."""
-        home = _home()
-        self._set(self.fd)
+        """The calling thread is in the namespace within the block, then back where it was.
+
+        Nothing may be awaited there.
+        """
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield
-        finally:
+            self._set(self.fd)
             try:
-                self._set(home)
-            except KernelError:
-                # A thread in the wrong namespace would set up the node inside a pod.
-                os.abort()
+                yield
+            finally:
+                try:
+                    self._set(before)
+                except KernelError:
+                    # A thread in the wrong namespace would set up the node inside a pod.
+                    os.abort()
+        finally:
+            os.close(before)
 
     def _set(self, fd: int) -> None:
         if _libc.setns(fd, _CLONE_NEWNET) != 0:
             raise KernelError("enter", f"network namespace {self.path}", ctypes.get_errno())
-
-
-_home_fd: int | None = None
-
-
-def _home() -> int:
-    """The namespace that the process was started in."""
-    global _home_fd
-    if _home_fd is None:
-        _home_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    return _home_fd
 
 
 def namespace_id(path: str) -> NamespaceId | None:

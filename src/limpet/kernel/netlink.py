@@ -75,7 +75,7 @@ class NetlinkSocket:
         )
         outcomes: list[KernelError | None] = [None] * len(batch)
         while True:
-            for message in wire.parse_messages(self._receive(batch[0].what)):
+            for message in wire.parse_messages(self._receive(batch[0])):
                 index = message.sequence - first
                 if message.type != wire.NLMSG_ERROR or not 0 <= index <= last:
                     continue
@@ -90,7 +90,7 @@ class NetlinkSocket:
         self._sequence += 1
         self._socket.send(wire.frame(request, self._sequence, ack=False))
         while True:
-            for message in wire.parse_messages(self._receive(request.what)):
+            for message in wire.parse_messages(self._receive(request)):
                 if message.sequence != self._sequence:
                     continue
                 if message.type == wire.NLMSG_ERROR:
@@ -112,7 +112,7 @@ class NetlinkSocket:
         answers: list[wire.Message] = []
         interrupted = False
         while True:
-            for message in wire.parse_messages(self._receive(request.what)):
+            for message in wire.parse_messages(self._receive(request)):
                 if message.sequence != self._sequence:
                     continue
                 interrupted |= bool(message.flags & wire.DUMP_INTERRUPTED)
@@ -123,11 +123,11 @@ class NetlinkSocket:
                     raise _error(request, number, text)
                 answers.append(message)
 
-    def _receive(self, what: str) -> bytes:
+    def _receive(self, request: wire.Request) -> bytes:
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
-            raise KernelError("hear of", what, error.errno or errno.ETIMEDOUT) from error
+            raise KernelError("hear of", request.what, error.errno or errno.ETIMEDOUT) from error
 
 
 class RouteSocket(NetlinkSocket):

@@ -74,15 +74,10 @@ def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
         if any(address.version == 6 for address in pod.addresses):
             # No router speaks on a pod link, and no second gateway may be learnt from another pod.
             write_sysctl(f"net/ipv6/conf/{ifname}/accept_ra", "0")
-            if read_sysctl(f"net/ipv6/conf/{ifname}/disable_ipv6") != "0":
-                write_sysctl(f"net/ipv6/conf/{ifname}/disable_ipv6", "0")
         with RouteSocket() as inside:
             link = wire.parse_link(inside.query(wire.get_link(ifname)))
+            _add_addresses(inside, pod, link.ifindex)
             inside.apply(
-                *(
-                    wire.new_address(link.ifindex, address, on=f"{ifname} in {pod.netns}")
-                    for address in pod.addresses
-                ),
                 wire.set_link(link.ifindex, what=f"{ifname} in {pod.netns}", up=True),
                 *(
                     wire.route(
@@ -98,6 +93,19 @@ def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
                     for route in pod.routes
                 ),
             )
+
+
+def _add_addresses(inside: RouteSocket, pod: Attachment, ifindex: int) -> None:
+    on = f"{pod.holder.ifname} in {pod.netns}"
+    requests = [wire.new_address(ifindex, address, on=on) for address in pod.addresses]
+    try:
+        inside.apply(*requests)
+    except KernelError as error:
+        # How the kernel says that IPv6 is off on the interface, as some runtimes leave it.
+        if error.errno != errno.EACCES:
+            raise
+        write_sysctl(f"net/ipv6/conf/{pod.holder.ifname}/disable_ipv6", "0")
+        inside.apply(*requests)
 
 
 def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
@@ -158,16 +166,15 @@ def shaper_ifname(host_ifname: str) -> str:
 def retire_host_end(host: RouteSocket, ifname: str, *, shaped: bool = True) -> bool:
     """Down, renamed, in the group that the reaper deletes. False when there is no such link.
 
-    `shaped`: look for the ifb of its egress limit too.
+    `shaped`: look for the ifb of its egress limit too, which outlives a pod's namespace.
     """
     link = host.link(ifname)
-    if link is None:
-        return False
-    requests = _retire(link, ifname)
+    requests = () if link is None else _retire(link, ifname)
     if shaped and (shaper := host.link(shaper_ifname(ifname))) is not None:
         requests += _retire(shaper, shaper.ifname)
-    host.apply(*requests)
-    return True
+    if requests:
+        host.apply(*requests)
+    return link is not None
 
 
 def retire_inside(netns: Namespace, ifname: str) -> bool:

@@ -39,7 +39,7 @@ _SET_BY_US = {
 class Teardown:
     """What was done, as lines for a person."""
 
-    removed: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     """What was left alone, with the reason."""
     failed: list[str] = field(default_factory=list)
@@ -74,13 +74,13 @@ def _remove_rules(route: RouteSocket, report: Teardown) -> None:
             route.apply(
                 wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
             )
-            report.removed.append(f"rule {rule.priority} (IPv{rule.version})")
+            report.done.append(f"rule {rule.priority} (IPv{rule.version}): removed")
 
 
 def _remove_routes(route: RouteSocket, report: Teardown) -> None:
     requests = [_route_deletion(info) for info in route.routes() if info.table == ROUTE_TABLE]
     route.apply(*requests)
-    report.removed += [request.what for request in requests]
+    report.done += [f"{request.what}: removed" for request in requests]
 
 
 def _route_deletion(info: wire.RouteInfo) -> wire.Request:
@@ -108,7 +108,7 @@ def _remove_pods(route: RouteSocket, report: Teardown) -> None:
             for link in ours
         )
     )
-    report.removed += [f"link {link.ifname}" for link in ours]
+    report.done += [f"link {link.ifname}: removed" for link in ours]
 
 
 def _is_pod_s(link: wire.LinkInfo) -> bool:
@@ -130,16 +130,16 @@ def _remove_bridges(route: RouteSocket, report: Teardown) -> None:
             )
             continue
         route.apply(wire.delete_link(bridge.ifindex, what=f"bridge {bridge.ifname}"))
-        report.removed.append(f"bridge {bridge.ifname}")
+        report.done.append(f"bridge {bridge.ifname}: removed")
 
 
 def _remove_nftables(report: Teardown) -> None:
     nft = HandleNftables()
     try:
-        report.removed += [f"accept rules in {chain}" for chain in remove_forward_accept(nft)]
+        report.done += [f"{chain}: accept rules removed" for chain in remove_forward_accept(nft)]
         if nft.list_table() is not None:
             nft.delete_table()
-            report.removed.append(f"nftables table inet {NFT_TABLE}")
+            report.done.append(f"nftables table inet {NFT_TABLE}: removed")
     finally:
         nft.close()
 
@@ -158,4 +158,4 @@ def _restore_sysctl(path: str, original: str, report: Teardown) -> None:
         report.kept.append(f"sysctl {path} = {now}: not what Limpet had set")
         return
     write_sysctl(path, original)
-    report.removed.append(f"sysctl {path} = {now} (it is {original} again)")
+    report.done.append(f"sysctl {path}: {original} again")

@@ -124,7 +124,8 @@ class LabNode:
         self.environment: dict[str, str] = {}
         """More environment variables for the CNI binary."""
         self._agent: subprocess.Popen[bytes] | None = None
-        self.run_dir = folder / "run"
+        self.run_dir = Path("/dev/shm") / name
+        """On tmpfs, as /run is on a node; some machines that run the lab have theirs on disk."""
         self.socket = self.run_dir / "agent.sock"
         self.data_dir = folder / "networks"
         folder.mkdir(parents=True, exist_ok=True)
@@ -289,6 +290,7 @@ class LabNode:
         self.remove_pods()
         with contextlib.suppress(LabError):
             run_command("ip", "netns", "del", self.name)
+        shutil.rmtree(self.run_dir, ignore_errors=True)
 
 
 def decode_cni(done: subprocess.CompletedProcess[bytes]) -> CniAnswer:

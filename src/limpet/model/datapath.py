@@ -13,8 +13,11 @@ POD_IFNAME_PREFIX = "lim"
 """Host end of a pod: the prefix and 12 hexadecimal digits."""
 DYING_IFNAME_PREFIX = "limx"
 """Host end that waits for its removal: the prefix and 11 hexadecimal digits."""
-SHAPER_IFNAME_PREFIX = "limb"
-"""The ifb through which a pod's egress is limited."""
+SHAPER_IFNAME_PREFIX = "lims"
+"""The ifb through which a pod's egress is limited: the prefix and 11 hexadecimal digits.
+
+Like that of a dying link no hexadecimal digit itself, or it could be the name of a pod's host end.
+"""
 NFT_TABLE = "limpet"
 ROUTE_TABLE = 5148
 """Our routing table, looked up before main by a rule of the same priority."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from ipaddress import (
     IPv4Address,
@@ -13,7 +12,6 @@ from ipaddress import (
     IPv6Interface,
     IPv6Network,
 )
-from typing import Any
 
 Address = IPv4Address | IPv6Address
 Prefix = IPv4Network | IPv6Network
@@ -165,7 +163,6 @@ class CniRequest:
     prev_result: CniResult | None = None
     valid_attachments: frozenset[Holder] | None = None
     """GC only. None: the key was absent, which is not the same as an empty list."""
-    raw_conf: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def holder(self) -> Holder:

@@ -156,18 +156,17 @@ def to_address(value: object, path: str) -> Address:
 def to_prefix(value: object, path: str, *, mask: bool) -> Prefix:
     """A prefix in `address/length` form."""
     text = to_text(value, path)
-    _, slash, length = text.partition("/")
+    host, slash, length = text.partition("/")
     try:
         # ip_network() also takes netmasks, zones and bare addresses; the reference does not.
         if not slash or not length.isdecimal() or "%" in text:
             raise ValueError(text)
-        prefix = ip_network(text, strict=False)
+        address, prefix = ip_address(host), ip_network(text, strict=False)
     except ValueError:
         raise invalid(path, value, "is not a prefix", "expected address/length") from None
-    address = prefix.network_address
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         raise invalid(path, value, "is an IPv4 prefix in IPv6 form", "write it as IPv4")
-    if not mask and ip_address(text.partition("/")[0]) != address:
+    if not mask and address != prefix.network_address:
         raise invalid(path, value, "has host bits set", f"the network is {prefix}")
     return prefix
 

@@ -87,7 +87,7 @@ def parse_request(environ: Mapping[str, str], stdin: bytes) -> CniRequest:
             f"{verb.value} is not part of cniVersion {conf.cni_version}",
             f"it came with {since}",
         )
-    request = CniRequest(verb, conf, raw_conf=document)
+    request = CniRequest(verb, conf)
     if verb is Verb.GC:
         return replace(request, valid_attachments=_parse_attachments(runtime_keys))
     if verb is Verb.STATUS:

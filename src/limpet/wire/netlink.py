@@ -51,7 +51,7 @@ RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_TABLE
 RTAX_MTU, RTAX_ADVMSS = 2, 8
 RTN_UNICAST, RTN_UNREACHABLE = 1, 7
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
-RT_TABLE_MAIN = 254
+RT_TABLE_COMPAT, RT_TABLE_MAIN = 252, 254
 RTPROT_STATIC = 4
 NDA_DST, NDA_LLADDR = 1, 2
 NUD_REACHABLE, NUD_STALE = 0x02, 0x04
@@ -77,10 +77,15 @@ class Request:
     type: int
     flags: int
     body: bytes
-    what: str = ""
-    """Object of the request, for error texts: `link lim1234`, `route 10.0.0.0/8`."""
+    about: tuple[object, ...] = ()
+    """Words for error texts (`link`, `lim1234`), joined only when there is an error."""
     ignore_errno: tuple[int, ...] = ()
     """Errors that mean that the wanted state is there already."""
+
+    @property
+    def what(self) -> str:
+        """Object of the request: `link lim1234`, `route 10.0.0.0/8 table 5148`."""
+        return " ".join(map(str, self.about))
 
 
 def attr(kind: int, payload: bytes) -> bytes:
@@ -212,7 +217,9 @@ def new_veth(
             ),
         )
     )
-    return Request(RTM_NEWLINK, CREATE | EXCL, body, f"link {ifname} with {peer_ifname} in the pod")
+    return Request(
+        RTM_NEWLINK, CREATE | EXCL, body, ("link", ifname, "with", peer_ifname, "in the pod")
+    )
 
 
 def new_link(
@@ -236,7 +243,7 @@ def new_link(
             nest(IFLA_LINKINFO, attr_text(IFLA_INFO_KIND, kind)),
         )
     )
-    return Request(RTM_NEWLINK, CREATE | EXCL, body, f"{kind} {ifname}")
+    return Request(RTM_NEWLINK, CREATE | EXCL, body, (kind, ifname))
 
 
 def set_link(
@@ -272,7 +279,7 @@ def set_link(
             b"" if alias is None else attr_text(IFLA_IFALIAS, alias),
         )
     )
-    return Request(RTM_SETLINK, 0, body, what, ignore_errno)
+    return Request(RTM_SETLINK, 0, body, (what,), ignore_errno)
 
 
 def set_bridge_port(ifindex: int, *, what: str, hairpin: bool, isolated: bool) -> Request:
@@ -283,23 +290,23 @@ def set_bridge_port(ifindex: int, *, what: str, hairpin: bool, isolated: bool) -
         attr(IFLA_BRPORT_ISOLATED, bytes([isolated])),
     )
     body = _ifinfo(ifindex=ifindex, family=AF_BRIDGE) + protinfo
-    return Request(RTM_SETLINK, 0, body, what)
+    return Request(RTM_SETLINK, 0, body, (what,))
 
 
 def get_link(ifname: str) -> Request:
-    return Request(RTM_GETLINK, 0, _ifinfo() + attr_text(IFLA_IFNAME, ifname), f"link {ifname}")
+    return Request(RTM_GETLINK, 0, _ifinfo() + attr_text(IFLA_IFNAME, ifname), ("link", ifname))
 
 
 def dump_links() -> Request:
-    return Request(RTM_GETLINK, ROOT_MATCH, _ifinfo(), "links")
+    return Request(RTM_GETLINK, ROOT_MATCH, _ifinfo(), ("links",))
 
 
 def dump_bridge_ports() -> Request:
-    return Request(RTM_GETLINK, ROOT_MATCH, _ifinfo(family=AF_BRIDGE), "bridge ports")
+    return Request(RTM_GETLINK, ROOT_MATCH, _ifinfo(family=AF_BRIDGE), ("bridge ports",))
 
 
 def delete_link(ifindex: int, *, what: str, ignore_errno: tuple[int, ...] = ()) -> Request:
-    return Request(RTM_DELLINK, 0, _ifinfo(ifindex=ifindex), what, ignore_errno)
+    return Request(RTM_DELLINK, 0, _ifinfo(ifindex=ifindex), (what,), ignore_errno)
 
 
 def delete_link_group(group: int) -> Request:
@@ -310,7 +317,7 @@ def delete_link_group(group: int) -> Request:
     Source: rtnl_group_dellink in net/core/rtnetlink.c.
     """
     return Request(
-        RTM_DELLINK, 0, _ifinfo() + attr_u32(IFLA_GROUP, group), f"link group {group}", (ENODEV,)
+        RTM_DELLINK, 0, _ifinfo() + attr_u32(IFLA_GROUP, group), ("link group", group), (ENODEV,)
     )
 
 
@@ -348,6 +355,11 @@ def parse_link(message: Message) -> LinkInfo:
         kind=_text(info.get(IFLA_INFO_KIND)),
         alias=_text(attrs.get(IFLA_IFALIAS)),
     )
+
+
+def link_is_down(message: Message) -> bool:
+    """Of a link message, from its header alone."""
+    return not _IFINFO.unpack_from(message.body)[3] & IFF_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,17 +413,17 @@ def new_address(
     if address.version == 4 and length < 31:
         body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
     body += attr_u32(IFA_FLAGS, flags)
-    return Request(RTM_NEWADDR, CREATE | REPLACE, body, f"address {address} on {on}")
+    return Request(RTM_NEWADDR, CREATE | REPLACE, body, ("address", address, "on", on))
 
 
 def delete_address(ifindex: int, address: InterfaceAddress, *, on: str) -> Request:
     body = _IFADDR.pack(_family(address.version), address.network.prefixlen, 0, 0, ifindex)
     body += attr(IFA_LOCAL, address.packed) + attr(IFA_ADDRESS, address.packed)
-    return Request(RTM_DELADDR, 0, body, f"address {address} on {on}")
+    return Request(RTM_DELADDR, 0, body, ("address", address, "on", on))
 
 
 def dump_addresses() -> Request:
-    return Request(RTM_GETADDR, ROOT_MATCH, _IFADDR.pack(AF_UNSPEC, 0, 0, 0, 0), "addresses")
+    return Request(RTM_GETADDR, ROOT_MATCH, _IFADDR.pack(AF_UNSPEC, 0, 0, 0, 0), ("addresses",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +442,11 @@ def parse_address(message: Message) -> AddressInfo:
     attrs = parse_attrs(message.body, _IFADDR.size)
     packed = attrs.get(IFA_LOCAL) or attrs.get(IFA_ADDRESS, b"")
     return AddressInfo(ifindex, packed, length, scope, _number(attrs.get(IFA_FLAGS)))
+
+
+def address_ifindex(message: Message) -> int:
+    """Of an address message, from its header alone."""
+    return int(_IFADDR.unpack_from(message.body)[4])
 
 
 # Routes and rules.
@@ -460,7 +477,7 @@ def route(
                 destination.prefixlen,
                 0,
                 0,
-                table if table < 256 else 0,
+                table if table < 256 else RT_TABLE_COMPAT,
                 RTPROT_STATIC,
                 scope,
                 RTN_UNREACHABLE if unreachable else RTN_UNICAST,
@@ -475,10 +492,10 @@ def route(
             _metrics(mtu_bytes, advmss),
         )
     )
-    what = f"route {destination}" + (f" via {gateway}" if gateway else "") + f" table {table}"
+    about = ("route", destination, *(("via", gateway) if gateway else ()), "table", table)
     if delete:
-        return Request(RTM_DELROUTE, 0, body, what)
-    return Request(RTM_NEWROUTE, CREATE | REPLACE, body, what)
+        return Request(RTM_DELROUTE, 0, body, about)
+    return Request(RTM_NEWROUTE, CREATE | REPLACE, body, about)
 
 
 def _metrics(mtu_bytes: int | None, advmss: int | None) -> bytes:
@@ -491,7 +508,14 @@ def _metrics(mtu_bytes: int | None, advmss: int | None) -> bytes:
 
 
 def dump_routes(family: int = AF_UNSPEC) -> Request:
-    return Request(RTM_GETROUTE, ROOT_MATCH, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0), "routes")
+    return Request(
+        RTM_GETROUTE, ROOT_MATCH, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0), ("routes",)
+    )
+
+
+def is_of_large_table(message: Message) -> bool:
+    """Of a route message, from its header alone: the number of its table needs an attribute."""
+    return bool(message.body[4] == RT_TABLE_COMPAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,14 +560,14 @@ def rule(version: int, *, priority: int, table: int, delete: bool = False) -> Re
     body = _RTMSG.pack(_family(version), 0, 0, 0, action, 0, 0, FR_ACT_TO_TBL, 0)
     body += attr_u32(FRA_PRIORITY, priority) + attr_u32(FRA_TABLE, table)
     body += attr(FRA_PROTOCOL, bytes([RTPROT_STATIC]))
-    what = f"rule {priority} for table {table} (IPv{version})"
+    about = ("rule", priority, "for table", table, f"(IPv{version})")
     if delete:
-        return Request(RTM_DELRULE, 0, body, what)
-    return Request(RTM_NEWRULE, CREATE | EXCL, body, what)
+        return Request(RTM_DELRULE, 0, body, about)
+    return Request(RTM_NEWRULE, CREATE | EXCL, body, about)
 
 
 def dump_rules() -> Request:
-    return Request(RTM_GETRULE, ROOT_MATCH, _RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0), "rules")
+    return Request(RTM_GETRULE, ROOT_MATCH, _RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0), ("rules",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,11 +594,11 @@ def new_neighbour(ifindex: int, address: Address, mac: str) -> Request:
     """Makes `mac` the link-layer address of `address`, whatever was known before."""
     body = _NDMSG.pack(_family(address.version), ifindex, NUD_STALE, 0, 0)
     body += attr(NDA_DST, address.packed) + attr(NDA_LLADDR, parse_mac(mac))
-    return Request(RTM_NEWNEIGH, CREATE | REPLACE, body, f"neighbour {address}")
+    return Request(RTM_NEWNEIGH, CREATE | REPLACE, body, ("neighbour", address))
 
 
 def delete_neighbour(
     ifindex: int, address: Address, *, ignore_errno: tuple[int, ...] = ()
 ) -> Request:
     body = _NDMSG.pack(_family(address.version), ifindex, 0, 0, 0) + attr(NDA_DST, address.packed)
-    return Request(RTM_DELNEIGH, 0, body, f"neighbour {address}", ignore_errno)
+    return Request(RTM_DELNEIGH, 0, body, ("neighbour", address), ignore_errno)

@@ -250,6 +250,7 @@ def test_a_result_of_any_version_keeps_names_and_addresses(result: CniResult, ve
 
 
 @given(st.text() | st.ip_addresses().map(str) | st.ip_addresses().map(lambda a: f"{a}/24"))
+@example("::ffff:0:0/0")
 def test_a_prefix_is_read_with_the_address_that_it_holds_or_refused(text: str) -> None:
     try:
         prefix = to_prefix(text, "x", mask=True)

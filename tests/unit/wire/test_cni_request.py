@@ -32,7 +32,6 @@ def test_an_add_of_containerd_is_understood_whole() -> None:
     assert request.bandwidth == Bandwidth(10000000, 4294967295, 0, 0)
     assert request.conf.dns == Dns(nameservers=("10.96.0.10",), search=("svc.cluster.local",))
     assert request.conf.unknown_keys == ()
-    assert request.raw_conf["runtimeConfig"] == CONTAINERD_RUNTIME
 
 
 def test_an_add_of_podman_is_understood_with_its_lower_case_keys() -> None:

@@ -1,0 +1,283 @@
+"""`limpet install`: look first, then write; the runtime's configuration last."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from limpet.agent.client import call
+from limpet.agent.config import DEFAULT_PATH, load_settings, parse_settings
+from limpet.agent.shim_binary import shim_path
+from limpet.ctl.examine import Target, examine
+from limpet.ctl.files import Manifest, read_if_there
+from limpet.ctl.findings import Finding, error, errors, warn
+from limpet.ctl.runtimes import find_runtimes, folders_in_use
+from limpet.ctl.service import (
+    DEFAULT_UNIT_DIR,
+    UNIT,
+    agent_command,
+    systemctl,
+    systemd_runs,
+    unit_text,
+)
+from limpet.model.errors import AgentUnavailable, LimpetError
+from limpet.model.settings import Settings
+
+_AGENT_START_S = 30.0
+_ASK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class InstallOptions:
+    """What the command line says."""
+
+    segments: tuple[str, ...] = ()
+    cluster_cidrs: tuple[str, ...] = ()
+    cni_bin_dir: Path | None = None
+    """None: where the runtime looks."""
+    cni_conf_dir: Path | None = None
+    config: Path = DEFAULT_PATH
+    unit_dir: Path = DEFAULT_UNIT_DIR
+    network_name: str = "limpet"
+    allow_forward: bool = False
+    force: bool = False
+    dry_run: bool = False
+    start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file as it should be. `keep`: one that is there already is a person's."""
+
+    role: str
+    path: Path
+    content: bytes
+    mode: int = 0o644
+    keep: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What install says, line by line, and whether all is in place."""
+
+    findings: list[Finding] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return not self.failure
+
+
+def install(options: InstallOptions) -> Report:
+    """Raises: LimpetError (ConfigError, StorageError, KernelError) where it cannot go on."""
+    settings = _settings(options)
+    manifest = Manifest.load(settings.state_dir)
+    conf_dir, bin_dir = folders_in_use(find_runtimes())
+    target = Target(
+        settings,
+        options.cni_conf_dir or conf_dir,
+        options.cni_bin_dir or bin_dir,
+        options.network_name,
+        allow_forward=options.allow_forward or settings.allow_forward,
+        installed=bool(manifest.of_role("conflist")),
+    )
+    report = Report(findings=[*_against_config(options, settings), *examine(target)])
+    files = _planned_files(options, target)
+    report.findings += _edits(manifest, files)
+    if errors(report.findings) and not options.force:
+        report.failure = (
+            "nothing was changed: findings marked `error` stand in the way "
+            "(--force goes on all the same)"
+        )
+    elif options.dry_run:
+        report.steps += [f"would write {file.path}" for file in files if _differs(file)]
+    else:
+        _write(options, settings, manifest, files, report)
+    return report
+
+
+def _settings(options: InstallOptions) -> Settings:
+    """Of the configuration that is there; else of the one that will be written."""
+    if options.config.exists():
+        return load_settings(options.config)
+    return parse_settings(_config_document(options), "from the command line")
+
+
+def _config_document(options: InstallOptions) -> dict[str, Any]:
+    document: dict[str, Any] = {"segments": list(options.segments)}
+    if options.cluster_cidrs:
+        document["cluster_cidrs"] = list(options.cluster_cidrs)
+    if options.allow_forward:
+        document["allow_forward"] = True
+    return document
+
+
+def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Finding]:
+    """A configuration that is there is a person's: what the command line says has to be in it."""
+    if not options.config.exists():
+        return
+    asked = parse_settings(_config_document(options), "from the command line")
+    for name in ("segments", "cluster_cidrs", "allow_forward"):
+        wanted, there = getattr(asked, name), getattr(settings, name)
+        if wanted and wanted != there:
+            text = json.dumps(_config_document(options)[name])
+            yield error(
+                f"{options.config} has another value of {name} than the command line",
+                "a configuration that is there is never overwritten",
+                f"write {name} = {text} there, or leave the option out",
+            )
+
+
+# What is to be written.
+
+
+def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]:
+    """In the order of writing. The conflist is the last, since a runtime acts on it at once."""
+    settings = target.settings
+    config = PlannedFile(
+        "config", options.config, _config_text(_config_document(options)), keep=True
+    )
+    files = [
+        PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
+        config,
+        PlannedFile("unit", options.unit_dir / UNIT, unit_text(options.config).encode()),
+        PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
+    ]
+    if settings.socket != Settings().socket:
+        shim_conf = options.config.parent / "shim.conf"
+        text = f"# Read by Limpet's CNI binary.\nsocket={settings.socket}\n".encode()
+        files.insert(2, PlannedFile("shim_conf", shim_conf, text, keep=True))
+    return files
+
+
+def conflist_text(network_name: str) -> bytes:
+    """Version 1.0.0: a configuration of 1.1.0 breaks containerd 1.6, 1.7 and podman."""
+    document = {
+        "cniVersion": "1.0.0",
+        "name": network_name,
+        "plugins": [
+            {
+                "type": "limpet",
+                "ipMasq": True,
+                "isDefaultGateway": True,
+                "ipam": {"type": "limpet"},
+                "capabilities": {
+                    "portMappings": True,
+                    "bandwidth": True,
+                    "ips": True,
+                    "mac": True,
+                },
+            }
+        ],
+    }
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _config_text(document: dict[str, Any]) -> bytes:
+    lines = ["# Settings of `limpet agent`, read when it starts.\n"]
+    # A JSON string, list or boolean is the same in TOML.
+    lines += [f"{key} = {json.dumps(value)}\n" for key, value in document.items()]
+    return "".join(lines).encode()
+
+
+def _differs(file: PlannedFile) -> bool:
+    now = read_if_there(file.path)
+    return now is None or (not file.keep and now != file.content)
+
+
+def _edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[Finding]:
+    for file in files:
+        if not file.keep and file.role != "binary" and manifest.is_edited(file.path):
+            yield warn(
+                f"{file.path} was changed since it was installed",
+                "it is left as it is",
+                "delete it to get Limpet's own again",
+            )
+
+
+# Writing.
+
+
+def _write(
+    options: InstallOptions,
+    settings: Settings,
+    manifest: Manifest,
+    files: Iterable[PlannedFile],
+    report: Report,
+) -> None:
+    *before, conflist = files
+    for folder in (settings.state_dir, settings.data_dir):
+        manifest.make_folder(folder)
+    for file in before:
+        _put(manifest, file, report)
+    if options.start:
+        _start(options, settings, report)
+    else:
+        report.steps.append(
+            f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"
+        )
+    if report.complete:
+        _put(manifest, conflist, report)
+
+
+def _put(manifest: Manifest, file: PlannedFile, report: Report) -> None:
+    there = read_if_there(file.path) is not None
+    kept = there and (file.keep or (file.role != "binary" and manifest.is_edited(file.path)))
+    if kept:
+        said = "kept"
+    elif not manifest.put(file.role, file.path, file.content, file.mode):
+        said = "up to date"
+    else:
+        said = "replaced" if there else "written"
+    report.steps.append(f"{file.path}: {said}")
+
+
+def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
+    """The agent of this version runs and is ready, or the report says why not."""
+    if systemd_runs():
+        systemctl("daemon-reload")
+        systemctl("enable", UNIT)
+        # Always: the configuration may have been edited. Pods do not notice a restart.
+        systemctl("restart", UNIT)
+    elif _version_of(settings) is None:
+        report.failure = (
+            "not finished: systemd does not run here. Start the agent with "
+            f"`{' '.join(agent_command(options.config))}` and install again: the runtime's "
+            "configuration is written when the agent answers"
+        )
+        return
+    status = _await_agent(settings)
+    if not status["ready"] and not options.force:
+        report.failure = (
+            f"not finished: the agent runs, but pods would fail: {'; '.join(status['reasons'])}"
+        )
+        return
+    report.steps.append(f"agent: runs (process {status['pid']}, {settings.socket})")
+
+
+def _version_of(settings: Settings) -> str | None:
+    """Of the agent that runs; None when none does."""
+    try:
+        return str(call(settings.socket, "status")["version"])
+    except AgentUnavailable:
+        return None
+
+
+def _await_agent(settings: Settings) -> dict[str, Any]:
+    """The agent's status, as soon as it answers. Raises: LimpetError when it does not in time."""
+    give_up_s = time.monotonic() + _AGENT_START_S
+    while True:
+        try:
+            return call(settings.socket, "status")
+        except AgentUnavailable as unavailable:
+            if time.monotonic() > give_up_s:
+                raise LimpetError(
+                    f"start the agent: no answer at {settings.socket} "
+                    f"within {_AGENT_START_S:.0f} s (journalctl -u {UNIT} says why)"
+                ) from unavailable
+        time.sleep(_ASK_AGAIN_S)

@@ -1,0 +1,51 @@
+"""Results on stdout, as a table or as JSON; talk on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def put(text: str) -> None:
+    """A line of the result."""
+    sys.stdout.write(text + "\n")
+
+
+def say(text: str) -> None:
+    """A line that is no part of the result."""
+    sys.stderr.write(text + "\n")
+
+
+def put_json(document: Any) -> None:
+    put(json.dumps(document, indent=2))
+
+
+def put_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Columns as wide as their widest cell, never cut: a line can be searched and copied."""
+    table = [[column.upper().replace("_", " ") for column in columns]]
+    table += [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in table) for index in range(len(columns))]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        put("  ".join(cells).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return count(value)
+    return str(value) if value else "-"
+
+
+def count(number: int) -> str:
+    """As a person reads it: an IPv6 segment has more addresses than anybody counts."""
+    return str(number) if number < 10**9 else f"{number:.1e}"

@@ -1,0 +1,198 @@
+"""`limpet uninstall`: the runtime's configuration first, the binary last, nothing of ours left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from limpet.agent.client import call
+from limpet.ctl.files import InstalledFile, Manifest, read_if_there, remove
+from limpet.ctl.service import UNIT, systemctl, systemd_runs
+from limpet.kernel.teardown import remove_kernel_state
+from limpet.model.errors import AgentUnavailable, LimpetError, StorageError
+from limpet.model.settings import Settings
+from limpet.wire.attachment import attachment_document, decode_attachment
+
+_AGENT_STOP_S = 60.0
+_JOURNAL = "limpet.journal"
+"""Marks a folder of address records as one that Limpet has kept."""
+
+
+@dataclass(slots=True)
+class Removal:
+    """What was done, line by line, and what could not be."""
+
+    steps: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
+    """Takes everything back that install and the agent did; goes on past what fails.
+
+    Raises: LimpetError, with nothing changed, while pods are attached and not `force`.
+    """
+    manifest = Manifest.load(settings.state_dir)
+    pods = attached_pods(settings)
+    if pods and not force:
+        raise LimpetError(
+            f"uninstall: pods are attached: {_some(pods)} "
+            "(stop them first, or --force takes their interfaces away)"
+        )
+    removal = Removal()
+    _take_back(manifest, manifest.of_role("conflist"), removal)
+    if not removal.failures:
+        _stop_agent(settings, manifest, removal)
+    if removal.failures:
+        # A runtime would go on calling us, or an agent set up again what is taken away.
+        return removal
+    _remove_kernel_state(settings, removal)
+    _remove_run_dir(settings)
+    _take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
+    if systemd_runs():
+        _try(removal, lambda: systemctl("daemon-reload"))
+    if purge:
+        _take_back(manifest, manifest.of_role("config"), removal)
+        _remove_records(settings.data_dir, removal)
+    _take_back(manifest, manifest.of_role("binary"), removal)
+    _remove_state(settings, manifest, removal, purge=purge)
+    return removal
+
+
+def _try(removal: Removal, step: Callable[[], None]) -> None:
+    try:
+        step()
+    except LimpetError as error:
+        removal.failures.append(str(error))
+
+
+# Pods.
+
+
+def attached_pods(settings: Settings) -> list[str]:
+    """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers."""
+    try:
+        found = call(settings.socket, "attachments")["attachments"]
+    except AgentUnavailable:
+        found = [*_recorded(settings.run_dir / "attachments")]
+    return sorted(map(_described, found))
+
+
+def _recorded(folder: Path) -> Iterable[dict[str, Any]]:
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            yield attachment_document(decode_attachment(path.read_bytes()))
+
+
+def _described(attachment: dict[str, Any]) -> str:
+    name = f"{attachment['pod_namespace']}/{attachment['pod_name']}".strip("/")
+    addresses = ", ".join(address.split("/")[0] for address in attachment["addresses"])
+    return f"{name or attachment['holder']['container_id']} ({addresses})"
+
+
+def _some(pods: list[str]) -> str:
+    more = f" and {len(pods) - 5} more" if len(pods) > 5 else ""
+    return ", ".join(pods[:5]) + more
+
+
+# The agent.
+
+
+def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
+    if systemd_runs() and manifest.of_role("unit"):
+        _try(removal, lambda: systemctl("disable", "--now", UNIT))
+    _try(removal, lambda: _stop_by_signal(settings, removal))
+
+
+def _stop_by_signal(settings: Settings, removal: Removal) -> None:
+    """An agent that no service manager runs. Raises: LimpetError."""
+    try:
+        pid = int(call(settings.socket, "status")["pid"])
+        process = os.pidfd_open(pid)
+    except (AgentUnavailable, ProcessLookupError):
+        return
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        ended, _, _ = select.select([process], [], [], _AGENT_STOP_S)
+    finally:
+        os.close(process)
+    if not ended:
+        raise LimpetError(
+            f"stop the agent: process {pid} has not ended within {_AGENT_STOP_S:.0f} s "
+            f"(kill {pid}, then uninstall again)"
+        )
+    removal.steps.append(f"agent: stopped (process {pid})")
+
+
+# What the agent left.
+
+
+def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
+    path = settings.state_dir / "sysctls.json"
+    text = read_if_there(path)
+    try:
+        originals = json.loads(text) if text is not None else {}
+    except ValueError as error:
+        removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
+        originals = {}
+    report = remove_kernel_state(originals)
+    removal.steps += report.done
+    removal.steps += [f"left alone: {line}" for line in report.kept]
+    removal.failures += report.failed
+    if not report.failed:
+        remove(path)
+
+
+def _remove_run_dir(settings: Settings) -> None:
+    """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
+    for path in (settings.run_dir / "attachments").glob("*"):
+        remove(path)
+    for path in (settings.socket, settings.run_dir / "agent.lock"):
+        remove(path)
+    for folder in (settings.run_dir / "attachments", settings.run_dir):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_records(data_dir: Path, removal: Removal) -> None:
+    for journal in sorted(data_dir.glob(f"*/{_JOURNAL}")):
+        try:
+            shutil.rmtree(journal.parent)
+        except OSError as error:
+            removal.failures.append(f"remove {journal.parent}: {error.strerror or error}")
+        else:
+            removal.steps.append(f"{journal.parent}: address records removed")
+
+
+def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, purge: bool) -> None:
+    """The record of the installation goes when nothing is left that it tells of."""
+    if removal.failures:
+        return
+    for folder in manifest.remove_folders():
+        removal.steps.append(f"{folder}: removed")
+    own = str(settings.state_dir)
+    left = [folder for folder in manifest.folders if not f"{own}/".startswith(f"{folder}/")]
+    if manifest.files or (left and not purge):
+        manifest.save()
+        removal.steps.append(
+            f"kept: {', '.join([*manifest.files, *left])} (`limpet uninstall --purge` removes them)"
+        )
+        return
+    remove(manifest.path)
+    for folder in manifest.remove_folders():
+        removal.steps.append(f"{folder}: removed")
+
+
+def _take_back(manifest: Manifest, files: Iterable[InstalledFile], removal: Removal) -> None:
+    for file in list(files):
+        try:
+            removal.steps.append(manifest.take_back(file))
+        except StorageError as error:
+            removal.failures.append(str(error))
