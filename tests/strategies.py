@@ -1,0 +1,242 @@
+"""Values that several property tests draw. Worlds are small, so that draws meet each other."""
+
+from __future__ import annotations
+
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_interface,
+    ip_network,
+)
+
+from hypothesis import strategies as st
+
+from limpet.model.attachment import Attachment, BridgeSpec
+from limpet.model.datapath import Bridge, NodePlan, Port, Route, Rule
+from limpet.model.network import (
+    Address,
+    Bandwidth,
+    Holder,
+    InterfaceAddress,
+    PortMapping,
+    Prefix,
+    RouteSpec,
+)
+from limpet.model.settings import Settings
+from limpet.plan.diff import route_key
+from limpet.plan.node import derived_mac, host_ifname, host_mac
+
+u32 = st.integers(0, 2**32 - 1)
+texts = st.text(max_size=12)
+macs = st.binary(min_size=6, max_size=6).map(lambda octets: octets.hex(":"))
+
+v4_addresses = st.integers(0, 2**32 - 1).map(IPv4Address)
+v6_addresses = st.integers(0, 2**128 - 1).map(IPv6Address)
+addresses: st.SearchStrategy[Address] = v4_addresses | v6_addresses
+
+v4_interfaces = st.builds(
+    lambda address, length: IPv4Interface((address, length)), v4_addresses, st.integers(0, 32)
+)
+v6_interfaces = st.builds(
+    lambda address, length: IPv6Interface((address, length)), v6_addresses, st.integers(0, 128)
+)
+interfaces: st.SearchStrategy[InterfaceAddress] = v4_interfaces | v6_interfaces
+
+prefixes: st.SearchStrategy[Prefix] = interfaces.map(lambda interface: interface.network)
+"""Of any length."""
+
+# One node: two bridges, and segments that are told apart by one number.
+
+BRIDGES = ("limpet0", "net1")
+small_v4: st.SearchStrategy[IPv4Network] = st.integers(0, 5).map(
+    lambda n: IPv4Network(f"10.244.{n}.0/24")
+)
+small_v6: st.SearchStrategy[IPv6Network] = st.integers(0, 5).map(
+    lambda n: IPv6Network(f"fd00:{n}::/64")
+)
+small_prefixes: st.SearchStrategy[Prefix] = small_v4 | small_v6
+gateways: st.SearchStrategy[InterfaceAddress] = small_prefixes.map(
+    lambda prefix: ip_interface((prefix[1], prefix.prefixlen))
+)
+
+settings = st.builds(
+    Settings,
+    segments=st.lists(small_prefixes, max_size=3, unique=True).map(tuple),
+    cluster_cidrs=st.lists(
+        st.sampled_from([ip_network("10.244.0.0/16"), ip_network("fd00::/16")]), unique=True
+    ).map(tuple),
+)
+
+bridge_specs = st.builds(
+    BridgeSpec,
+    st.sampled_from(BRIDGES),
+    gateways=st.lists(gateways, max_size=2, unique=True).map(tuple),
+    masquerade=st.lists(small_prefixes, max_size=2, unique=True).map(tuple),
+    promisc=st.booleans(),
+)
+
+port_mappings = st.builds(
+    PortMapping,
+    host_port=st.integers(1, 65535),
+    container_port=st.integers(1, 65535),
+    protocol=st.sampled_from(["tcp", "udp", "sctp"]),
+    host_address=st.none() | addresses,
+)
+
+route_specs = st.builds(
+    RouteSpec,
+    prefixes,
+    gateway=st.none() | addresses,
+    mtu=st.none() | u32,
+    advmss=st.none() | u32,
+    priority=st.none() | u32,
+    table=st.none() | u32,
+    scope=st.none() | st.integers(0, 255),
+)
+
+attachments_of_any_kind = st.builds(
+    Attachment,
+    network=texts,
+    holder=st.builds(Holder, texts, texts),
+    netns=texts,
+    netns_device=st.integers(0, 2**63),
+    netns_inode=st.integers(0, 2**63),
+    pod_namespace=texts,
+    pod_name=texts,
+    addresses=st.lists(interfaces, max_size=3).map(tuple),
+    gateways=st.lists(addresses, max_size=3).map(tuple),
+    data_dir=st.none() | texts,
+    bridge=st.none()
+    | st.builds(
+        BridgeSpec,
+        texts,
+        gateways=st.lists(interfaces, max_size=2).map(tuple),
+        masquerade=st.lists(prefixes, max_size=2).map(tuple),
+        promisc=st.booleans(),
+    ),
+    host_ifname=texts,
+    host_mac=macs,
+    mac=macs,
+    mtu_bytes=st.integers(0, 65535),
+    routes=st.lists(route_specs, max_size=2).map(tuple),
+    hairpin=st.booleans(),
+    isolated=st.booleans(),
+    port_mappings=st.lists(port_mappings, max_size=2).map(tuple),
+    bandwidth=st.builds(Bandwidth, u32, u32, u32, u32),
+)
+"""Values of every field, without regard to what fits together."""
+
+
+def attachment(
+    name: str,
+    *given: str,
+    bridge: BridgeSpec | None = None,
+    ports: tuple[PortMapping, ...] = (),
+    hairpin: bool = False,
+    isolated: bool = False,
+) -> Attachment:
+    """The interface of pod `name` with the addresses `given`, each with its length."""
+    held = tuple(ip_interface(address) for address in given)
+    host = host_ifname("lim", "net", name, "eth0")
+    return Attachment(
+        network="net",
+        holder=Holder(name, "eth0"),
+        netns=f"/run/netns/{name}",
+        netns_device=4,
+        netns_inode=1,
+        pod_namespace="default",
+        pod_name=name,
+        addresses=held,
+        gateways=tuple(address.network[1] for address in held),
+        bridge=bridge or BridgeSpec("limpet0"),
+        host_ifname=host,
+        host_mac=host_mac(host),
+        mac=derived_mac(held[0].ip) if held else host_mac(name),
+        mtu_bytes=1450,
+        port_mappings=ports,
+        hairpin=hairpin,
+        isolated=isolated,
+    )
+
+
+@st.composite
+def pods(draw: st.DrawFn, *, max_size: int = 4) -> list[Attachment]:
+    """Pods of one node with different names, each on one of its bridges, without hostPorts."""
+    names = draw(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=max_size))
+    return [
+        attachment(
+            name,
+            *(str(gateway + 1) for gateway in draw(st.lists(gateways, max_size=2))),
+            bridge=draw(bridge_specs),
+            hairpin=draw(st.booleans()),
+            isolated=draw(st.booleans()),
+        )
+        for name in names
+    ]
+
+
+# What a kernel may hold: keys are unique as the kernel takes them.
+
+_bridges = st.builds(
+    Bridge,
+    st.sampled_from(BRIDGES),
+    mac=st.sampled_from(["0a:58:0a:f4:07:01", "0a:58:0a:f4:08:01"]),
+    addresses=st.frozensets(gateways, max_size=3),
+    promisc=st.booleans(),
+    up=st.booleans(),
+    ours=st.booleans(),
+)
+_ports = st.builds(
+    Port,
+    st.sampled_from(["lim1", "lim2", "lim3"]),
+    bridge=st.sampled_from(BRIDGES),
+    hairpin=st.booleans(),
+    isolated=st.booleans(),
+    up=st.booleans(),
+)
+_routes = st.builds(
+    Route,
+    small_prefixes,
+    device=st.none() | st.sampled_from(BRIDGES),
+    metric=st.sampled_from([100, 65000]),
+)
+
+
+def node_plans(*, wanted: bool) -> st.SearchStrategy[NodePlan]:
+    """What a node could hold; `wanted`: what a plan could ask for, so nothing that is down."""
+
+    def by_name(strategy: st.SearchStrategy[Bridge]) -> st.SearchStrategy[dict[str, Bridge]]:
+        return st.lists(strategy, unique_by=lambda bridge: bridge.ifname).map(
+            lambda found: {bridge.ifname: bridge for bridge in found}
+        )
+
+    up = st.just(value=True) if wanted else st.booleans()
+    return st.builds(
+        NodePlan,
+        bridges=by_name(_bridges.flatmap(lambda b: up.map(lambda is_up: _with_up(b, is_up)))),
+        ports=st.lists(_ports, unique_by=lambda port: port.ifname).map(
+            lambda found: {
+                port.ifname: Port(port.ifname, port.bridge, port.hairpin, port.isolated)
+                if wanted
+                else port
+                for port in found
+            }
+        ),
+        routes=st.lists(_routes, unique_by=route_key).map(frozenset),
+        rules=st.frozensets(st.builds(Rule, st.sampled_from([4, 6]))),
+        sysctls=st.dictionaries(
+            st.sampled_from(["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"]),
+            st.sampled_from(["0", "1"]),
+        ),
+        ruleset=st.sampled_from(["", "table inet limpet {}\n", "table inet limpet { chain x }\n"]),
+    )
+
+
+def _with_up(bridge: Bridge, is_up: bool) -> Bridge:
+    return Bridge(
+        bridge.ifname, bridge.mac, bridge.addresses, bridge.promisc, is_up, bridge.ours
+    )
