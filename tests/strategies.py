@@ -170,7 +170,7 @@ def pods(draw: st.DrawFn, *, max_size: int = 4) -> list[Attachment]:
     return [
         attachment(
             name,
-            *(str(gateway + 1) for gateway in draw(st.lists(gateways, max_size=2))),
+            *(f"{gw.ip + 1}/{gw.network.prefixlen}" for gw in draw(st.lists(gateways, max_size=2))),
             bridge=draw(bridge_specs),
             hairpin=draw(st.booleans()),
             isolated=draw(st.booleans()),

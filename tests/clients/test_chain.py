@@ -14,8 +14,12 @@ from tests.clients.networks import Network, make_conflist, network_under_test
 TUNING = {"type": "tuning", "mtu": 1400, "sysctl": {"net.core.somaxconn": "321"}}
 PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 BANDWIDTH = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
-RATE = {"ingressRate": 80_000_000, "ingressBurst": 8_000_000}
-RATE_BOTH = RATE | {"egressRate": 80_000_000, "egressBurst": 8_000_000}
+RATE = {
+    "ingressRate": 80_000_000,
+    "ingressBurst": 8_000_000,
+    "egressRate": 80_000_000,
+    "egressBurst": 8_000_000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +37,7 @@ def test_plugins_after_it_do_their_work_and_take_it_back(
     chain = Chain(machine, conflist, network.environment)
     runtime_config = {
         "portMappings": [{"hostPort": 18080, "containerPort": 80, "protocol": "tcp"}],
-        "bandwidth": RATE_BOTH,
+        "bandwidth": RATE,
     }
     with machine.namespace("lct-followed") as netns:
         attachment = Attachment(netns, "followed", runtime_config=runtime_config)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from limpet.lab.node import DEFAULT_CONF, LabError, LabNode, LabPod, run_command
-from tests.conftest import NodeFactory
+from limpet.agent.shim_binary import shim_path
+from limpet.lab.node import DEFAULT_CONF, LabError, LabNode, LabPod, fetch, run_command
+from tests.conftest import SEGMENTS, NodeFactory
 
 
 def dying(node: LabNode) -> list[str]:
@@ -390,86 +392,169 @@ def test_a_network_with_ranges_of_its_own_stands_beside_the_segments(node: LabNo
     assert "net1" not in pod.run("ip", "-br", "link")
 
 
-def test_host_ports_lead_to_the_pod_from_outside_and_from_the_node(node: LabNode) -> None:
-    run_command("ip", "netns", "add", f"{node.name}-lan")
+@pytest.fixture
+def lan(node: LabNode) -> Iterator[str]:
+    """A host beside the node: the node is 192.0.2.1 and 2001:db8::1 on its link."""
+    lan = f"{node.name}-lan"
+    run_command("ip", "netns", "add", lan)
     try:
-        node.run(
-            "ip",
-            "link",
-            "add",
-            "up0",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            f"{node.name}-lan",
-        )
-        node.run("ip", "addr", "add", "192.0.2.1/24", "dev", "up0")
-        node.run("ip", "-6", "addr", "add", "2001:db8::1/64", "dev", "up0", "nodad")
-        node.run("ip", "link", "set", "up0", "up")
-        lan = f"{node.name}-lan"
-        run_command("ip", "addr", "add", "192.0.2.9/24", "dev", "eth0", netns=lan)
-        run_command("ip", "-6", "addr", "add", "2001:db8::9/64", "dev", "eth0", "nodad", netns=lan)
-        run_command("ip", "link", "set", "eth0", "up", netns=lan)
-        pod = node.pod("web")
-        conf = with_conf(
-            runtimeConfig={
-                "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]
-            }
-        )
-        pod.add(conf=conf)
-        with pod_server(pod):
-            assert fetch("192.0.2.1", netns=lan) == "hello"
-            assert fetch("2001:db8::1", netns=lan) == "hello"
-            assert fetch("127.0.0.1", netns=node.name) == "hello"
-            assert fetch("192.0.2.1", netns=node.name) == "hello"
-            assert fetch("2001:db8::1", netns=node.name) == "hello"
-            assert fetch("192.0.2.1", netns=pod.netns) == "hello"
-        pod.delete(conf=conf)
-        assert "10.244.7.2" not in node.run("nft", "list", "table", "inet", "limpet")
+        node.run("ip", "link", "add", "up0", "type", "veth", "peer", "name", "up0", "netns", lan)
+        for netns, host in ((node.name, 1), (lan, 9)):
+            run_command("ip", "addr", "add", f"192.0.2.{host}/24", "dev", "up0", netns=netns)
+            run_command(
+                "ip", "addr", "add", f"2001:db8::{host}/64", "dev", "up0", "nodad", netns=netns
+            )
+            run_command("ip", "link", "set", "up0", "up", netns=netns)
+        yield lan
     finally:
-        run_command("ip", "netns", "del", f"{node.name}-lan")
+        run_command("ip", "netns", "del", lan)
 
 
-class pod_server:
-    """A TCP server on port 80 of a pod, both families, that says hello."""
+def test_host_ports_lead_to_the_pod_from_wherever_they_are_asked(node: LabNode, lan: str) -> None:
+    pod, other = node.pod("web"), node.pod("other")
+    mapping = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    conf = with_conf(runtimeConfig={"portMappings": [mapping]})
+    pod.add(conf=conf)
+    other.add()
 
-    def __init__(self, pod: LabPod) -> None:
-        self.pod = pod
+    with pod.serving(80, "hello"):
+        for netns in (lan, node.name, pod.netns, other.netns):
+            assert fetch("192.0.2.1", 8080, netns=netns) == "hello"
+            assert fetch("2001:db8::1", 8080, netns=netns) == "hello"
+        assert fetch("127.0.0.1", 8080, netns=node.name) == "hello"
 
-    def __enter__(self) -> None:
-        import subprocess
-        import sys
-
-        code = (
-            "import socket\n"
-            "s = socket.create_server(('::', 80), family=socket.AF_INET6, dualstack_ipv6=True)\n"
-            "print('up', flush=True)\n"
-            "while True:\n"
-            "    c, _ = s.accept(); c.sendall(b'hello'); c.close()\n"
-        )
-        self.process = subprocess.Popen(
-            ["nsenter", f"--net={self.pod.netns_path}", sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"up\n"
-
-    def __exit__(self, *_: object) -> None:
-        assert self.process.stdout is not None
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+    pod.delete(conf=conf)
+    assert str(pod.addresses[0].ip) not in node.run("nft", "list", "table", "inet", "limpet")
 
 
-def fetch(address: str, *, netns: str) -> str:
-    import sys
+def test_a_host_port_moves_to_the_pod_that_asked_last(node: LabNode, lan: str) -> None:
+    mapping = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    conf = with_conf(runtimeConfig={"portMappings": [mapping]})
+    old, new = node.pod("old"), node.pod("new")
+    old.add(conf=conf)
+    new.add(conf=conf)
 
-    code = (
-        "import socket, sys\n"
-        f"c = socket.create_connection(({address!r}, 8080), timeout=3)\n"
-        "print(c.recv(100).decode())\n"
-    )
-    return run_command(sys.executable, "-c", code, netns=netns).strip()
+    with old.serving(80, "old"), new.serving(80, "new"):
+        assert fetch("192.0.2.1", 8080, netns=lan) == "new"
+        old.delete(conf=conf)
+        assert fetch("192.0.2.1", 8080, netns=lan) == "new"
+
+
+def test_host_ports_are_there_again_after_somebody_flushed_the_ruleset(
+    node: LabNode, lan: str
+) -> None:
+    mapping = {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}
+    pod = node.pod("web")
+    pod.add(conf=with_conf(runtimeConfig={"portMappings": [mapping]}))
+    before = state(node)
+
+    node.run("nft", "flush", "ruleset")
+
+    await_state(node, before)
+    with pod.serving(80, "hello"):
+        assert fetch("192.0.2.1", 8080, netns=lan) == "hello"
+
+
+def test_pods_leave_the_cluster_by_the_nodes_address_and_stay_inside_by_their_own(
+    make_node: NodeFactory,
+) -> None:
+    node = make_node(segments=SEGMENTS, cluster_cidrs=["10.244.0.0/16", "fd00::/32"])
+    node.start_agent()
+    pod = node.pod("one")
+    pod.add()
+
+    rules = node.run("nft", "list", "table", "inet", "limpet")
+    assert "10.244.0.0/16" in rules
+    assert "unreachable" in node.run("ip", "route", "get", "fibmatch", "10.244.99.1")
+
+
+def test_an_add_whose_caller_was_killed_leaves_nothing_after_its_del(node: LabNode) -> None:
+    pod = node.pod("one")
+    environment = node.cni_environment("ADD", pod)
+    for delay_s in [n / 4000 for n in range(24)]:
+        with subprocess.Popen(
+            [str(shim_path())], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as shim:
+            assert shim.stdin is not None
+            shim.stdin.write(json.dumps(DEFAULT_CONF).encode())
+            shim.stdin.close()
+            select.select([], [], [], delay_s)  # at another instant of the ADD each time
+            shim.kill()
+        pod.delete()
+        assert "eth0" not in pod.run("ip", "-br", "link")
+
+    assert live(node) == set()
+    node.stop_agent()
+    assert [name for name in node.links() if name.startswith("lim")] == ["limpet0"]
+
+
+def test_two_networks_never_give_one_address_of_the_segments_twice(node: LabNode) -> None:
+    pods = [node.pod(f"p{n}") for n in range(6)]
+    given = []
+    for n, pod in enumerate(pods):
+        given += pod.add(conf=with_conf(name=("limpet", "second")[n % 2])).addresses
+
+    assert len(set(given)) == len(given)
+
+
+def test_a_damaged_file_of_an_attachment_is_named_and_harms_nobody(node: LabNode) -> None:
+    pod, other = node.pod("one"), node.pod("two")
+    pod.add()
+    other.add()
+    node.stop_agent()
+    ends = {a: a for a in (node.run_dir / "attachments").iterdir()}
+    victim = min(ends)
+    victim.write_text("{")
+
+    node.start_agent()
+
+    findings = node.ask("status")["findings"]
+    assert any(finding["path"] == str(victim) for finding in findings)
+    assert reach_each_other(pod, other)
+    pod.delete()
+    other.delete()
+    assert live(node) == set()
+
+
+def test_bandwidth_of_a_pod_is_limited_both_ways(node: LabNode) -> None:
+    limit = {"ingressRate": 8000000, "ingressBurst": 800000}
+    limit |= {"egressRate": 4000000, "egressBurst": 400000}
+    conf = with_conf(runtimeConfig={"bandwidth": limit})
+    pod = node.pod("one")
+    pod.add(conf=conf)
+
+    shown = node.run("tc", "qdisc", "show")
+    assert "rate 8Mbit" in shown
+    assert "rate 4Mbit" in shown
+
+    pod.delete(conf=conf)
+    node.stop_agent()
+    assert [name for name in node.links() if name.startswith("lim")] == ["limpet0"]
+
+
+def test_a_node_that_ran_host_local_keeps_its_pods_and_their_addresses(
+    make_node: NodeFactory,
+) -> None:
+    node = make_node(segments=SEGMENTS)
+    folder = node.data_dir / "limpet"
+    folder.mkdir(parents=True)
+    running = node.pod("running", container_id="old-sandbox")
+    running.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "peer0")
+    running.run("ip", "addr", "add", "10.244.7.5/24", "dev", "eth0")
+    (folder / "10.244.7.5").write_text("old-sandbox\r\neth0")
+    (folder / "10.244.7.6").write_text("a-dead-one\neth0")
+    (folder / "10.244.7.9_default_kept").touch()
+    (folder / "last_reserved_ip.0").write_text("10.244.7.6")
+    node.start_agent()
+
+    new = node.pod("new").add().addresses
+    kept = node.pod("kept").add().addresses
+    node.ask("ipam.repair")
+
+    assert str(new[0]) == "10.244.7.7/24"
+    assert str(kept[0]) == "10.244.7.9/24"
+    assert "10.244.7.5" in live(node)
+    assert "10.244.7.6" not in live(node)
+    running.delete()
+    assert "10.244.7.5" not in live(node)
+    assert "eth0" not in running.run("ip", "-br", "link")

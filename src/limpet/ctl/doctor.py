@@ -12,7 +12,7 @@ from typing import Any
 from limpet import __version__
 from limpet.agent.client import call
 from limpet.agent.shim_binary import shim_path
-from limpet.ctl.cni_configs import CniConfig, read_cni_configs
+from limpet.ctl.cni_configs import CONFLIST, CniConfig, read_cni_configs
 from limpet.ctl.examine import Target, examine
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, ok, warn
@@ -40,7 +40,7 @@ def diagnose(
     place = _Place.of(settings, cni_conf_dir, cni_bin_dir)
     target = Target(
         settings,
-        place.cni_conf_dir,
+        place.conflist,
         place.cni_bin_dir,
         place.network_name,
         allow_forward=settings.allow_forward,
@@ -63,6 +63,10 @@ class _Place:
     cni_conf_dir: Path
     cni_bin_dir: Path
     config: CniConfig | None
+
+    @property
+    def conflist(self) -> Path:
+        return self.config.path if self.config is not None else self.cni_conf_dir / CONFLIST
 
     @property
     def network_name(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
-from limpet.ctl.cni_configs import CONFLIST, CniConfig, read_cni_configs
+from limpet.ctl.cni_configs import CniConfig, read_cni_configs
 from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.ctl.runtimes import examine_runtimes, find_runtimes
@@ -25,6 +25,7 @@ from limpet.model.datapath import ALIAS, ROUTE_TABLE, RULE_PRIORITY
 from limpet.model.errors import LimpetError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
+from limpet.plan.node import bridge_of_segments
 from limpet.wire import netlink as wire
 
 _RT_TABLE_LOCAL = 255
@@ -35,7 +36,8 @@ class Target:
     """An installation: of what, and where."""
 
     settings: Settings
-    cni_conf_dir: Path
+    conflist: Path
+    """Our own CNI configuration, written or to be written."""
     cni_bin_dir: Path
     network_name: str
     allow_forward: bool = False
@@ -44,8 +46,8 @@ class Target:
     """Ours is there already: what is ours is no stranger's."""
 
     @property
-    def conflist(self) -> Path:
-        return self.cni_conf_dir / CONFLIST
+    def cni_conf_dir(self) -> Path:
+        return self.conflist.parent
 
     @property
     def ipv6(self) -> bool:
@@ -107,7 +109,8 @@ def _within(inner: Prefix, outer: Prefix) -> bool:
 
 def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Finding]:
     """`configs`: those of the folder, sorted."""
-    others = [config for config in configs if config.path.name != CONFLIST]
+    own = target.conflist.name
+    others = [config for config in configs if config.path.name != own]
     for config in others:
         if config.problem:
             yield warn(
@@ -116,10 +119,10 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
                 "mend or remove it",
             )
     usable = [config for config in others if not config.problem]
-    first = next((config for config in usable if config.path.name < CONFLIST), None)
+    first = next((config for config in usable if config.path.name < own), None)
     if first is not None:
         yield error(
-            f"{first.path} ({_described(first)}) sorts before {CONFLIST}",
+            f"{first.path} ({_described(first)}) sorts before {own}",
             "runtimes take the first configuration of the folder and would not use Limpet",
             f"move it out of {target.cni_conf_dir} when its pods may be started anew, "
             "and install again",
@@ -127,7 +130,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
     elif usable and not target.installed:
         yield warn(
             f"runtimes take {usable[0].path} ({_described(usable[0])}) now",
-            f"they will take {CONFLIST} instead, for pods that are started from then on",
+            f"they will take {own} instead, for pods that are started from then on",
             "restart the pods after the installation, so that all are on one network",
         )
     elif not usable and not target.installed:
@@ -149,7 +152,7 @@ def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
             "use another segment; or, to move that network to Limpet with its addresses, "
             f"install with --network-name {config.name}",
         )
-    if target.settings.bridge in config.bridges:
+    if target.settings.bridge in config.bridges and config.name != target.network_name:
         yield warn(
             f"{config.path} uses the bridge {target.settings.bridge} too",
             "both would set it up",
@@ -224,7 +227,8 @@ def examine_node(target: Target) -> Iterator[Finding]:
         links = route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
         own = {link.ifname for link in links.values() if link.alias == ALIAS}
-        yield from _bridge_name(settings.bridge, links)
+        if not target.installed:
+            yield from _bridge_name(settings.bridge, links)
         addresses = [
             HeldAddress(
                 names.get(info.ifindex, "?"),
@@ -234,11 +238,19 @@ def examine_node(target: Target) -> Iterator[Finding]:
         ]
         routes = route.routes()
         yield from _own_table(target, own, routes, route.rules())
+    # Another's bridge that is to be used already has the gateway address, and a route for it.
+    gateways = {
+        HeldAddress(settings.bridge, gateway) for gateway in bridge_of_segments(settings).gateways
+    }
     clashes = find_overlaps(
         settings.segments,
         settings.cluster_cidrs,
-        without_own(addresses, own),
-        [_held(info, names) for info in routes if _is_another_s(info, names, own)],
+        [held for held in without_own(addresses, own) if held not in gateways],
+        [
+            _held(info, names)
+            for info in routes
+            if _is_another_s(info, names, {*own, settings.bridge})
+        ],
     )
     yield from clashes
     if not clashes and settings.segments:

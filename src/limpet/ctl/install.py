@@ -12,6 +12,7 @@ from typing import Any
 from limpet.agent.client import call
 from limpet.agent.config import DEFAULT_PATH, load_settings, parse_settings
 from limpet.agent.shim_binary import shim_path
+from limpet.ctl.cni_configs import CONFLIST
 from limpet.ctl.examine import Target, examine
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, errors, warn
@@ -80,7 +81,7 @@ def install(options: InstallOptions) -> Report:
     conf_dir, bin_dir = folders_in_use(find_runtimes())
     target = Target(
         settings,
-        options.cni_conf_dir or conf_dir,
+        (options.cni_conf_dir or conf_dir) / CONFLIST,
         options.cni_bin_dir or bin_dir,
         options.network_name,
         allow_forward=options.allow_forward or settings.allow_forward,

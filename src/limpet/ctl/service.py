@@ -17,7 +17,6 @@ _UNIT_TEXT = """\
 # Written by `limpet install`; `systemctl edit {unit}` keeps changes apart from it.
 [Unit]
 Description=Limpet agent: pod addresses and pod interfaces of this node
-Documentation=man:limpet(8)
 # A node that is cut off has no network that could be waited for. What flushes tables and what
 # sets sysctls comes before, what starts pods comes after.
 After=local-fs.target systemd-modules-load.service systemd-sysctl.service
@@ -62,8 +61,8 @@ CAPABILITIES = (
 
 
 def agent_command(config: Path) -> list[str]:
-    """How this very installation starts its agent, whatever the environment says."""
-    return [sys.executable, "-I", "-m", "limpet", "agent", "--config", str(config)]
+    """How this very installation starts its agent, whatever folder it is started in."""
+    return [sys.executable, "-P", "-m", "limpet", "agent", "--config", str(config)]
 
 
 def unit_text(config: Path) -> str:

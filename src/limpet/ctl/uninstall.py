@@ -19,6 +19,7 @@ from limpet.ctl.service import UNIT, systemctl, systemd_runs
 from limpet.kernel.teardown import remove_kernel_state
 from limpet.model.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.model.settings import Settings
+from limpet.plan.node import bridge_of_segments
 from limpet.wire.attachment import attachment_document, decode_attachment
 
 _AGENT_STOP_S = 60.0
@@ -142,7 +143,7 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
     except ValueError as error:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
-    report = remove_kernel_state(originals)
+    report = remove_kernel_state(originals, bridge_of_segments(settings).gateways)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed

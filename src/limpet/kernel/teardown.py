@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
@@ -21,18 +21,22 @@ from limpet.model.datapath import (
     RULE_PRIORITY,
 )
 from limpet.model.errors import LimpetError
-from limpet.model.network import Prefix
+from limpet.model.network import InterfaceAddress, Prefix
 from limpet.wire import netlink as wire
 
 _SET_BY_US = {
-    "ip_forward": "1",
-    "forwarding": "1",
-    "send_redirects": "0",
-    "route_localnet": "1",
-    "accept_ra": "2",
-    "accept_redirects": "0",
+    "ip_forward": ("1",),
+    "forwarding": ("1",),
+    "send_redirects": ("0",),
+    "route_localnet": ("1",),
+    "disable_ipv6": ("0",),
+    "accept_ra": ("0", "2"),
+    "accept_redirects": ("0", "1"),
 }
-"""Last part of a sysctl's path, and the value that the plan gives it on the node itself."""
+"""Last part of a sysctl's path, and what it may be after the plan: see plan.node.
+
+accept_redirects is no part of it, but changes with ip_forward, both ways.
+"""
 
 
 @dataclass(slots=True)
@@ -45,16 +49,20 @@ class Teardown:
     failed: list[str] = field(default_factory=list)
 
 
-def remove_kernel_state(original_sysctls: Mapping[str, str]) -> Teardown:
+def remove_kernel_state(
+    original_sysctls: Mapping[str, str], gateways: Collection[InterfaceAddress] = ()
+) -> Teardown:
     """Removes our links, rules, routes, nftables table and accept rules; puts sysctls back.
 
-    `original_sysctls`: values by path below /proc/sys, as they were before us. Each part is tried,
-    whatever became of the others.
+    `original_sysctls`: values by path below /proc/sys, as they were before us. `gateways`: what a
+    bridge of somebody else may hold of ours; it is named, not removed. Each part is tried, whatever
+    became of the others.
     """
     report = Teardown()
     with RouteSocket() as route:
         for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges):
             _try(report, lambda part=part: part(route, report))  # type: ignore[misc]
+        _try(report, lambda: _name_gateways(route, report, gateways))
     _try(report, lambda: _remove_nftables(report))
     for path in sorted(original_sysctls, key=_forwarding_first):
         _try(report, lambda path=path: _restore_sysctl(path, original_sysctls[path], report))  # type: ignore[misc]
@@ -133,6 +141,21 @@ def _remove_bridges(route: RouteSocket, report: Teardown) -> None:
         report.done.append(f"bridge {bridge.ifname}: removed")
 
 
+def _name_gateways(
+    route: RouteSocket, report: Teardown, gateways: Collection[InterfaceAddress]
+) -> None:
+    wanted = {(gateway.packed, gateway.network.prefixlen): gateway for gateway in gateways}
+    names = {link.ifindex: link.ifname for link in route.links().values()}
+    for info in route.addresses():
+        gateway = wanted.get((info.packed, info.prefix_length))
+        if gateway is not None:
+            ifname = names.get(info.ifindex, "?")
+            report.kept.append(
+                f"address {gateway} on {ifname}, which Limpet did not make "
+                f"(ip address delete {gateway} dev {ifname}, when it is not needed)"
+            )
+
+
 def _remove_nftables(report: Teardown) -> None:
     nft = HandleNftables()
     try:
@@ -154,7 +177,7 @@ def _restore_sysctl(path: str, original: str, report: Teardown) -> None:
     leaf = path.rsplit("/", 1)[-1]
     if now is None or now == original:
         return  # its interface is gone, or there is nothing to do
-    if leaf != "accept_redirects" and now != _SET_BY_US.get(leaf):
+    if now not in _SET_BY_US.get(leaf, ()):
         report.kept.append(f"sysctl {path} = {now}: not what Limpet had set")
         return
     write_sysctl(path, original)

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
@@ -48,6 +48,29 @@ def run_command(*command: str, netns: str | None = None, stdin: str | None = Non
     if done.returncode:
         raise LabError(f"run {' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+_SERVER = """
+import socket, sys
+server = socket.create_server(
+    ("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True
+)
+print("up", flush=True)
+while True:
+    client, _ = server.accept()
+    client.sendall(sys.argv[2].encode())
+    client.close()
+"""
+_CLIENT = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3) as server:
+    print(server.recv(1000).decode(), end="")
+"""
+
+
+def fetch(address: str, port: int, *, netns: str) -> str:
+    """What a server on TCP says first, asked from a namespace. Raises: LabError."""
+    return run_command(sys.executable, "-c", _CLIENT, address, str(port), netns=netns)
 
 
 @dataclass(frozen=True)
@@ -99,13 +122,30 @@ class LabPod:
         """Raises: LabError."""
         return run_command(*command, netns=self.netns)
 
-    def reaches(self, address: object) -> bool:
-        """One ping is answered within a second."""
+    def reaches(self, address: object, *, within_s: int = 3) -> bool:
+        """One ping is answered."""
         try:
-            self.run("ping", "-n", "-q", "-c", "1", "-W", "1", str(address))
+            self.run("ping", "-n", "-q", "-c", "1", "-W", str(within_s), str(address))
         except LabError:
             return False
         return True
+
+    @contextlib.contextmanager
+    def serving(self, port: int, text: str) -> Iterator[None]:
+        """Within the block the pod says `text` to whoever connects to `port`, over TCP."""
+        process = subprocess.Popen(
+            ["nsenter", f"--net={self.netns_path}", sys.executable, "-c", _SERVER, str(port), text],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != b"up\n":
+                raise LabError(f"serve on port {port} of pod {self.name}: it did not start")
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
     def remove(self) -> None:
         """Deletes the namespace, as a runtime does after DEL."""

@@ -19,7 +19,7 @@ from limpet.model.datapath import (
 )
 from limpet.model.network import Address, InterfaceAddress, Prefix
 from limpet.model.settings import Settings, segment_range
-from limpet.plan.ruleset import plan_host_ports_of, plan_ruleset
+from limpet.plan.ruleset import is_plain_name, plan_host_ports_of, plan_ruleset
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ def plan_node(
             cluster=[*settings.cluster_cidrs, *prefixes],
             pods=prefixes,
             host_ports=host_ports,
+            bridges=[ifname for ifname in gateways if is_plain_name(ifname)],
         ),
     )
 
@@ -143,7 +144,7 @@ def _sysctls(
         versions = {gateway.version for gateway in held}
         if 4 in versions:
             values[f"net/ipv4/conf/{ifname}/send_redirects"] = "0"
-            if localhost_ports:
+            if localhost_ports and is_plain_name(ifname):
                 values[f"net/ipv4/conf/{ifname}/route_localnet"] = "1"
         if 6 in versions:
             values[f"net/ipv6/conf/{ifname}/accept_ra"] = "0"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import collapse_addresses
 
@@ -86,17 +87,18 @@ def host_port_commands(*, add: Iterable[HostPort] = (), delete: Iterable[HostPor
 
 def plan_ruleset(
     *,
-    masquerade: Iterable[Prefix],
-    cluster: Iterable[Prefix],
-    pods: Iterable[Prefix],
-    host_ports: Iterable[HostPort],
+    masquerade: Collection[Prefix],
+    cluster: Collection[Prefix],
+    pods: Collection[Prefix],
+    host_ports: Collection[HostPort],
+    bridges: Collection[str] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
     `masquerade`: prefixes of networks that ask for it. `cluster`: prefixes that pods reach with
-    their own address. `pods`: prefixes of pods on this node.
+    their own address. `pods`: prefixes of pods on this node. `bridges`: those from which nothing
+    may reach the node's 127.0.0.0/8; `is_plain_name` holds for each.
     """
-    ports = list(host_ports)
     cluster = {*cluster, *pods}
     lines = [f"table inet {NFT_TABLE} {{"]
     for version in (4, 6):
@@ -108,10 +110,11 @@ def plan_ruleset(
             (f"hostport{version}", "inet_proto . inet_service"),
             (f"hostport{version}_at", f"{kind} . inet_proto . inet_service"),
         ):
-            elements = [port.element for port in ports if port.map_name == name]
+            elements = [port.element for port in host_ports if port.map_name == name]
             lines += [f"\tmap {name} {{", f"\t\ttype {key} : {kind} . inet_service"]
             lines += _elements(elements)
             lines += ["\t}", ""]
+    lines += _localhost_guard(bridges)
     lines += _CHAINS
     return "\n".join(lines) + "\n"
 
@@ -124,6 +127,29 @@ def _prefix_set(name: str, kind: str, prefixes: Iterable[Prefix], version: int) 
         wanted = [str(p) for p in collapse_addresses(p for p in prefixes if p.version == 6)]
     lines = [f"\tset {name} {{", f"\t\ttype {kind}", "\t\tflags interval", "\t\tauto-merge"]
     return [*lines, *_elements(wanted), "\t}", ""]
+
+
+def is_plain_name(ifname: str) -> bool:
+    """It means itself in nft's syntax, which knows wildcards and no escapes."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]+", ifname) is not None
+
+
+def _localhost_guard(bridges: Collection[str]) -> list[str]:
+    """route_localnet would let pods reach services that listen on 127.0.0.1 only.
+
+    Before connection tracking: answers to the node's own 127.0.0.1 still have another destination
+    there. Source: CVE-2020-8558.
+    """
+    if not bridges:
+        return []
+    names = ", ".join(f'"{ifname}"' for ifname in sorted(bridges))
+    return [
+        "\tchain localhost {",
+        "\t\ttype filter hook prerouting priority raw; policy accept;",
+        f"\t\tiifname {{ {names} }} ip daddr 127.0.0.0/8 drop",
+        "\t}",
+        "",
+    ]
 
 
 def _elements(elements: list[str]) -> list[str]:

@@ -18,11 +18,21 @@ def encode_attachment(attachment: Attachment) -> bytes:
 
 
 def decode_attachment(text: bytes) -> Attachment:
-    """Raises: ValueError for anything that `encode_attachment` did not write."""
+    """Raises: ValueError for what `encode_attachment` would not write.
+
+    A field that the writer did not know of, being older, has its default.
+    """
     try:
-        return _attachment(msgspec.json.decode(text))
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        document = msgspec.json.decode(text)
+        attachment = _attachment(document)
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not an attachment: {error}") from error
+    # ipaddress takes more than text: 5 for 0.0.0.5.
+    meant = msgspec.json.decode(encode_attachment(attachment))
+    for key, value in document.items():
+        if meant[key] != value:
+            raise ValueError(f"not an attachment: {key} is {value!r}")
+    return attachment
 
 
 def attachment_document(attachment: Attachment) -> dict[str, Any]:

@@ -27,6 +27,10 @@ _TICKS_PER_US = 15.625
 """Scheduler ticks: nanoseconds shifted by 6. Source: PSCHED_SHIFT in include/net/pkt_sched.h."""
 _LATENCY_S = 0.025
 """Longest wait in the queue, as the reference bandwidth plugin sets it."""
+_MOST_QUEUED_BYTES = 1 << 20
+"""The reference lets a whole burst wait; containerd's 512 MiB would wait for minutes, in memory."""
+_LARGEST_PACKET_BYTES = 65536
+"""The least burst: a packet that is larger than the burst is dropped, however long it waited."""
 _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
 _LINKLAYER_ETHERNET = 1
 _ETH_P_ALL = 0x0300
@@ -38,8 +42,8 @@ _ACT_STOLEN, _EGRESS_REDIRECT = 4, 1
 def token_bucket(ifindex: int, *, rate_bits: int, burst_bits: int, what: str) -> Request:
     """A tbf of `rate_bits` per second as the link's root qdisc."""
     rate = max(rate_bits // 8, 1)
-    burst = max(min(burst_bits // 8, 0xFFFFFFFF), 1)
-    limit = min(int(rate * _LATENCY_S) + burst, 0xFFFFFFFF)
+    burst = max(min(burst_bits // 8, 0xFFFFFFFF), _LARGEST_PACKET_BYTES)
+    limit = min(int(rate * _LATENCY_S) + min(burst, _MOST_QUEUED_BYTES), 0xFFFFFFFF)
     ticks = min(int(burst * 1e6 / rate * _TICKS_PER_US), 0xFFFFFFFF)
     spec = struct.pack("=BBHhHI", 0, _LINKLAYER_ETHERNET, 0, 0, 0, min(rate, 0xFFFFFFFF))
     parms = spec + bytes(12) + struct.pack("=III", limit, ticks, 0)
