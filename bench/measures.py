@@ -15,7 +15,7 @@ from bench.launch import launcher_floor, run
 from bench.node import Node, Pod
 from bench.plugins import Limpet, Plugin, Reference
 from bench.resident import peak_resident_kib
-from bench.throughput import differences, gbit_per_s, link_settings
+from bench.throughput import differences, link_settings, transfer
 
 AT_ONCE = 16
 PODS = 100
@@ -129,7 +129,7 @@ def many_pods(bed: Bed, rounds: int) -> list[Figure]:
 
 def tcp(bed: Bed, rounds: int) -> list[Figure]:
     """One TCP stream between two pods of a node."""
-    rates = _samples()
+    rates, costs = _samples(), _samples()
     with bed.sides() as sides:
         paths: dict[str, tuple[Pod, Pod]] = {}
         settings = []
@@ -139,16 +139,21 @@ def tcp(bed: Bed, rounds: int) -> list[Figure]:
             side.add(server)
             paths[side.label] = client, server
             settings.append(link_settings(side.node, client))
-            gbit_per_s(client, server)
+            transfer(client, server)
         if len(settings) == 2:
             unlike = differences(*settings)
             bed.notes += [f"tcp: not equal: {difference}" for difference in unlike]
             if not unlike:
                 bed.notes.append(f"tcp: {len(settings[0])} link settings and offloads are equal")
         for side in _in_turns(sides, rounds):
-            rates[side.label].append(gbit_per_s(*paths[side.label]))
+            seen = transfer(*paths[side.label])
+            rates[side.label].append(seen.gbit_per_s)
+            costs[side.label].append(seen.cpu_s_per_gb)
     target = Target(0.95, at_least=True)
-    return [_figure("tcp", "TCP from pod to pod on the node", "Gbit/s", rates, target)]
+    return [
+        _figure("tcp", "TCP from pod to pod on the node", "Gbit/s", rates, target),
+        _figure("tcp-cpu", "... what it costs, both ends", "CPU s/GB", costs),
+    ]
 
 
 def agent(bed: Bed, rounds: int) -> list[Figure]:
@@ -172,10 +177,12 @@ def agent(bed: Bed, rounds: int) -> list[Figure]:
         side.delete_many(pods, AT_ONCE)
     soon = Target(700, of_ratio=False)
     small = Target(45, of_ratio=False)
-    what = f"with {PODS_FOR_MEMORY} pods"
+    what = f"{PODS_FOR_MEMORY} pods"
     return [
         Figure("agent-ready", "agent: start to ready", "ms", fresh, target=soon),
-        Figure(f"agent-ready-{PODS_FOR_MEMORY}", f"... {what} there", "ms", restarted, target=soon),
+        Figure(
+            f"agent-ready-{PODS_FOR_MEMORY}", f"... with {what} there", "ms", restarted, target=soon
+        ),
         Figure("agent-memory-idle", "agent: resident at its start", "MB", [idle]),
         Figure("agent-memory", f"agent: resident after {what}", "MB", [loaded], target=small),
     ]

@@ -235,7 +235,7 @@ class Limpet(Plugin):
 
     def resident_mb(self) -> float:
         """Resident memory of the agent now, in MB of 10^6 bytes."""
-        return resident_kib(self._agent.pid, "VmRSS") * 1024 / 1e6
+        return resident_kib(self._agent.pid) * 1024 / 1e6
 
     def log_tail(self, length: int = 2000) -> str:
         """The end of what the agent said on stdout and stderr."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from bench.node import Node, Pod, ip_json, output_of
 
@@ -13,8 +14,16 @@ _BYTES = "1500M"
 _CLIENT_LIMIT_S = 30
 
 
-def gbit_per_s(client: Pod, server: Pod) -> float:
-    """Received Gbit/s of one cubic TCP stream over IPv4.
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`cpu_s_per_gb`: processor time of both ends, with the kernel's work done on their behalf."""
+
+    gbit_per_s: float
+    cpu_s_per_gb: float
+
+
+def transfer(client: Pod, server: Pod) -> Transfer:
+    """One cubic TCP stream over IPv4, seen from the receiver.
 
     Short, so that many interleaved rounds fit in a run: on a busy machine that says more.
     """
@@ -27,7 +36,9 @@ def gbit_per_s(client: Pod, server: Pod) -> float:
     # It may tell of a failure in its report and exit with 0.
     if done.returncode != 0 or "error" in report:
         raise RuntimeError(f"iperf3 to {target}: {report.get('error', done.stderr.strip())}")
-    return float(report["end"]["sum_received"]["bits_per_second"]) / 1e9
+    received, cpu = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]
+    cpu_s = (cpu["host_total"] + cpu["remote_total"]) / 100 * received["seconds"]
+    return Transfer(received["bits_per_second"] / 1e9, cpu_s / (received["bytes"] / 1e9))
 
 
 @contextmanager

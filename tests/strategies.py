@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -27,7 +28,6 @@ from limpet.model.network import (
     RouteSpec,
 )
 from limpet.model.settings import Settings
-from limpet.plan.diff import route_key
 from limpet.plan.node import derived_mac, host_ifname, host_mac
 
 u32 = st.integers(0, 2**32 - 1)
@@ -181,62 +181,47 @@ def pods(draw: st.DrawFn, *, max_size: int = 4) -> list[Attachment]:
 
 # What a kernel may hold: keys are unique as the kernel takes them.
 
-_bridges = st.builds(
-    Bridge,
-    st.sampled_from(BRIDGES),
-    mac=st.sampled_from(["0a:58:0a:f4:07:01", "0a:58:0a:f4:08:01"]),
-    addresses=st.frozensets(gateways, max_size=3),
-    promisc=st.booleans(),
-    up=st.booleans(),
-    ours=st.booleans(),
+_rules = st.frozensets(st.sampled_from([Rule(4), Rule(6)]))
+_sysctls = st.dictionaries(
+    st.sampled_from(["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"]),
+    st.sampled_from(["0", "1"]),
 )
-_ports = st.builds(
-    Port,
-    st.sampled_from(["lim1", "lim2", "lim3"]),
-    bridge=st.sampled_from(BRIDGES),
-    hairpin=st.booleans(),
-    isolated=st.booleans(),
-    up=st.booleans(),
-)
-_routes = st.builds(
-    Route,
-    small_prefixes,
-    device=st.none() | st.sampled_from(BRIDGES),
-    metric=st.sampled_from([100, 65000]),
+_routes = st.dictionaries(
+    st.tuples(small_prefixes, st.sampled_from([100, 65000])),
+    st.sampled_from([None, *BRIDGES]),
+    max_size=4,
+).map(
+    lambda found: frozenset(
+        Route(prefix, device, metric) for (prefix, metric), device in found.items()
+    )
 )
 
 
 def node_plans(*, wanted: bool) -> st.SearchStrategy[NodePlan]:
     """What a node could hold; `wanted`: what a plan could ask for, so nothing that is down."""
-
-    def by_name(strategy: st.SearchStrategy[Bridge]) -> st.SearchStrategy[dict[str, Bridge]]:
-        return st.lists(strategy, unique_by=lambda bridge: bridge.ifname).map(
-            lambda found: {bridge.ifname: bridge for bridge in found}
-        )
-
     up = st.just(value=True) if wanted else st.booleans()
+    bridges = st.dictionaries(
+        st.sampled_from(BRIDGES),
+        st.builds(
+            Bridge,
+            st.just(""),
+            mac=st.sampled_from(["0a:58:0a:f4:07:01", "0a:58:0a:f4:08:01"]),
+            addresses=st.frozensets(gateways, max_size=3),
+            promisc=st.booleans(),
+            up=up,
+            ours=st.booleans(),
+        ),
+    ).map(lambda found: {name: replace(bridge, ifname=name) for name, bridge in found.items()})
+    ports = st.dictionaries(
+        st.sampled_from(["lim1", "lim2", "lim3"]),
+        st.builds(Port, st.just(""), st.sampled_from(BRIDGES), st.booleans(), st.booleans(), up),
+    ).map(lambda found: {name: replace(port, ifname=name) for name, port in found.items()})
     return st.builds(
         NodePlan,
-        bridges=by_name(_bridges.flatmap(lambda b: up.map(lambda is_up: _with_up(b, is_up)))),
-        ports=st.lists(_ports, unique_by=lambda port: port.ifname).map(
-            lambda found: {
-                port.ifname: Port(port.ifname, port.bridge, port.hairpin, port.isolated)
-                if wanted
-                else port
-                for port in found
-            }
-        ),
-        routes=st.lists(_routes, unique_by=route_key).map(frozenset),
-        rules=st.frozensets(st.builds(Rule, st.sampled_from([4, 6]))),
-        sysctls=st.dictionaries(
-            st.sampled_from(["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"]),
-            st.sampled_from(["0", "1"]),
-        ),
+        bridges=bridges,
+        ports=ports,
+        routes=_routes,
+        rules=_rules,
+        sysctls=_sysctls,
         ruleset=st.sampled_from(["", "table inet limpet {}\n", "table inet limpet { chain x }\n"]),
-    )
-
-
-def _with_up(bridge: Bridge, is_up: bool) -> Bridge:
-    return Bridge(
-        bridge.ifname, bridge.mac, bridge.addresses, bridge.promisc, is_up, bridge.ours
     )

@@ -23,7 +23,6 @@ def test_nothing_is_lost_or_doubled_when_the_agent_is_killed_under_load(
     make_node: NodeFactory,
 ) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
-    print(f"seed {seed}")
     chance = random.Random(seed)
     node = make_node(segments=["10.244.0.0/21", "fd00:7::/64"], rest_s=0)
     node.environment["LIMPET_WAIT_S"] = "60"
@@ -37,7 +36,7 @@ def test_nothing_is_lost_or_doubled_when_the_agent_is_killed_under_load(
         kill_after = chance.randrange(PODS)
         answers = flip(node, pods, attached, kill_after)
         failed = [(pod.name, a.document) for pod, a in answers.items() if a.exit_code]
-        assert failed == []
+        assert failed == [], f"seed {seed}"
         attached = set(pods) - attached
         node.ask("ipam.repair")
         check(node, attached)

@@ -21,11 +21,12 @@ class Attachments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._live: dict[Key, Attachment] = {}
+        """In the order in which they were made."""
         self.damaged: list[tuple[Path, str]] = []
         """Files that could not be read, with the reason."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.json")):
+            for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
                 self._load(path)
         except OSError as error:
             raise StorageError("use", str(folder), error.strerror or str(error)) from error

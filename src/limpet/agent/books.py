@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
 
+from limpet.agent.attachments import Attachments
 from limpet.agent.sighting import look_everywhere
 from limpet.ipam.ledger import Ledger
-from limpet.model.attachment import Attachment
 from limpet.model.datapath import POD_IFNAME_PREFIX
 from limpet.model.errors import LimpetError
 from limpet.model.leases import Reservation
@@ -26,8 +26,9 @@ _log = structlog.get_logger("books")
 class Books:
     """Ledgers by folder."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, attachments: Attachments) -> None:
         self._settings = settings
+        self._attachments = attachments
         self._ledgers: dict[Path, Ledger] = {}
         self.failed: dict[Path, str] = {}
         """Folders that could not be opened, with the reason."""
@@ -40,7 +41,7 @@ class Books:
 
     def ledger(self, network: str, data_dir: str | None = None) -> Ledger:
         """Raises: StorageError."""
-        folder = Path(data_dir or self._settings.data_dir) / network
+        folder = self._folder(network, data_dir)
         ledger = self._ledgers.get(folder)
         if ledger is None:
             try:
@@ -51,12 +52,19 @@ class Books:
                 raise
             self.failed.pop(folder, None)
             self._ledgers[folder] = ledger
+            try:
+                self._hold_live(ledger, folder)
+            except LimpetError as error:
+                _log.error("a live pod's address is not its own", error=str(error))
         return ledger
 
     def known(self, network: str, data_dir: str | None = None) -> Ledger | None:
         """The ledger if it is open or its folder is there; none is made."""
-        folder = Path(data_dir or self._settings.data_dir) / network
-        return self.ledger(network, data_dir) if folder.is_dir() else None
+        known = self._folder(network, data_dir).is_dir()
+        return self.ledger(network, data_dir) if known else None
+
+    def _folder(self, network: str, data_dir: str | None) -> Path:
+        return Path(data_dir or self._settings.data_dir) / network
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(list(self._ledgers.values()))
@@ -85,16 +93,16 @@ class Books:
         taken = {address for other in others for address in other.holders()}
         return taken.__contains__
 
-    def hold_live(self, attachments: Iterable[Attachment]) -> None:
+    def _hold_live(self, ledger: Ledger, folder: Path) -> None:
         """Makes sure that live pods' addresses are theirs, whatever became of the record.
 
         An agent that was killed may have made an interface and not yet have written the record.
         """
-        for attachment in attachments:
-            ledger = self.ledger(attachment.network, attachment.data_dir)
+        for attachment in self._attachments:
+            if self._folder(attachment.network, attachment.data_dir) != folder:
+                continue
             held = set(ledger.addresses_of(attachment.holder))
-            missing = [a for a in attachment.addresses if a.ip not in held]
-            if missing:
+            if not held.issuperset(address.ip for address in attachment.addresses):
                 ledger.reserve(
                     attachment.holder,
                     PodKey(attachment.pod_namespace, attachment.pod_name, attachment.holder.ifname),

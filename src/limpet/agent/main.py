@@ -94,8 +94,8 @@ class _Agent:
         self._kernel = NodeKernel()
         self._announcer = Announcer()
         self._reaper = Reaper()
-        self._books = Books(settings)
         self._attachments = Attachments(settings.run_dir / "attachments")
+        self._books = Books(settings, self._attachments)
         self._originals = _Originals(settings.state_dir / "sysctls.json")
         self._rounds = Rounds(
             settings,
@@ -122,7 +122,9 @@ class _Agent:
 
     async def start(self) -> None:
         self._books.open_known()
-        self._books.hold_live(self._attachments)
+        for attachment in self._attachments:
+            with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
+                self._books.ledger(attachment.network, attachment.data_dir)
         self._watch.start()
         self._rounds.run("start")
         self._reaper.put()  # what an earlier agent put aside

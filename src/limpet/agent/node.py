@@ -36,7 +36,13 @@ from limpet.model.datapath import POD_IFNAME_PREFIX
 from limpet.model.errors import CniCode, CniError, KernelError, StorageError
 from limpet.model.network import Address, CniRequest, CniResult, Dns, Holder, NetworkConf
 from limpet.model.settings import Settings
-from limpet.plan.network import PlannedNetwork, plan_attachment, plan_network, plan_result
+from limpet.plan.network import (
+    PlannedNetwork,
+    merge_results,
+    plan_attachment,
+    plan_network,
+    plan_result,
+)
 from limpet.plan.node import host_ifname
 from limpet.plan.ruleset import HostPort, host_port_commands, plan_host_ports_of
 
@@ -104,12 +110,13 @@ class Node:
     def _result(self, request: CniRequest, attachment: Attachment) -> CniResult:
         bridge = attachment.bridge
         mac = "" if bridge is None else self.rounds.bridge_mac(bridge.ifname)
-        return plan_result(attachment, bridge_mac=mac, dns=_dns(request.conf))
+        result = plan_result(attachment, bridge_mac=mac, dns=_dns(request.conf))
+        return merge_results(request.prev_result, result)
 
     def _attach(self, request: CniRequest) -> tuple[Ledger, Attachment]:
         conf = request.conf
         network = self._network(conf)
-        with Namespace(request.netns) as netns, ExitStack() as undo:
+        with _open_netns(request.netns) as netns, ExitStack() as undo:
             ledger, reservation = self.books.reserve(request, network, now_s=time.monotonic())
             undo.callback(ledger.release, request.holder, now_s=time.monotonic())
             where = netns.id
@@ -267,10 +274,13 @@ class Node:
             attachment.host_ifname,
             shaped=bool(attachment.bandwidth.egress_rate_bits),
         )
-        others = (each for each in self.attachments if each.holder != attachment.holder)
-        closed = set(plan_host_ports_of([attachment])) if attachment.port_mappings else set()
-        if closed:
-            self._change_host_ports(delete=sorted(closed - set(plan_host_ports_of(others))))
+        if attachment.port_mappings:
+            others = [each for each in self.attachments if each is not attachment]
+            taken = {(port.map_name, port.key) for port in plan_host_ports_of(others)}
+            mine = plan_host_ports_of([attachment])
+            self._change_host_ports(
+                delete=[port for port in mine if (port.map_name, port.key) not in taken]
+            )
 
     async def _detach_unrecorded(self, request: CniRequest) -> Ledger | None:
         """A pod that another plugin attached, or whose record is gone with /run."""
@@ -382,6 +392,13 @@ class Node:
         finally:
             if not lock.locked() and not lock._waiters:
                 self._locks.pop(key, None)
+
+
+def _open_netns(path: str) -> Namespace:
+    try:
+        return Namespace(path)
+    except KernelError as error:
+        raise CniError(CniCode.INVALID_ENVIRONMENT, f"CNI_NETNS: {error}") from error
 
 
 def _dns(conf: NetworkConf) -> Dns:

@@ -105,6 +105,7 @@ class Rounds:
         wanted_bridges |= {a.bridge.ifname for a in self._attachments if a.bridge is not None}
         facts = NodeFacts(
             foreign_bridges=kernel.foreign_bridges(wanted_bridges),
+            own_bridge_exists=kernel.has_own_bridge(self._settings.bridge),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
         self.want = plan_node(

@@ -19,10 +19,12 @@ from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.output import count
 from limpet.ctl.runtimes import find_runtimes, folders_in_use
 from limpet.ctl.service import UNIT, systemd_runs
+from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.pods import read_sysctl
+from limpet.model.datapath import ALIAS
 from limpet.model.errors import AgentUnavailable, LimpetError
 from limpet.model.settings import Settings
-from limpet.plan.node import plan_node
+from limpet.plan.node import NodeFacts, plan_node
 
 _FEW_ADDRESSES = 0.1
 _LITTLE_SPACE_BYTES = 16 << 20
@@ -217,8 +219,11 @@ def _segment(segment: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _sysctls(settings: Settings) -> Iterator[Finding]:
-    """The node's own settings. Those of the bridge are there only with it, and the round's."""
-    planned = plan_node(settings, ()).sysctls
+    """The node's own settings. Those of the bridge are the round's business."""
+    with RouteSocket() as route:
+        link = route.link(settings.bridge)
+    facts = NodeFacts(own_bridge_exists=link is not None and link.alias == ALIAS)
+    planned = plan_node(settings, (), facts=facts).sysctls
     wrong = False
     for path, value in planned.items():
         now = read_sysctl(path)

@@ -155,7 +155,11 @@ class Manifest:
         return known is not None and content is not None and sha256(content) not in known.sha256
 
     def put(self, role: str, path: Path, content: bytes, mode: int) -> bool:
-        """Records, then writes. False when the file was as it should be. Raises: StorageError."""
+        """Records, then writes. False when the file was as it should be.
+
+        A file that has that very content already, unrecorded, is ours from a record that was lost.
+        Raises: StorageError.
+        """
         now = read_if_there(path)
         known = self.files.get(str(path))
         same = now == content and (path.stat().st_mode & 0o7777) == mode

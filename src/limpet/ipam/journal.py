@@ -55,11 +55,11 @@ class JournalFile:
     @property
     def kept_for_releases(self) -> int:
         """The part of the room that reservations leave alone when the journal cannot begin anew."""
-        return self._half // 8
+        return self._half // 4
 
     @property
     def nearly_full(self) -> bool:
-        return self._end - self._begin > self._half * 3 // 4
+        return self._end - self._begin > self._half * 5 // 8
 
     def append(self, changes: Sequence[bytes]) -> None:
         """Bring `changes` to the disk, all or none; they must fit the room."""

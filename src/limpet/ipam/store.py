@@ -229,7 +229,8 @@ class Store:
             while self._step():
                 pass
             if len(batch[0].encoded) + 1 > self._journal.room:
-                raise self._stuck or StorageError("write", str(self._journal.path), "it is full")
+                full = StorageError("write", str(self._journal.path), "it is full")
+                raise (self._stuck or full).with_traceback(None)
         room, count = self._journal.room, 0
         for change in batch:
             room -= len(change.encoded) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ class Namespace:
         except OSError as error:
             raise KernelError("open", f"network namespace {path}", error.errno or 0) from error
         self.path = path
+        if not _is_nsfs(self.fd):
+            os.close(self.fd)
+            hint = "not a namespace: it is gone, or the agent does not see the runtime's mounts"
+            raise KernelError("open", f"network namespace {path}", errno.EINVAL, hint)
 
     def __enter__(self) -> Namespace:
         return self
@@ -79,11 +84,14 @@ def namespace_id(path: str) -> NamespaceId | None:
     return NamespaceId(status.st_dev, status.st_ino) if _is_nsfs(path) else None
 
 
-def _is_nsfs(path: str) -> bool:
+def _is_nsfs(file: str | int) -> bool:
+    """`file`: a path or a descriptor."""
     buffer = ctypes.create_string_buffer(256)
-    if _libc.statfs(os.fsencode(path), buffer) != 0:
-        return False
-    return ctypes.c_long.from_buffer(buffer).value == _NSFS_MAGIC
+    if isinstance(file, int):
+        failed = _libc.fstatfs(file, buffer)
+    else:
+        failed = _libc.statfs(os.fsencode(file), buffer)
+    return not failed and ctypes.c_long.from_buffer(buffer).value == _NSFS_MAGIC
 
 
 def every_namespace() -> Iterator[str]:

@@ -123,6 +123,11 @@ class NodeKernel:
             if link is not None and link.kind == "bridge" and link.alias != ALIAS
         )
 
+    def has_own_bridge(self, ifname: str) -> bool:
+        """There is a bridge of that name that we made."""
+        link = self.route.link(ifname)
+        return link is not None and link.kind == "bridge" and link.alias == ALIAS
+
     def advertised_uplinks(self) -> frozenset[str]:
         """Links whose IPv6 default route came from a router advertisement."""
         names = {link.ifindex: link.ifname for link in self.route.links().values()}

@@ -163,6 +163,8 @@ class LabNode:
         self.pods: dict[str, LabPod] = {}
         self.environment: dict[str, str] = {}
         """More environment variables for the CNI binary."""
+        self.agent_prefix: list[str] = []
+        """A command that the agent is started by, such as one that gives it a disk of its own."""
         self._agent: subprocess.Popen[bytes] | None = None
         self.run_dir = Path("/dev/shm") / name
         """On tmpfs, as /run is on a node; some machines that run the lab have theirs on disk."""
@@ -207,6 +209,7 @@ class LabNode:
                 self._agent = subprocess.Popen(
                     [
                         *("nsenter", f"--net={self.netns_path}"),
+                        *self.agent_prefix,
                         *(sys.executable, "-m", "limpet", "agent"),
                         *("--config", str(self.config_path)),
                     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 
 from limpet.model.attachment import Attachment, BridgeSpec
@@ -183,4 +183,26 @@ def plan_result(attachment: Attachment, *, bridge_mac: str, dns: Dns) -> CniResu
         ),
         attachment.routes,
         dns,
+    )
+
+
+def merge_results(before: CniResult | None, ours: CniResult) -> CniResult:
+    """Ours behind what plugins earlier in the chain have made.
+
+    Source: CNI SPEC.md, section 'ADD': a plugin passes prevResult through, or modifies it.
+    """
+    if before is None:
+        return ours
+    shift = len(before.interfaces)
+    addresses = tuple(
+        replace(address, interface=address.interface + shift)
+        if address.interface is not None
+        else address
+        for address in ours.addresses
+    )
+    return CniResult(
+        before.interfaces + ours.interfaces,
+        before.addresses + addresses,
+        before.routes + ours.routes,
+        ours.dns if ours.dns != Dns() else before.dns,
     )

@@ -28,6 +28,8 @@ class NodeFacts:
 
     foreign_bridges: frozenset[str] = frozenset()
     """Bridges that somebody else made; we use them, and leave their MAC and lifetime alone."""
+    own_bridge_exists: bool = False
+    """The bridge of the segments was made before: it stays, with or without pods."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
 
@@ -42,16 +44,17 @@ def plan_node(
 ) -> NodePlan:
     """What should be.
 
+    The bridge of the segments, and with it our hold on the cluster's prefixes, comes with the first
+    pod on it: under another main plugin the segments' addresses are on that one's interfaces.
     `specs`: bridges wanted whether or not a pod is on them yet. `localhost_ports`: hostPorts are to
     be reached over 127.0.0.1 too.
     """
     pods = [attachment for attachment in attachments if attachment.bridge is not None]
-    own = bridge_of_segments(settings)
-    wanted = {
-        *([own] if own.gateways else []),
-        *specs,
-        *(pod.bridge for pod in pods if pod.bridge is not None),
-    }
+    wanted = {*specs, *(pod.bridge for pod in pods if pod.bridge is not None)}
+    if facts.own_bridge_exists and settings.segments:
+        wanted.add(bridge_of_segments(settings))
+    ours = settings.bridge in {spec.ifname for spec in wanted}
+    cluster = settings.cluster_cidrs if ours else ()
     gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
     prefixes = {gateway.network for held in gateways.values() for gateway in held}
     host_ports = plan_host_ports_of(pods)
@@ -72,11 +75,8 @@ def plan_node(
             for pod in pods
             if pod.bridge is not None
         },
-        routes=_routes(settings, gateways),
-        rules=frozenset(
-            Rule(version)
-            for version in families | {cidr.version for cidr in settings.cluster_cidrs}
-        ),
+        routes=_routes(cluster, gateways),
+        rules=frozenset(Rule(v) for v in families | {cidr.version for cidr in cluster}),
         sysctls=_sysctls(
             gateways, families, facts, localhost_ports=localhost_ports or bool(host_ports)
         ),
@@ -111,7 +111,7 @@ def _union(spec: BridgeSpec, wanted: Iterable[BridgeSpec]) -> tuple[InterfaceAdd
 
 
 def _routes(
-    settings: Settings, gateways: dict[str, tuple[InterfaceAddress, ...]]
+    cluster: Iterable[Prefix], gateways: dict[str, tuple[InterfaceAddress, ...]]
 ) -> frozenset[Route]:
     local: dict[Prefix, Route] = {}
     for ifname, held in sorted(gateways.items()):
@@ -119,7 +119,7 @@ def _routes(
             source: Address = gateway.ip
             route = Route(gateway.network, ifname, SEGMENT_METRIC, source)
             local.setdefault(gateway.network, route)
-    barrier = {Route(cidr, None, UNREACHABLE_METRIC) for cidr in settings.cluster_cidrs}
+    barrier = {Route(cidr, None, UNREACHABLE_METRIC) for cidr in cluster}
     return frozenset(local.values()) | barrier
 
 

@@ -60,11 +60,13 @@ def test_an_absent_folder_holds_nothing(tmp_path: Path) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["name", "type", "plugins", "ipam", "ranges", "subnet", "delegate"]),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "type", "plugins", "ipam", "ranges", "subnet", "delegate"]),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )

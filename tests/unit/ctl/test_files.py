@@ -14,7 +14,8 @@ from limpet.ctl.files import Manifest, write_atomically
 from limpet.model.errors import StorageError
 
 NAMES = ["bin/limpet", "net.d/10-limpet.conflist", "unit/limpet-agent.service"]
-contents = st.binary(max_size=8)
+theirs = st.binary(max_size=8).map(lambda content: b"theirs" + content)
+ours = st.binary(max_size=8).map(lambda content: b"ours" + content)
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -36,8 +37,8 @@ def take_everything_back(state_dir: Path) -> None:
 
 
 @given(
-    before=st.dictionaries(st.sampled_from(NAMES), contents),
-    puts=st.lists(st.tuples(st.sampled_from(NAMES), contents), max_size=8),
+    before=st.dictionaries(st.sampled_from(NAMES), theirs),
+    puts=st.lists(st.tuples(st.sampled_from(NAMES), ours), max_size=8),
 )
 def test_after_any_installations_everything_comes_back(
     tmp_path_factory: pytest.TempPathFactory,
@@ -73,14 +74,21 @@ def test_a_disk_that_fails_at_any_step_leaves_a_way_back(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(source, target)
 
-    with monkeypatch.context() as patch, pytest.raises(StorageError, match="Input/output error"):
-        patch.setattr(os, "rename", fail_once)
+    def install() -> None:
         manifest = Manifest.load(tmp_path / "state")
         for name in NAMES[:2]:
             manifest.put("file", tmp_path / name, b"ours", 0o755)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail_once)
+        with pytest.raises(StorageError, match="Input/output error"):
+            install()
     take_everything_back(tmp_path / "state")
 
-    assert tree(tmp_path) == original
+    left = tree(tmp_path)
+    if refused == 0:  # the very first record could not be written
+        del left["state"]
+    assert left == original
 
 
 def test_a_second_put_of_the_same_writes_nothing(tmp_path: Path) -> None:
@@ -123,9 +131,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     def full(_fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch, pytest.raises(StorageError, match=str(path)):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        write_atomically(path, b"new", 0o644)
+        with pytest.raises(StorageError, match=str(path)):
+            write_atomically(path, b"new", 0o644)
 
     assert tree(tmp_path) == {path.name: b"old"}
 

@@ -23,9 +23,7 @@ def prefixes(draw: st.DrawFn) -> Prefix:
     return ip_network((number, length), strict=False)
 
 
-@given(
-    st.lists(prefixes(), max_size=3), st.lists(prefixes(), max_size=3), st.lists(prefixes())
-)
+@given(st.lists(prefixes(), max_size=3), st.lists(prefixes(), max_size=3), st.lists(prefixes()))
 def test_an_address_is_an_error_when_and_only_when_it_overlaps(
     segments: list[Prefix], cidrs: list[Prefix], held: list[Prefix]
 ) -> None:
@@ -41,9 +39,7 @@ def test_an_address_is_an_error_when_and_only_when_it_overlaps(
     assert [finding.level for finding in found] == [Level.ERROR] * len(clashes)
 
 
-@given(
-    st.lists(prefixes(), max_size=3), st.lists(prefixes(), max_size=3), st.sets(prefixes())
-)
+@given(st.lists(prefixes(), max_size=3), st.lists(prefixes(), max_size=3), st.sets(prefixes()))
 def test_a_route_is_an_error_inside_and_a_warning_around_the_pods(
     segments: list[Prefix], cidrs: list[Prefix], held: set[Prefix]
 ) -> None:

@@ -70,8 +70,7 @@ def test_limpet_goes_where_the_runtime_looks(
 
     assert found == (Path(conf_dir), Path(bin_dir))
     levels = {
-        finding.level
-        for finding in examine_runtimes(runtimes, conf_dir=found[0], bin_dir=found[1])
+        finding.level for finding in examine_runtimes(runtimes, conf_dir=found[0], bin_dir=found[1])
     }
     assert Level.ERROR not in levels
 
@@ -79,9 +78,7 @@ def test_limpet_goes_where_the_runtime_looks(
 def test_a_runtime_that_looks_elsewhere_is_an_error_that_says_where() -> None:
     runtime = Runtime("containerd", "config.toml", Path("/srv/net.d"), (Path("/srv/cni"),))
 
-    findings = list(
-        examine_runtimes([runtime], conf_dir=DEFAULT_CONF_DIR, bin_dir=DEFAULT_BIN_DIR)
-    )
+    findings = list(examine_runtimes([runtime], conf_dir=DEFAULT_CONF_DIR, bin_dir=DEFAULT_BIN_DIR))
 
     assert [finding.level for finding in findings] == [Level.ERROR, Level.ERROR]
     assert "--cni-conf-dir /srv/net.d" in findings[0].advice
@@ -89,9 +86,7 @@ def test_a_runtime_that_looks_elsewhere_is_an_error_that_says_where() -> None:
 
 
 @pytest.mark.parametrize("text", ['disabled_plugins = ["cri"]', "]["])
-def test_a_runtime_that_starts_no_pods_is_named_and_not_followed(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_runtime_that_starts_no_pods_is_named_and_not_followed(tmp_path: Path, text: str) -> None:
     write(tmp_path, "etc/containerd/config.toml", text)
 
     runtimes = find_runtimes(tmp_path)

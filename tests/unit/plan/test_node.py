@@ -42,6 +42,8 @@ SETTINGS = Settings(
     segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster_cidrs=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
 )
+STARTED = NodeFacts(own_bridge_exists=True)
+"""The node has had a pod on its segments before."""
 specs = st.lists(node.bridge_specs, max_size=3)
 
 
@@ -56,39 +58,37 @@ def prefixes_in(plan: NodePlan, name: str) -> set[str]:
 def test_the_order_of_pods_and_networks_does_not_matter(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec], random: Random
 ) -> None:
-    plan = plan_node(settings, pods, specs)
+    plan = plan_node(settings, pods, specs, STARTED)
     other_pods, other_specs = list(pods), list(specs)
     random.shuffle(other_pods)
     random.shuffle(other_specs)
 
-    again = plan_node(settings, other_pods, other_specs)
+    again = plan_node(settings, other_pods, other_specs, STARTED)
 
     assert again == plan
     assert list(again.sysctls) == list(plan.sysctls)
 
 
-@given(node.settings, node.pods(max_size=5))
-def test_one_pod_more_changes_nothing_but_its_own_port(
-    settings: Settings, pods: list[Attachment]
+@given(node.settings, node.pods(), node.bridge_specs)
+def test_one_pod_more_on_a_known_network_changes_nothing_but_its_own_port(
+    settings: Settings, pods: list[Attachment], network: BridgeSpec
 ) -> None:
-    specs = {pod.bridge for pod in pods if pod.bridge is not None}
-    *before, new = [*pods, attachment("new", "10.244.1.9/24", bridge=BridgeSpec("limpet0"))]
+    new = attachment("new", "10.244.1.9/24", bridge=network)
 
     changes = diff_node(
-        plan_node(settings, [*before, new], specs), plan_node(settings, before, specs)
+        plan_node(settings, [*pods, new], [network]), plan_node(settings, pods, [network])
     )
 
-    if any(spec.ifname == "limpet0" for spec in specs) or settings.segments:
-        assert changes == [MissingPort(new.host_ifname)]
+    assert changes == [MissingPort(new.host_ifname)]
 
 
 def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_in() -> None:
     new = attachment("new", "10.244.7.2/24", ports=(PortMapping(8080, 80, "tcp"),))
-    plan = plan_node(SETTINGS, [new])
-    changes = diff_node(plan, plan_node(SETTINGS, []))
+    before, plan = plan_node(SETTINGS, [], (), STARTED), plan_node(SETTINGS, [new], (), STARTED)
+    changes = diff_node(plan, before)
 
     assert plan.sysctls["net/ipv4/conf/limpet0/route_localnet"] == "1"
-    assert "net/ipv4/conf/limpet0/route_localnet" not in plan_node(SETTINGS, []).sysctls
+    assert "net/ipv4/conf/limpet0/route_localnet" not in before.sysctls
     assert {type(change).__name__ for change in changes} == {
         "PutSysctl",
         PutRuleset.__name__,
@@ -100,7 +100,7 @@ def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_i
 def test_pods_reach_every_prefix_of_the_node_with_their_own_address(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, specs)
+    plan = plan_node(settings, pods, specs, STARTED)
     exempt = [
         ip_network(text) for name in ("cluster4", "cluster6") for text in prefixes_in(plan, name)
     ]
@@ -160,8 +160,18 @@ def test_a_bridge_is_promiscuous_if_one_of_its_networks_asks(specs: list[BridgeS
     assert plan_node(Settings(), [], specs).bridges["net1"].promisc
 
 
+def test_the_segments_bridge_comes_with_their_first_pod_and_stays() -> None:
+    pod = attachment("one", "10.244.7.2/24", bridge=bridge_of_segments(SETTINGS))
+
+    assert plan_node(SETTINGS, []).bridges == {}
+    assert plan_node(SETTINGS, []).routes == frozenset()
+    with_pod = plan_node(SETTINGS, [pod])
+    assert with_pod.bridges.keys() == {"limpet0"}
+    assert replace(with_pod, ports={}) == plan_node(SETTINGS, [], (), STARTED)
+
+
 def test_the_bridge_holds_the_first_usable_address_of_each_segment() -> None:
-    plan = plan_node(SETTINGS, [])
+    plan = plan_node(SETTINGS, [], (), STARTED)
 
     assert {str(address) for address in plan.bridges["limpet0"].addresses} == {
         "10.244.7.1/24",
@@ -188,17 +198,17 @@ def test_a_node_without_segments_and_pods_is_left_alone() -> None:
 
 
 def test_pods_under_another_main_plugin_need_nothing_of_the_node() -> None:
-    ours = plan_node(SETTINGS, [])
     pod = replace(attachment("one", "10.244.7.2/24"), bridge=None)
 
-    assert plan_node(SETTINGS, [pod]) == ours
+    for facts in (NodeFacts(), STARTED):
+        assert plan_node(SETTINGS, [pod], (), facts) == plan_node(SETTINGS, [], (), facts)
 
 
 @given(node.settings, node.pods(), specs)
 def test_cluster_traffic_without_a_path_ends_at_an_unreachable_route(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, specs)
+    plan = plan_node(settings, pods, [*specs, bridge_of_segments(settings)])
 
     for cidr in settings.cluster_cidrs:
         assert Route(cidr, None, UNREACHABLE_METRIC) in plan.routes
@@ -210,7 +220,7 @@ def test_cluster_traffic_without_a_path_ends_at_an_unreachable_route(
 def test_every_route_is_in_our_table_with_a_metric_that_the_kernel_keeps(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    for route in plan_node(settings, pods, specs).routes:
+    for route in plan_node(settings, pods, specs, STARTED).routes:
         assert route.table == ROUTE_TABLE
         assert route.metric in (SEGMENT_METRIC, UNREACHABLE_METRIC)
         if route.device is not None:
@@ -220,14 +230,14 @@ def test_every_route_is_in_our_table_with_a_metric_that_the_kernel_keeps(
 
 def test_a_segment_as_large_as_the_cluster_is_reached_and_unreachable_only_without_it() -> None:
     whole = ip_network("10.244.0.0/16")
-    plan = plan_node(Settings(segments=(whole,), cluster_cidrs=(whole,)), [])
+    plan = plan_node(Settings(segments=(whole,), cluster_cidrs=(whole,)), [], (), STARTED)
 
     by_metric = sorted(plan.routes, key=lambda route: route.metric)
     assert [route.device for route in by_metric] == ["limpet0", None]
 
 
 def test_forwarding_does_not_end_what_a_router_advertises() -> None:
-    facts = NodeFacts(advertised_uplinks=frozenset({"wan0", "eth0"}))
+    facts = replace(STARTED, advertised_uplinks=frozenset({"wan0", "eth0"}))
     sysctls = plan_node(SETTINGS, [], (), facts).sysctls
     order = list(sysctls)
 
@@ -239,12 +249,12 @@ def test_forwarding_does_not_end_what_a_router_advertises() -> None:
 
 
 def test_settings_of_a_family_without_pods_are_left_alone() -> None:
-    only4 = plan_node(Settings(segments=(ip_network("10.244.7.0/24"),)), [])
+    only4 = plan_node(Settings(segments=(ip_network("10.244.7.0/24"),)), [], (), STARTED)
     only6 = plan_node(
         Settings(segments=(ip_network("fd00:7::/64"),)),
         [],
         (),
-        NodeFacts(advertised_uplinks=frozenset({"eth0"})),
+        replace(STARTED, advertised_uplinks=frozenset({"eth0"})),
     )
 
     assert not [path for path in only4.sysctls if path.startswith("net/ipv6")]
@@ -256,10 +266,8 @@ def test_settings_of_a_family_without_pods_are_left_alone() -> None:
 def test_no_bridge_lets_a_pod_send_to_the_nodes_own_127_0_0_1(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, specs, localhost_ports=True)
-    opened = {
-        path.split("/")[3] for path in plan.sysctls if path.endswith("/route_localnet")
-    }
+    plan = plan_node(settings, pods, specs, STARTED, localhost_ports=True)
+    opened = {path.split("/")[3] for path in plan.sysctls if path.endswith("/route_localnet")}
     closed = re.search(r"iifname { (.*?) } ip daddr 127.0.0.0/8 drop", plan.ruleset)
 
     assert opened <= ({name.strip('"') for name in closed[1].split(", ")} if closed else set())
