@@ -559,3 +559,19 @@ def test_a_node_that_ran_host_local_keeps_its_pods_and_their_addresses(
     running.delete()
     assert "10.244.7.5" not in live(node)
     assert "eth0" not in running.run("ip", "-br", "link")
+
+
+def test_pods_get_through_anothers_dropping_forward_chain_where_that_is_asked_for(
+    make_node: NodeFactory,
+) -> None:
+    node = make_node(segments=["10.244.1.0/29", "10.244.2.0/29"], allow_forward=True)
+    drops = "table ip others { chain pass { type filter hook forward priority 0; policy drop; } }"
+    run_command("nft", "-f", "-", netns=node.name, stdin=drops)
+    node.start_agent()
+    pods = [node.pod(f"p{n}") for n in range(7)]
+    for pod in pods:
+        pod.add()
+
+    assert pods[0].addresses[0].network != pods[-1].addresses[0].network
+    assert pods[0].reaches(pods[-1].addresses[0].ip), "routed from one segment to the other"
+    assert "policy drop" in node.run("nft", "list", "table", "ip", "others")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from limpet.agent.attachments import Attachments
+from limpet.kernel.forward import HandleNftables, ensure_forward_accept
 from limpet.kernel.namespaces import Namespace, NamespaceId, namespace_id
 from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, create_pod_interface
@@ -51,6 +52,7 @@ class Rounds:
         self._bridges: dict[str, tuple[int, str]] = {}
         """ifindex and MAC by name, as of the last round."""
         self._host_ports_expected = False
+        self._forward_nft = HandleNftables() if settings.allow_forward else None
         self.want = NodePlan()
         self.failures: list[str] = []
         self.changes = 0
@@ -125,6 +127,12 @@ class Rounds:
         for change in changes:
             try:
                 self._apply(change)
+            except LimpetError as error:
+                failures.append(str(error))
+        if self._forward_nft is not None:
+            try:
+                if ensure_forward_accept(self._forward_nft, self.want.bridges):
+                    _log.info("another's FORWARD chain drops: let our bridges through")
             except LimpetError as error:
                 failures.append(str(error))
         if changes or not self._bridges:
