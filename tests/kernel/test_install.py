@@ -7,6 +7,7 @@ paths are used and every file that stays is seen.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -73,10 +74,9 @@ def cni(machine: Machine, command: str, container: str, pod: str = "web-0") -> d
     conf = {**conflist["plugins"][0], "name": conflist["name"], "cniVersion": "1.0.0"}
     conf["runtimeConfig"] = {
         "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
-        "bandwidth": {
-            name: 80_000_000
-            for name in ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
-        },
+        "bandwidth": dict.fromkeys(
+            ("ingressRate", "ingressBurst", "egressRate", "egressBurst"), 80_000_000
+        ),
     }
     environment = {
         "CNI_COMMAND": command,
@@ -99,8 +99,8 @@ _VOLATILE_SYSCTLS = ("nf_conntrack_count",)
 def state_of(machine: Machine) -> dict[str, Any]:
     """Everything that must be the same before and after."""
     return {
-        "links": machine.run("ip", "-details", "link"),
-        "addresses": _without_lifetimes(machine.run("ip", "address")),
+        "links": re.sub(r"timer +[\d.]+", "", machine.run("ip", "-details", "link")),
+        "addresses": _addresses(machine),
         "routes": sorted(machine.run("ip", "route", "show", "table", "all").splitlines()),
         "routes6": sorted(machine.run("ip", "-6", "route", "show", "table", "all").splitlines()),
         "rules": machine.run("ip", "rule") + machine.run("ip", "-6", "rule"),
@@ -111,8 +111,10 @@ def state_of(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _without_lifetimes(text: str) -> list[str]:
-    return [line for line in text.splitlines() if "valid_lft" not in line]
+def _addresses(machine: Machine) -> list[str]:
+    """One a line; the lifetime of one, and whether it has been probed, are not compared."""
+    said = machine.run("ip", "-oneline", "address")
+    return [line.split("\\")[0].replace("tentative", "").rstrip() for line in said.splitlines()]
 
 
 def _sysctls(machine: Machine) -> list[str]:

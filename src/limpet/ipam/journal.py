@@ -59,7 +59,7 @@ class JournalFile:
 
     @property
     def nearly_full(self) -> bool:
-        return self._end - self._begin > self._half * 5 // 8
+        return self._end - self._begin > self._half // 2
 
     def append(self, changes: Sequence[bytes]) -> None:
         """Bring `changes` to the disk, all or none; they must fit the room."""
@@ -72,7 +72,7 @@ class JournalFile:
     def begin_anew(self, carried: bytes, *, clean: bool) -> None:
         """Go on in the other half, with nothing but `carried`; or, at a failure, where it was."""
         base = encode_base(self._number, carried, 2 * self._half)
-        if len(base) > self._half // 2:
+        if len(base) > self._half * 3 // 8:
             cause = (
                 f"too little room for {len(base)} bytes of entries whose files cannot be written"
             )

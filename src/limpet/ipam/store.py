@@ -31,6 +31,9 @@ from limpet.model.leases import FREE, Entry, Finding, address_of
 from limpet.wire.hostlocal import encode_files, mark_name
 from limpet.wire.journal import encode_entries
 
+_STEPS = 8
+"""Operations on files between two looks at the queue: a change costs about four to be caught up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -223,15 +226,16 @@ class Store:
                 waiter.set_exception(error)
 
     def _group(self, batch: list[Change]) -> list[Change]:
-        """As many of the first changes as fit; begins the journal anew if not even one does."""
-        if len(batch[0].encoded) + 1 > self._journal.room:
+        """As many of the first changes as fit; first begins the journal anew if it is due."""
+        size, journal = len(batch[0].encoded) + 1, self._journal
+        if size > journal.room - journal.kept_for_releases and self._stuck is None:
             self._checkpoint_wanted = True
             while self._step():
                 pass
-            if len(batch[0].encoded) + 1 > self._journal.room:
-                full = StorageError("write", str(self._journal.path), "it is full")
-                raise (self._stuck or full).with_traceback(None)
-        room, count = self._journal.room, 0
+        if size > journal.room:
+            full = StorageError("write", str(journal.path), "it is full")
+            raise (self._stuck or full).with_traceback(None)
+        room, count = journal.room, 0
         for change in batch:
             room -= len(change.encoded) + 1
             if room < 0:
@@ -254,8 +258,10 @@ class Store:
             self._unwritten.update(self._refused)
             self._refused.clear()
             self._stuck = None
+        steps = 0
         while self._step():
-            if self._waiters:
+            steps += 1
+            if self._waiters and steps % _STEPS == 0:
                 self._commit()
 
     def _step(self) -> bool:
