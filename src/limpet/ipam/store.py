@@ -226,21 +226,22 @@ class Store:
                 waiter.set_exception(error)
 
     def _group(self, batch: list[Change]) -> list[Change]:
-        """As many of the first changes as fit; first begins the journal anew if it is due."""
+        """As many of the first changes as fit; first begins the journal anew if it is time to."""
         size, journal = len(batch[0].encoded) + 1, self._journal
         if size > journal.room - journal.kept_for_releases and self._stuck is None:
             self._checkpoint_wanted = True
             while self._step():
                 pass
-        if size > journal.room:
-            full = StorageError("write", str(journal.path), "it is full")
-            raise (self._stuck or full).with_traceback(None)
-        room, count = journal.room, 0
+        room = journal.room - (journal.kept_for_releases if self._stuck is None else 0)
+        count = 0
         for change in batch:
             room -= len(change.encoded) + 1
             if room < 0:
                 break
             count += 1
+        if not count:
+            full = StorageError("write", str(journal.path), "it is full")
+            raise (self._stuck or full).with_traceback(None)
         return batch[:count]
 
     def _note(self, change: Change) -> None:

@@ -89,6 +89,8 @@ def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
                         metric=route.priority,
                         table=route.table or wire.RT_TABLE_MAIN,
                         scope=route.scope,
+                        # A pod's second network leaves the default route of its first.
+                        keep=True,
                     )
                     for route in pod.routes
                 ),

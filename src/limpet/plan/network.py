@@ -106,7 +106,7 @@ def plan_routes(conf: NetworkConf, gateways: Sequence[Address]) -> tuple[RouteSp
     """
     of_family = {gateway.version: gateway for gateway in reversed(gateways)}
     routes = {
-        route.destination: RouteSpec(
+        (route.destination, route.priority, route.table): RouteSpec(
             route.destination,
             # A route with a scope of link or host has no gateway by its meaning.
             gateway=route.gateway
@@ -123,7 +123,10 @@ def plan_routes(conf: NetworkConf, gateways: Sequence[Address]) -> tuple[RouteSp
     if conf.is_default_gateway:
         for version, gateway in of_family.items():
             destination = _DEFAULT_ROUTES[version]
-            routes.setdefault(destination, RouteSpec(destination, gateway))
+            if not any(
+                (route.destination, route.table) == (destination, None) for route in routes.values()
+            ):
+                routes[destination, None, None] = RouteSpec(destination, gateway)
     return tuple(routes.values())
 
 

@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from errno import ENODEV
+from errno import EEXIST, ENODEV
 
 from limpet.model.network import Address, InterfaceAddress, Prefix
 
@@ -50,7 +50,7 @@ RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_TABLE
 )
 RTAX_MTU, RTAX_ADVMSS = 2, 8
 RTN_UNICAST, RTN_UNREACHABLE = 1, 7
-RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_NOWHERE = 0, 253, 255
 RT_TABLE_COMPAT, RT_TABLE_MAIN = 252, 254
 RTPROT_STATIC = 4
 NDA_DST, NDA_LLADDR = 1, 2
@@ -464,10 +464,19 @@ def route(
     advmss: int | None = None,
     scope: int | None = None,
     unreachable: bool = False,
+    keep: bool = False,
     delete: bool = False,
 ) -> Request:
-    """A route put (added or replaced) or deleted. Its scope is link if it has no gateway."""
-    if scope is None:
+    """A route put (added or replaced) or deleted. Its scope is link if it has no gateway.
+
+    `keep`: one of the same destination, table and metric that is there already stays as it is.
+    A deletion takes a route of any type, scope and protocol.
+    """
+    kind = RTN_UNREACHABLE if unreachable else RTN_UNICAST
+    protocol = RTPROT_STATIC
+    if delete:
+        kind, protocol, scope = 0, 0, RT_SCOPE_NOWHERE
+    elif scope is None:
         on_link = gateway is None and not unreachable and destination.version == 4
         scope = RT_SCOPE_LINK if on_link else RT_SCOPE_UNIVERSE
     body = b"".join(
@@ -478,9 +487,9 @@ def route(
                 0,
                 0,
                 table if table < 256 else RT_TABLE_COMPAT,
-                RTPROT_STATIC,
+                protocol,
                 scope,
-                RTN_UNREACHABLE if unreachable else RTN_UNICAST,
+                kind,
                 0,
             ),
             attr(RTA_DST, destination.network_address.packed) if destination.prefixlen else b"",
@@ -495,6 +504,8 @@ def route(
     about = ("route", destination, *(("via", gateway) if gateway else ()), "table", table)
     if delete:
         return Request(RTM_DELROUTE, 0, body, about)
+    if keep:
+        return Request(RTM_NEWROUTE, CREATE | EXCL, body, about, (EEXIST,))
     return Request(RTM_NEWROUTE, CREATE | REPLACE, body, about)
 
 
