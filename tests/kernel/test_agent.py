@@ -565,9 +565,7 @@ def test_pods_get_through_anothers_dropping_forward_chain_where_that_is_asked_fo
     make_node: NodeFactory,
 ) -> None:
     node = make_node(segments=["10.244.1.0/29", "10.244.2.0/29"], allow_forward=True)
-    drops = (
-        "table ip others {\nchain through {\ntype filter hook forward priority 0; policy drop;\n}\n}\n"
-    )
+    drops = "table ip others {\nchain through {\ntype filter hook forward priority 0; policy drop;\n}\n}\n"
     run_command("nft", "-f", "-", netns=node.name, stdin=drops)
     node.start_agent()
     pods = [node.pod(f"p{n}") for n in range(7)]

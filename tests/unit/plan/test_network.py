@@ -177,10 +177,10 @@ def routes_of(*routes: RouteSpec, gateways: Any = GATEWAYS, **keys: bool) -> tup
 
 
 def test_a_default_route_for_each_family_that_the_pod_has() -> None:
-    assert routes_of(is_default_gateway=True) == (
+    assert set(routes_of(is_default_gateway=True)) == {
         via(ANY4, "10.244.7.1"),
         via(ANY6, "fd00:7::1"),
-    )
+    }
     assert routes_of(is_default_gateway=True, gateways=GATEWAYS[:1]) == (via(ANY4, "10.244.7.1"),)
     assert routes_of() == ()
 
