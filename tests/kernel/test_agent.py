@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -565,7 +566,10 @@ def test_pods_get_through_anothers_dropping_forward_chain_where_that_is_asked_fo
     make_node: NodeFactory,
 ) -> None:
     node = make_node(segments=["10.244.1.0/29", "10.244.2.0/29"], allow_forward=True)
-    drops = "table ip others {\nchain through {\ntype filter hook forward priority 0; policy drop;\n}\n}\n"
+    drops = (
+        "table ip others {\n chain through {\n"
+        "  type filter hook forward priority 0; policy drop;\n }\n}\n"
+    )
     run_command("nft", "-f", "-", netns=node.name, stdin=drops)
     node.start_agent()
     pods = [node.pod(f"p{n}") for n in range(7)]
@@ -575,3 +579,27 @@ def test_pods_get_through_anothers_dropping_forward_chain_where_that_is_asked_fo
     assert pods[0].addresses[0].network != pods[-1].addresses[0].network
     assert pods[0].reaches(pods[-1].addresses[0].ip), "routed from one segment to the other"
     assert "policy drop" in node.run("nft", "list", "table", "ip", "others")
+
+
+def test_add_and_del_at_the_same_moment_leave_all_or_nothing(node: LabNode) -> None:
+    pod = node.pod("one")
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            add = pool.submit(node.cni, "ADD", pod)
+            delete = pool.submit(node.cni, "DEL", pod)
+            assert add.result().exit_code == delete.result().exit_code == 0
+            attached = "eth0" in pod.run("ip", "-br", "link")
+            assert attached == bool(live(node))
+            assert not attached or pod.reaches("10.244.7.1")
+            pod.delete()
+    assert live(node) == set()
+
+
+def test_many_pods_at_once_have_addresses_of_their_own_and_reach_each_other(node: LabNode) -> None:
+    pods = [node.pod(f"p{n}") for n in range(30)]
+    with ThreadPoolExecutor(15) as pool:
+        list(pool.map(LabPod.add, pods))
+
+    given = [address for pod in pods for address in pod.addresses]
+    assert len(given) == len(set(given)) == 60
+    assert reach_each_other(pods[0], pods[15], pods[29])
