@@ -36,15 +36,16 @@ class Netns:
         return done.stdout
 
     def ip(self, *commands: str) -> None:
-        """Runs `ip` commands, one process for all of them."""
-        subprocess.run(
-            ["nsenter", f"--net={self.path}", "ip", "-batch", "-"],
-            input="\n".join(commands),
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        """Runs `ip` commands, one process for all that begin with the same option, or none."""
+        for option, lines in itertools.groupby(commands, lambda line: line.startswith("-6 ")):
+            done = subprocess.run(
+                ["nsenter", f"--net={self.path}", "ip", *(["-6"] if option else []), "-b", "-"],
+                input="\n".join(line.removeprefix("-6 ") for line in lines),
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+            assert done.returncode == 0, f"{commands}: {done.stderr}"
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -98,6 +98,9 @@ _VOLATILE_SYSCTLS = ("nf_conntrack_count",)
 
 def state_of(machine: Machine) -> dict[str, Any]:
     """Everything that must be the same before and after."""
+    wait_until(
+        lambda: "tentative" not in machine.run("ip", "address"), "the machine's own addresses"
+    )
     return {
         "links": re.sub(r"timer +[\d.]+", "", machine.run("ip", "-details", "link")),
         "addresses": _addresses(machine),
@@ -112,9 +115,9 @@ def state_of(machine: Machine) -> dict[str, Any]:
 
 
 def _addresses(machine: Machine) -> list[str]:
-    """One a line; the lifetime of one, and whether it has been probed, are not compared."""
+    """One a line, without its lifetime."""
     said = machine.run("ip", "-oneline", "address")
-    return [line.split("\\")[0].replace("tentative", "").rstrip() for line in said.splitlines()]
+    return [line.split("\\")[0] for line in said.splitlines()]
 
 
 def _sysctls(machine: Machine) -> list[str]:
@@ -149,10 +152,9 @@ def furnish(machine: Machine) -> None:
     script = """
         ip link add br-other type bridge
         ip address add 172.30.0.1/24 dev br-other
-        ip link set br-other up
         ip link add limonade type veth peer name limonade1
         ip link set limonade master br-other
-        ip route add 203.0.113.0/24 dev br-other table 5149
+        ip route add 203.0.113.0/24 dev uplink table 5149
         ip rule add priority 5147 from 172.30.0.0/24 lookup 5149
         nft 'table inet theirs {
             chain post {
@@ -388,6 +390,15 @@ def test_options_that_differ_from_the_configuration_are_a_conflict(plain_machine
     ]
 
 
+@pytest.mark.parametrize("name", ["", "../cbr0", "a b", ".hidden"])
+def test_a_network_name_that_is_no_folder_name_is_one_line(
+    plain_machine: Machine, name: str
+) -> None:
+    _, line = refusal(plain_machine, "install", *SEGMENTS, "--network-name", name)
+
+    assert repr(name) in line
+
+
 @pytest.mark.parametrize("segment", ["10.244.7.0/33", "10.244.7.1/24", "10.244.7.0/31", "pods"])
 def test_a_segment_that_is_none_is_one_line(plain_machine: Machine, segment: str) -> None:
     _, line = refusal(plain_machine, "install", "--segment", segment)
@@ -424,6 +435,55 @@ def test_the_conflist_is_written_only_when_an_agent_answers(plain_machine: Machi
     limpet(plain_machine, "uninstall", "--purge")
     assert not agent.running
     assert_unchanged(before, plain_machine)
+
+
+def test_the_conflist_is_written_only_when_the_binary_reaches_the_agent(
+    plain_machine: Machine,
+) -> None:
+    plain_machine.write(CONFIG, 'segments = ["10.244.7.0/24"]\nsocket = "/run/other.sock"\n')
+    plain_machine.write("/etc/limpet/shim.conf", "socket=/run/wrong.sock\n")
+    agent = plain_machine.start(*LIMPET, "agent")
+    wait_until(plain_machine.path("/run/other.sock").exists, "the agent listens")
+
+    _, line = refusal(plain_machine, "install")
+    assert f"{BINARY} does not reach the agent" in line
+    assert "/etc/limpet/shim.conf" in line
+    assert not plain_machine.path(CONFLIST).exists()
+
+    plain_machine.path("/etc/limpet/shim.conf").unlink()
+    limpet(plain_machine, "install")
+    assert errors(plain_machine, "doctor") == []
+    limpet(plain_machine, "uninstall", "--purge")
+    assert not plain_machine.path("/etc/limpet/shim.conf").exists()
+    assert not agent.running
+
+
+def test_a_node_of_flannel_is_taken_over_with_its_bridge(plain_machine: Machine) -> None:
+    plain_machine.run("ip", "link", "add", "cni0", "type", "bridge")
+    plain_machine.run("ip", "address", "add", "10.244.7.1/24", "dev", "cni0")
+    plain_machine.run("ip", "link", "set", "cni0", "up")
+    plain_machine.write("/var/lib/cni/networks/cbr0/10.244.7.5_default_web-0", "")
+    plain_machine.write(CONFIG, 'segments = ["10.244.7.0/24"]\nbridge = "cni0"\n')
+    before = state_of(plain_machine)
+    plain_machine.start(*LIMPET, "agent")
+    wait_until(plain_machine.path(SOCKET).exists, "the agent listens")
+
+    said = limpet(plain_machine, "install", "--network-name", "cbr0")
+    assert "/var/lib/cni/networks/cbr0 are adopted: 0 held, 1 kept for pods" in said
+    with plain_machine.namespace("c1"):
+        given = cni(plain_machine, "ADD", "c1")["ips"]
+        assert [address["address"] for address in given] == ["10.244.7.5/24"]
+        plain_machine.ping_all(["10.244.7.1"], netns="c1")
+        cni(plain_machine, "DEL", "c1")
+    said = limpet(plain_machine, "uninstall")
+
+    assert "left alone: address 10.244.7.1/24 on cni0, which Limpet did not make" in said
+    after = state_of(plain_machine)
+    # A bridge that has had a port is not quite what it was: it had a carrier, and an address more.
+    for name in ("rules", "nftables", "sysctls"):
+        assert after[name] == before[name], name
+    assert not [route for route in after["routes"] if "5148" in route]
+    assert "10.244.7.1/24" in plain_machine.run("ip", "address", "show", "cni0")
 
 
 def test_uninstall_knows_the_pods_of_an_agent_that_is_dead(plain_machine: Machine) -> None:

@@ -153,6 +153,9 @@ class _Originals:
 
     def keep(self, sysctl: str) -> None:
         """Raises: StorageError; then the setting must not be changed."""
+        if sysctl == "net/ipv4/ip_forward":
+            # The kernel turns this one over with forwarding. Source: inet_forward_change.
+            self.keep("net/ipv4/conf/all/accept_redirects")
         value = read_sysctl(sysctl)
         if sysctl in self._values or value is None:
             return

@@ -17,6 +17,7 @@ from limpet.ctl.examine import Target, examine
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.output import count
+from limpet.ctl.probe import status_through
 from limpet.ctl.runtimes import find_runtimes, folders_in_use
 from limpet.ctl.service import UNIT, systemd_runs
 from limpet.kernel.netlink import RouteSocket
@@ -112,8 +113,16 @@ def _binary(place: _Place) -> Iterator[Finding]:
             "it may not understand the agent",
             "limpet install",
         )
+    elif problem := status_through(path, place.network_name):
+        yield error(
+            f"the CNI binary {path} says that network {place.network_name!r} is not available: "
+            f"{problem}",
+            "runtimes hear the same, and start no pods",
+            "if the agent is ready all the same (below), the binary looks for another socket: "
+            "see /etc/limpet/shim.conf",
+        )
     else:
-        yield ok(f"CNI binary {path}")
+        yield ok(f"the CNI binary {path} reaches the agent")
 
 
 def _conflist(place: _Place, target: Target) -> Iterator[Finding]:

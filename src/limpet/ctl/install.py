@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from limpet.ctl.cni_configs import CONFLIST
 from limpet.ctl.examine import Target, examine
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, errors, warn
+from limpet.ctl.probe import status_through
 from limpet.ctl.runtimes import find_runtimes, folders_in_use
 from limpet.ctl.service import (
     DEFAULT_UNIT_DIR,
@@ -25,9 +27,11 @@ from limpet.ctl.service import (
     systemd_runs,
     unit_text,
 )
-from limpet.model.errors import AgentUnavailable, LimpetError
+from limpet.model.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.model.settings import Settings
 
+_NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+"""Source: CNI SPEC.md, 'Configuration format', key name."""
 _AGENT_START_S = 30.0
 _ASK_AGAIN_S = 0.05
 
@@ -76,6 +80,11 @@ class Report:
 
 def install(options: InstallOptions) -> Report:
     """Raises: LimpetError (ConfigError, StorageError, KernelError) where it cannot go on."""
+    if not _NETWORK_NAME.fullmatch(options.network_name):
+        raise ConfigError(
+            f"install: network name {options.network_name!r}: a letter or digit, "
+            "then letters, digits, `_`, `.`, `-`"
+        )
     settings = _settings(options)
     manifest = Manifest.load(settings.state_dir)
     conf_dir, bin_dir = folders_in_use(find_runtimes())
@@ -218,6 +227,8 @@ def _write(
         _put(manifest, file, report)
     if options.start:
         _start(options, settings, report)
+        if report.complete:
+            _probe(options, manifest, report)
     else:
         report.steps.append(
             f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"
@@ -259,6 +270,18 @@ def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
         )
         return
     report.steps.append(f"agent: runs (process {status['pid']}, {settings.socket})")
+
+
+def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
+    """The runtime is told of the binary only when it reaches the agent."""
+    for file in manifest.of_role("binary"):
+        problem = status_through(Path(file.path), options.network_name)
+        if problem and not options.force:
+            report.failure = (
+                f"not finished: {file.path} does not reach the agent: {problem} (it looks for the "
+                "socket in /etc/limpet/shim.conf; another file has to be named by LIMPET_SHIM_CONF "
+                "in the runtime's environment)"
+            )
 
 
 def _version_of(settings: Settings) -> str | None:

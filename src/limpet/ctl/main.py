@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -70,7 +71,17 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
+    finally:
+        _flush()
     return 0
+
+
+def _flush() -> None:
+    """A reader that has gone (`limpet ipam list | head`) is no error worth a traceback."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version(asked: bool) -> None:

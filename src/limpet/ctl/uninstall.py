@@ -109,6 +109,10 @@ def _some(pods: list[str]) -> str:
 def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
     if systemd_runs() and manifest.of_role("unit"):
         _try(removal, lambda: systemctl("disable", "--now", UNIT))
+    elif systemd_runs():
+        # A unit that no record tells of, if there is one: a signal alone would start it anew.
+        with contextlib.suppress(LimpetError):
+            systemctl("stop", UNIT)
     _try(removal, lambda: _stop_by_signal(settings, removal))
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address, ip_network
 
 from limpet.kernel.conntrack import forget_flows
@@ -76,14 +77,14 @@ def _try_all(*, ipv6: bool) -> Iterator[Lack]:
             ("tbf", "bandwidth limits", "CONFIG_NET_SCH_TBF", False, _token_bucket),
             ("ifb, u32 and mirred", "egress limits", _EGRESS_OPTIONS, False, _egress),
         ):
-            yield from _lack(feature, used_for, module, essential, lambda do=step: do(route))  # type: ignore[misc]
+            yield from _lack(feature, used_for, module, essential, partial(step, route))
         for version in versions:
             yield from _lack(
                 f"policy routing for IPv{version}",
                 "the routes of pods",
                 "CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES",
                 True,
-                lambda version=version: _routes(route, version),  # type: ignore[misc]
+                partial(_routes, route, version),
             )
     yield from _lack("nftables with NAT", "masquerade and hostPorts", _NFT_OPTIONS, True, _nft)
     yield from _lack(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from limpet.kernel.forward import HandleNftables, remove_forward_accept
@@ -28,6 +29,7 @@ _SET_BY_US = {
     "ip_forward": ("1",),
     "forwarding": ("1",),
     "send_redirects": ("0",),
+    "promote_secondaries": ("1",),
     "route_localnet": ("1",),
     "disable_ipv6": ("0",),
     "accept_ra": ("0", "2"),
@@ -61,11 +63,11 @@ def remove_kernel_state(
     report = Teardown()
     with RouteSocket() as route:
         for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges):
-            _try(report, lambda part=part: part(route, report))  # type: ignore[misc]
-        _try(report, lambda: _name_gateways(route, report, gateways))
-    _try(report, lambda: _remove_nftables(report))
+            _try(report, partial(part, route, report))
+        _try(report, partial(_name_gateways, route, report, gateways))
+    _try(report, partial(_remove_nftables, report))
     for path in sorted(original_sysctls, key=_forwarding_first):
-        _try(report, lambda path=path: _restore_sysctl(path, original_sysctls[path], report))  # type: ignore[misc]
+        _try(report, partial(_restore_sysctl, path, original_sysctls[path], report))
     return report
 
 

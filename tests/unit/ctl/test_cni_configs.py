@@ -6,7 +6,7 @@ import json
 from ipaddress import ip_network
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.ctl.cni_configs import read_cni_configs
@@ -72,6 +72,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     content=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()),
     name=st.sampled_from(["x.conf", "x.conflist", "x.json"]),

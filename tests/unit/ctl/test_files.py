@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.ctl.files import Manifest, write_atomically
@@ -36,6 +36,7 @@ def take_everything_back(state_dir: Path) -> None:
     manifest.remove_folders()
 
 
+@settings(deadline=None)
 @given(
     before=st.dictionaries(st.sampled_from(NAMES), theirs),
     puts=st.lists(st.tuples(st.sampled_from(NAMES), ours), max_size=8),

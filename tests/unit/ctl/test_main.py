@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet import __version__
@@ -105,6 +105,7 @@ def test_a_bad_configuration_is_one_line_that_names_the_file(
     assert str(config) in said.err
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet="abc019./:=[]{}\"'\n\u00e9 ", max_size=40))
 def test_whatever_a_configuration_holds_there_is_no_traceback(
     tmp_path_factory: pytest.TempPathFactory, text: str
