@@ -40,7 +40,7 @@ from limpet.model.network import Address, Holder, PodKey
 from tests.unit.ipam.ledgers import ranges, write_files
 
 SECTOR_BYTES = 512
-TUNING = Tuning(journal_bytes=8 * 1024, settle_s=0.0, retry_s=60.0)
+TUNING = Tuning(journal_bytes=8 * 1024, settle_s=0.0, retry_s=0.03)
 SETS = [ranges("10.0.0.0/28"), ranges("fd00::/64")]
 ADOPTED: dict[str, str] = {
     "10.0.0.5": "aaaa\r\neth0",
@@ -75,23 +75,27 @@ class RecordingDisk(Disk):
         self.killed = False
         self.full = False
         """No room for what is written to the files of addresses; half of it gets there."""
+        self.sick = False
+        """Some syncs of the journal and the folder fail; what they were for may be on the disk."""
+        self._fails = random.Random(len(operations))
         self._names: dict[int, str] = {}
 
     def note(self, operation: Operation) -> None:
         if operation.kind != self.forgotten:
             self.operations.append(operation)
 
-    def live(self) -> None:
+    def live(self, *, sync: bool = False) -> None:
         """A killed process does nothing to its files any more."""
-        if self.killed:
-            raise OSError(errno.EIO, "killed")
+        if self.killed or (sync and self.sick and self._fails.random() < 0.5):
+            raise OSError(errno.EIO, "killed or sick")
 
     def write(self, path: Path, content: bytes) -> None:
         self.live()
-        content = content[: len(content) // 2] if self.full else content
+        full = self.full  # the workload changes it at any time
+        content = content[: len(content) // 2] if full else content
         super().write(path, content)
         self.note(Operation("write", path.name, content))
-        if self.full:
+        if full:
             raise OSError(errno.ENOSPC, "full")
 
     def fsync(self, path: Path) -> None:
@@ -100,7 +104,7 @@ class RecordingDisk(Disk):
         self.note(Operation("fsync", path.name))
 
     def fsync_folder(self, folder: Path) -> None:
-        self.live()
+        self.live(sync=True)
         Disk.fsync(self, folder)
         self.note(Operation("fsync_folder"))
 
@@ -126,7 +130,7 @@ class RecordingDisk(Disk):
             self.note(Operation("pwrite", self._names[fd], data, offset))
 
     def fdatasync(self, fd: int) -> None:
-        self.live()
+        self.live(sync=True)
         super().fdatasync(fd)
         self.note(Operation("fdatasync", self._names[fd]))
 
@@ -256,7 +260,7 @@ def state_of(ledger: Ledger) -> State:
 
 
 def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") -> Run:
-    """Pods come, go, come back, come twice; the agent restarts and is killed; the disk is full."""
+    """Pods come, go, come back, come twice; the agent restarts and is killed; the disk is ill."""
     choice, run = random.Random(seed), Run()
     disk = RecordingDisk(run.operations)
     ledger = Ledger.open(folder, "net", disk=disk, tuning=TUNING)
@@ -266,6 +270,7 @@ def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") ->
     for step in range(steps):
         action = choice.random()
         disk.full = choice.random() < (0.8 if disk.full else 0.1)
+        disk.sick = choice.random() < (0.6 if disk.sick else 0.2)
         if action < 0.55:
             holder = Holder(f"sandbox-{step}", "eth0")
             key = PodKey("ns", f"pod-{choice.randrange(9)}", "eth0")
@@ -280,6 +285,7 @@ def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") ->
         elif action < 0.94:
             last = run.ask(ledger)
             ledger.close()
+            disk.sick = False
             ledger = Ledger.open(folder, "net", disk=disk, tuning=TUNING)
             if last.exception():
                 forget_what_was_lost(run, state_of(ledger))
@@ -300,7 +306,7 @@ def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") ->
 
 def forget_what_was_lost(run: Run, state: State) -> None:
     """What a killed process had not written never was; it had acknowledged nothing of that."""
-    found = max(index for index, known in enumerate(run.states) if known == state)
+    found = max((i for i, known in enumerate(run.states) if known == state), default=-1)
     assert found >= max((index for _, index in run.acknowledged), default=0)
     del run.states[found + 1 :], run.submitted[found + 1 :]
 
@@ -354,7 +360,7 @@ def test_no_acknowledged_change_is_lost_and_no_address_is_given_twice(
     folder: Path, seed: int, start: dict[str, str]
 ) -> None:
     write_files(folder / "net", start)
-    run = run_workload(folder / "net", seed, steps=45)
+    run = run_workload(folder / "net", seed, steps=50)
     assert sum(operation.kind == "fsync_folder" for operation in run.operations) > 3
     contents = {name: content.encode() for name, content in start.items()}
     for cut, files in outcomes(run, contents, samples=3, seed=seed):

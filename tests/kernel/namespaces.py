@@ -69,15 +69,19 @@ class Netns:
             with open(f"/proc/sys/{path}", encoding="ascii") as file:
                 return file.read().strip()
 
-    def socket(self, version: int, kind: socket.SocketKind) -> socket.socket:
+    def open_socket(self, version: int, kind: socket.SocketKind) -> socket.socket:
+        """Of one family: one of IPv6 leaves IPv4 alone."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         with self.entered():
-            return socket.socket(family, kind)
+            made = socket.socket(family, kind)
+        if version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        return made
 
     @contextmanager
     def listening(self, address: str, port: int) -> Iterator[socket.socket]:
         """A TCP socket that accepts on `address`."""
-        with self.socket(_version(address), socket.SOCK_STREAM) as server:
+        with self.open_socket(_version(address), socket.SOCK_STREAM) as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind((address, port))
             server.listen(64)
@@ -89,7 +93,7 @@ class Netns:
         self, address: str, port: int, *, source: str | None = None, patience_s: float = 5
     ) -> Iterator[socket.socket]:
         """A TCP connection out of the namespace. Raises: OSError (TimeoutError: no answer)."""
-        with self.socket(_version(address), socket.SOCK_STREAM) as client:
+        with self.open_socket(_version(address), socket.SOCK_STREAM) as client:
             client.settimeout(patience_s)
             if source is not None:
                 client.bind((source, 0))

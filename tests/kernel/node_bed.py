@@ -34,6 +34,7 @@ SETTINGS = Settings(
     segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster_cidrs=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
 )
+NO_LIMITS = Bandwidth()
 OUTSIDE = ("192.0.2.2", "2001:db8::2")
 NODE = ("192.0.2.1", "2001:db8::1")
 GATEWAYS = ("10.244.7.1", "fd00:7::1")
@@ -65,9 +66,12 @@ class NodeBed:
 
     def plan(self, *, bridge: bool = True) -> NodePlan:
         with self.node.entered():
+            wanted = ["limpet0", "br9"]
             facts = NodeFacts(
-                foreign_bridges=self.kernel.foreign_bridges(["limpet0", "br9"]),
+                foreign_bridges=self.kernel.foreign_bridges(wanted),
                 own_bridge_exists=bridge,
+                own_bridges=self.kernel.own_bridges(wanted),
+                no_bridges=self.kernel.no_bridges(wanted),
                 advertised_uplinks=self.kernel.advertised_uplinks(),
             )
         attachments = [pod.attachment for pod in self.pods.values()]
@@ -145,7 +149,7 @@ class NodeBed:
         *,
         conf: NetworkConf = CONF,
         ports: tuple[PortMapping, ...] = (),
-        bandwidth: Bandwidth = Bandwidth(),
+        bandwidth: Bandwidth = NO_LIMITS,
     ) -> Pod:
         """A pod with its interface, and the node as it should be with it."""
         netns = self.make_netns(name)

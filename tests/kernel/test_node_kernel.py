@@ -15,14 +15,14 @@ import pytest
 from limpet.kernel.netlink import NetlinkSocket, RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.model.attachment import BridgeSpec
-from limpet.model.datapath import ROUTE_TABLE
+from limpet.model.datapath import ROUTE_TABLE, Bridge
 from limpet.model.errors import KernelError
 from limpet.model.network import PortMapping
 from limpet.model.settings import Settings
 from limpet.plan.diff import DropAddress, DropRoute, PutBridge
 from limpet.wire import netlink as wire
 from tests.kernel.namespaces import Netns, NetnsFactory, is_silent, talk
-from tests.kernel.node_bed import GATEWAYS, NODE, OUTSIDE, SETTINGS, NodeBed
+from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, SETTINGS, NodeBed
 from tests.unit.plan.test_ruleset import ruleset_of_a_node
 
 WEB = (PortMapping(8080, 80, "tcp"),)
@@ -65,53 +65,54 @@ def test_the_bridge_is_pinned_marked_and_quiet(bed: NodeBed) -> None:
         assert bed.node.sysctl(path) == "1"
         assert path in bed.changed_sysctls
     bed.pod("one", 2)
-    assert bed.kernel.route.link("limpet0") == replace(
-        link, flags=bed.kernel.route.links()["limpet0"].flags, mtu_bytes=1450
-    )
+    with_port = bed.kernel.route.link("limpet0")
+    assert with_port is not None
+    assert (with_port.mac, with_port.alias) == (link.mac, "limpet")
 
 
-def nothing_of_nft(bed: NodeBed) -> None:
-    bed.node.run("nft", "flush", "ruleset")
+def ip(*commands: str) -> Callable[[NodeBed], object]:
+    def breakage(bed: NodeBed) -> None:
+        (pod,) = bed.pods.values()
+        bed.node.ip(*(command.format(port=pod.attachment.host_ifname) for command in commands))
+
+    return breakage
 
 
-BREAKAGES: dict[str, str | Callable[[NodeBed], None]] = {
-    "the bridge is gone": "link delete limpet0",
-    "the bridge is down": "link set limpet0 down",
-    "the bridge has another MAC": "link set limpet0 address 02:00:00:00:00:09",
-    "an IPv4 gateway is gone": "address delete 10.244.7.1/24 dev limpet0",
-    "an IPv6 gateway is gone": "address delete fd00:7::1/64 dev limpet0",
-    "all addresses are gone": "address flush dev limpet0",
-    "an IPv4 route is gone": "route delete 10.244.7.0/24 table 5148",
-    "an IPv6 route is gone": "-6 route delete fd00:7::/64 table 5148",
-    "a route leads elsewhere": "route replace 10.244.7.0/24 dev lo metric 100 table 5148",
-    "an unreachable route is gone": "route delete unreachable 10.244.0.0/16 table 5148",
-    "a table is flushed": "route flush table 5148",
-    "the IPv4 rule is gone": "rule delete priority 5148",
-    "the IPv6 rule is gone": "-6 rule delete priority 5148",
-    "the port is down": "link set {port} down",
-    "the port has left the bridge": "link set {port} nomaster",
-    "the port is in another bridge": "link set {port} master other0",
-    "nftables is flushed": nothing_of_nft,
-    "our table is deleted": lambda bed: bed.kernel.nft.delete_table(),
-    "a rule of our table is gone": lambda bed: (
-        bed.kernel.nft.run("flush chain inet limpet postrouting", what="test") and None
-    ),
-    "a hostPort is gone": lambda bed: (
-        bed.kernel.nft.run("flush map inet limpet hostport4", what="test") and None
-    ),
-    "forwarding is off": lambda bed: bed.node.sysctl("net/ipv4/ip_forward", "0") and None,
-    "IPv6 forwarding is off": lambda bed: (
-        bed.node.sysctl("net/ipv6/conf/all/forwarding", "0") and None
-    ),
-    "IPv6 is off on the bridge": lambda bed: (
-        bed.node.sysctl("net/ipv6/conf/limpet0/disable_ipv6", "1") and None
-    ),
-    "redirects are sent": lambda bed: (
-        bed.node.sysctl("net/ipv4/conf/all/send_redirects", "1") and None
-    ),
-    "127.0.0.1 is closed": lambda bed: (
-        bed.node.sysctl("net/ipv4/conf/limpet0/route_localnet", "0") and None
-    ),
+def nft(command: str) -> Callable[[NodeBed], object]:
+    return lambda bed: bed.kernel.nft.run(command, what="test")
+
+
+def sysctl(path: str, value: str) -> Callable[[NodeBed], object]:
+    return lambda bed: bed.node.sysctl(path, value)
+
+
+BREAKAGES: dict[str, Callable[[NodeBed], object]] = {
+    "the bridge is gone": ip("link delete limpet0"),
+    "the bridge is down": ip("link set limpet0 down"),
+    "the bridge has another MAC": ip("link set limpet0 address 02:00:00:00:00:09"),
+    "an IPv4 gateway is gone": ip("address delete 10.244.7.1/24 dev limpet0"),
+    "an IPv6 gateway is gone": ip("address delete fd00:7::1/64 dev limpet0"),
+    "all addresses are gone": ip("address flush dev limpet0"),
+    "there is an address too many": ip("address add 192.168.77.1/24 dev limpet0"),
+    "an IPv4 route is gone": ip("route delete 10.244.7.0/24 table 5148"),
+    "an IPv6 route is gone": ip("-6 route delete fd00:7::/64 table 5148"),
+    "a route leads elsewhere": ip("route replace 10.244.7.0/24 dev lo metric 100 table 5148"),
+    "an unreachable route is gone": ip("route delete unreachable 10.244.0.0/16 table 5148"),
+    "a table is flushed": ip("route flush table 5148"),
+    "the IPv4 rule is gone": ip("rule delete priority 5148"),
+    "the IPv6 rule is gone": ip("-6 rule delete priority 5148"),
+    "the port is down": ip("link set {port} down"),
+    "the port has left the bridge": ip("link set {port} nomaster"),
+    "the port is in another bridge": ip("link set {port} master other0"),
+    "nftables is flushed": nft("flush ruleset"),
+    "our table is deleted": nft("delete table inet limpet"),
+    "a rule of our table is gone": nft("flush chain inet limpet postrouting"),
+    "a hostPort is gone": nft("flush map inet limpet hostport4"),
+    "forwarding is off": sysctl("net/ipv4/ip_forward", "0"),
+    "IPv6 forwarding is off": sysctl("net/ipv6/conf/all/forwarding", "0"),
+    "IPv6 is off on the bridge": sysctl("net/ipv6/conf/limpet0/disable_ipv6", "1"),
+    "redirects are sent": sysctl("net/ipv4/conf/all/send_redirects", "1"),
+    "127.0.0.1 is closed": sysctl("net/ipv4/conf/limpet0/route_localnet", "0"),
 }
 
 
@@ -120,10 +121,7 @@ def test_one_round_puts_right_whatever_is_broken(bed: NodeBed) -> None:
     pod = bed.pod("one", 2, ports=WEB)
     bed.node.ip("link add other0 type bridge", "link set other0 up")
     for what, breakage in BREAKAGES.items():
-        if callable(breakage):
-            breakage(bed)
-        else:
-            bed.node.ip(breakage.format(port=pod.attachment.host_ifname))
+        breakage(bed)
         assert bed.settle() != [], what
         assert bed.pending() == [], what
     for address in pod.addresses:
@@ -205,9 +203,33 @@ def test_a_second_address_of_a_subnet_outlives_the_first(bed: NodeBed) -> None:
 def test_a_link_with_the_bridges_name_is_never_taken_over(bed: NodeBed) -> None:
     bed.node.ip("link add limpet0 type veth peer name other")
 
-    with pytest.raises(KernelError, match="it is a veth link; give the network another bridge"):
-        bed.settle()
-    assert bed.node.run("ip", "-br", "link", "show", "type", "bridge") == ""
+    (reason,) = bed.kernel.no_bridges(["limpet0"]).values()
+    assert "it is a veth link; give the network another bridge name" in reason
+    bed.settle()
+    with pytest.raises(KernelError, match="it is a veth link"):
+        bed.kernel.apply(
+            PutBridge(Bridge("limpet0", "02:00:00:00:00:01", frozenset())),
+            before_sysctl=bed.changed_sysctls.append,
+        )
+
+    link = bed.kernel.route.link("limpet0")
+    assert link is not None
+    assert (link.kind, link.up) == ("veth", False)
+    assert bed.pending() == []
+
+
+def test_pods_keep_their_gateway_when_a_segment_comes_before_the_first(bed: NodeBed) -> None:
+    bed.settle()
+    before = bed.kernel.route.link("limpet0")
+    bed.settings = replace(SETTINGS, segments=(ip_network("10.1.0.0/24"), *SETTINGS.segments))
+
+    bed.settle()
+
+    after = bed.kernel.route.link("limpet0")
+    assert before is not None
+    assert after is not None
+    assert after.mac == before.mac
+    assert bed.pending() == []
 
 
 def test_a_node_without_anything_wanted_is_not_touched(bed: NodeBed) -> None:
@@ -216,7 +238,8 @@ def test_a_node_without_anything_wanted_is_not_touched(bed: NodeBed) -> None:
         have = bed.kernel.observe(want)
 
     assert want.bridges == have.bridges == {}
-    assert have.routes == have.rules == frozenset()
+    assert not have.routes | want.routes
+    assert not have.rules | want.rules
 
 
 # What is not ours.
@@ -395,8 +418,6 @@ def test_pods_reach_the_world_with_the_nodes_address_and_the_cluster_with_their_
 
 
 def test_pods_of_a_network_that_does_not_ask_are_not_masqueraded(bed: NodeBed) -> None:
-    from tests.kernel.node_bed import CONF
-
     outside = bed.outside()
     pod = bed.pod("one", 2, conf=replace(CONF, ip_masq=False))
     outside.ip(f"route add {pod.addresses[0]} via {NODE[0]}")
@@ -412,7 +433,7 @@ def test_cluster_traffic_without_a_path_never_leaves_by_the_default_route(
     bed.outside()
     pod = bed.pod("one", 2)
 
-    with pytest.raises(OSError, match="unreachable|No route") as failure:
+    with pytest.raises(OSError, match=r"unreachable|No route") as failure:
         pod.netns.connected(("10.244.99.9", "fd00:99::9")[family], 80).__enter__()
     assert failure.value.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
@@ -491,9 +512,9 @@ def test_a_host_port_of_udp_answers_from_the_address_that_was_asked(
     version = 6 if family else 4
 
     with (
-        pod.netns.socket(version, socket.SOCK_DGRAM) as server,
-        outside.socket(version, socket.SOCK_DGRAM) as client,
-        bed.node.socket(version, socket.SOCK_DGRAM) as local,
+        pod.netns.open_socket(version, socket.SOCK_DGRAM) as server,
+        outside.open_socket(version, socket.SOCK_DGRAM) as client,
+        bed.node.open_socket(version, socket.SOCK_DGRAM) as local,
     ):
         server.bind((ANY[version], 53))
         places = [(client, NODE[family]), (local, NODE[family])]
@@ -534,8 +555,8 @@ def test_multicast_of_pods_keeps_its_source(bed: NodeBed, family: int) -> None:
         bed.node.sysctl(f"net/bridge/bridge-nf-call-{name}", "1")
 
     with (
-        receiver.netns.socket(version, socket.SOCK_DGRAM) as here,
-        sender.netns.socket(version, socket.SOCK_DGRAM) as there,
+        receiver.netns.open_socket(version, socket.SOCK_DGRAM) as here,
+        sender.netns.open_socket(version, socket.SOCK_DGRAM) as there,
     ):
         here.settimeout(5)
         here.bind((ANY[version], 9999))

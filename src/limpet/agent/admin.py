@@ -15,7 +15,7 @@ from limpet.agent.repair import Repair, leak_document
 from limpet.ipam.ledger import Ledger
 from limpet.model.errors import LimpetError
 from limpet.model.leases import AddressRecord
-from limpet.model.network import Address, NetworkConf, PodKey
+from limpet.model.network import Address, PodKey
 from limpet.wire.attachment import attachment_document
 
 Arguments = dict[str, Any]
@@ -47,8 +47,14 @@ class Admin:
 
     async def _status(self, _: Arguments) -> Document:
         node, rounds = self._node, self._node.rounds
-        conf = NetworkConf("limpet", "1.0.0", ipam_only=False)
-        reasons = node.reasons_not_ready(conf) if node.settings.segments else ["no segments"]
+        own = node.settings.data_dir
+        refusals = (ledger.refusal for ledger in node.books)
+        reasons = [
+            *([] if node.settings.segments else ["no segments"]),
+            *(why for folder, why in node.books.failed.items() if folder.parent == own),
+            *(str(refusal) for refusal in refusals if refusal is not None),
+            *rounds.troubles,
+        ]
         return {
             "version": __version__,
             "pid": os.getpid(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +36,7 @@ class Attachments:
     def _load(self, path: Path) -> None:
         try:
             attachment = decode_attachment(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self.damaged.append((path, str(error)))
             return
         self._live[attachment.network, attachment.holder] = attachment
@@ -53,13 +55,11 @@ class Attachments:
         path = self._path(attachment)
         temporary = path.with_suffix(".new")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, encode_attachment(attachment))
-            finally:
-                os.close(fd)
+            _write(temporary, encode_attachment(attachment))
             os.rename(temporary, path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise StorageError("write", str(path), error.strerror or str(error)) from error
         self._live[attachment.network, attachment.holder] = attachment
 
@@ -76,3 +76,13 @@ class Attachments:
 
     def _path(self, attachment: Attachment) -> Path:
         return self._folder / f"{attachment.host_ifname}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Raises: OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(fd, content) < len(content):  # what a full disk does before it refuses
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import structlog
 from limpet.agent.attachments import Attachments
 from limpet.agent.sighting import look_everywhere
 from limpet.ipam.ledger import Ledger
+from limpet.ipam.store import Tuning
 from limpet.model.datapath import POD_IFNAME_PREFIX
 from limpet.model.errors import LimpetError
 from limpet.model.leases import Reservation
@@ -44,23 +46,22 @@ class Books:
         folder = self._folder(network, data_dir)
         ledger = self._ledgers.get(folder)
         if ledger is None:
+            # Waiting for another's lock holds up everybody: once is enough.
+            tuning = Tuning(lock_wait_s=0) if folder in self.failed else None
             try:
-                ledger = Ledger.open(folder, network, rest_s=self._settings.rest_s)
+                ledger = Ledger.open(folder, network, rest_s=self._settings.rest_s, tuning=tuning)
             except LimpetError as error:
                 self.failed[folder] = str(error)
                 _log.error("record of addresses cannot be used", error=str(error))
                 raise
             self.failed.pop(folder, None)
             self._ledgers[folder] = ledger
-            try:
-                self._hold_live(ledger, folder)
-            except LimpetError as error:
-                _log.error("a live pod's address is not its own", error=str(error))
+            self._hold_live(ledger, folder)
         return ledger
 
     def known(self, network: str, data_dir: str | None = None) -> Ledger | None:
         """The ledger if it is open or its folder is there; none is made."""
-        known = self._folder(network, data_dir).is_dir()
+        known = os.path.isdir(self._folder(network, data_dir))
         return self.ledger(network, data_dir) if known else None
 
     def _folder(self, network: str, data_dir: str | None) -> Path:
@@ -80,7 +81,7 @@ class Books:
             network.range_sets,
             requested=request.requested_addresses,
             now_s=now_s,
-            taken_elsewhere=self._taken_elsewhere(ledger) if network.from_segments else None,
+            taken_elsewhere=self._taken_elsewhere(ledger) if network.shares_segments else None,
             is_alive=_is_alive,
         )
         return ledger, reservation
@@ -102,7 +103,9 @@ class Books:
             if self._folder(attachment.network, attachment.data_dir) != folder:
                 continue
             held = set(ledger.addresses_of(attachment.holder))
-            if not held.issuperset(address.ip for address in attachment.addresses):
+            if held.issuperset(address.ip for address in attachment.addresses):
+                continue
+            try:
                 ledger.reserve(
                     attachment.holder,
                     PodKey(attachment.pod_namespace, attachment.pod_name, attachment.holder.ifname),
@@ -110,6 +113,8 @@ class Books:
                     requested=[address.ip for address in attachment.addresses],
                     now_s=time.monotonic(),
                 )
+            except LimpetError as error:
+                _log.error("a live pod's address is not its own", error=str(error))
 
     def is_host_end_of_holder(self, ifname: str) -> bool:
         """Whether a host end's name stands for somebody who holds an address."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 from limpet.kernel.namespaces import Namespace
@@ -53,18 +54,20 @@ def _inside(attachment: Attachment, netns: str) -> Iterator[str]:
     for address in attachment.addresses:
         if (address.packed, address.network.prefixlen) not in held:
             yield f"address {address} is missing"
-    have = {
-        (info.destination, info.prefix_length, info.gateway)
-        for info in routes
-        if info.ifindex == link.ifindex
-    }
     if attachment.bridge is None:
         return
     for route in attachment.routes:
         prefix = route.destination
         destination = prefix.network_address.packed if prefix.prefixlen else b""
         gateway = route.gateway.packed if route.gateway is not None else b""
-        if (destination, prefix.prefixlen, gateway) not in have:
+        family = socket.AF_INET if prefix.version == 4 else socket.AF_INET6
+        # On another interface: ADD leaves the route of the pod's first network as it is.
+        if not any(
+            (info.family, info.destination, info.prefix_length)
+            == (family, destination, prefix.prefixlen)
+            and (info.ifindex != link.ifindex or info.gateway == gateway)
+            for info in routes
+        ):
             yield f"route {prefix} via {route.gateway} is missing"
 
 

@@ -33,9 +33,12 @@ def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
             "(is it running? systemctl status limpet-agent)"
         ) from error
     header = shim.ANSWER_HEADER_BYTES
+    cut_off = AgentUnavailable(f"ask the agent at {socket_path}: it went away while it answered")
+    if len(received) < header:
+        raise cut_off
     exit_code, length = shim.decode_answer_header(bytes(received[:header]))
     if len(received) != header + length:
-        raise AgentUnavailable(f"ask the agent at {socket_path}: it went away while it answered")
+        raise cut_off
     document: dict[str, Any] = json.loads(received[header:])
     if exit_code:
         raise LimpetError(str(document.get("error", "the agent failed without a word")))

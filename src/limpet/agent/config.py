@@ -11,6 +11,7 @@ from typing import Any
 from limpet.model.errors import ConfigError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
+from limpet.wire.cni_conf import ifname_problem
 
 DEFAULT_PATH = Path("/etc/limpet/agent.toml")
 _LONGEST_SEGMENT = {4: 30, 6: 126}
@@ -87,6 +88,8 @@ def _segments(value: Any) -> tuple[Prefix, ...]:
         longest = _LONGEST_SEGMENT[segment.version]
         if segment.prefixlen > longest:
             raise ValueError(f"{segment} is too small: at most /{longest}")
+        if segment.is_multicast or segment.is_loopback or segment.is_link_local:
+            raise ValueError(f"{segment} is multicast, loopback or link-local, not for pods")
     return segments
 
 
@@ -99,10 +102,14 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     return check
 
 
-def _seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
-        raise ValueError("not a number of seconds")
-    return float(value)
+def _seconds(low: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value < 1e9:
+            raise ValueError(f"not a number of seconds from {low:g}")
+        return float(value)
+
+    return check
 
 
 def _flag(value: Any) -> bool:
@@ -118,10 +125,11 @@ def _path(value: Any) -> Path:
 
 
 def _bridge(value: Any) -> str:
-    fits = isinstance(value, str) and 0 < len(value) <= 15
-    if not fits or any(c in "/:" or c.isspace() for c in value) or value in (".", ".."):
+    if not isinstance(value, str) or not value:
         raise ValueError("not an interface name of 1 to 15 characters")
-    return str(value)
+    if problem := ifname_problem(value):
+        raise ValueError(problem)
+    return value
 
 
 def _log_level(value: Any) -> str:
@@ -140,8 +148,8 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "state_dir": _path,
     "run_dir": _path,
     "socket": _path,
-    "rest_s": _seconds,
-    "resync_s": _seconds,
+    "rest_s": _seconds(0),
+    "resync_s": _seconds(1),
     "allow_forward": _flag,
     "log_level": _log_level,
 }

@@ -8,11 +8,12 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,16 @@ from limpet.model.settings import Settings
 
 _log = structlog.get_logger("agent")
 
+_OPEN_FILES = 65536
+"""One for each connection; a rebooted node starts all its pods at once."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
     parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
     parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
     options = parser.parse_args(arguments)
+    os.umask(0o077)  # whatever we were started with
     try:
         settings = load_settings(options.config)
         configure_log(settings.log_level)
@@ -60,18 +65,43 @@ def configure_log(level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _plain,
             structlog.processors.LogfmtRenderer(
                 key_order=["timestamp", "level", "event"], bool_as_flag=False
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
 
 
+def _plain(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """What others chose, such as a pod's name, moves no cursor and ends no line."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(
+                c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
+                for c in value
+            )
+    return event
+
+
+class _Stderr:
+    """Where a full disk, or a log service that has gone, costs the line and nothing else."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        pass
+
+
 async def _run(settings: Settings) -> None:
     started_s = time.monotonic()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, _OPEN_FILES), most_files))
     with _single_agent(settings.run_dir):
         agent = _Agent(settings)
         try:
@@ -104,6 +134,7 @@ class _Agent:
             announcer=self._announcer,
             is_held=self._books.is_host_end_of_holder,
             release=self._release,
+            retired=self._reaper.put,
             before_sysctl=self._originals.keep,
         )
         self._node = Node(
@@ -131,12 +162,13 @@ class _Agent:
         await self._server.start()
 
     async def stop(self) -> None:
-        await self._server.stop()
-        await self._watch.stop()
-        self._reaper.close()
-        self._books.close()
-        self._announcer.close()
-        self._kernel.close()
+        async with contextlib.AsyncExitStack() as parts:  # from the last to the first
+            parts.callback(self._kernel.close)
+            parts.callback(self._announcer.close)
+            parts.callback(self._books.close)
+            parts.callback(self._reaper.close)
+            parts.push_async_callback(self._watch.stop)
+            parts.push_async_callback(self._server.stop)
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)
@@ -146,10 +178,17 @@ class _Originals:
     """Values that settings of the node had before we changed them: uninstall puts them back."""
 
     def __init__(self, path: Path) -> None:
+        """Raises: StorageError."""
         self._path = path
         self._values: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            self._values = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return
+        except OSError as error:
+            raise StorageError("read", str(path), error.strerror or str(error)) from error
+        if isinstance(found, dict):
+            self._values = found
 
     def keep(self, sysctl: str) -> None:
         """Raises: StorageError; then the setting must not be changed."""
@@ -177,20 +216,21 @@ class _Originals:
 def _single_agent(run_dir: Path) -> Any:
     """Raises: StorageError when another agent runs on the same folder."""
     path = run_dir / "agent.lock"
-    try:
-        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
+    with contextlib.ExitStack() as held:
+        try:
+            run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+            file = held.enter_context(open(path, "w", encoding="utf-8"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise StorageError(
-            "lock",
-            str(path),
-            "another agent runs",
-            hint="stop it first: systemctl stop limpet-agent",
-        ) from error
-    except OSError as error:
-        raise StorageError("lock", str(path), error.strerror or str(error)) from error
+        except BlockingIOError as error:
+            raise StorageError(
+                "lock",
+                str(path),
+                "another agent runs",
+                hint="stop it first: systemctl stop limpet-agent",
+            ) from error
+        except OSError as error:
+            raise StorageError("lock", str(path), error.strerror or str(error)) from error
+        yield
 
 
 async def _stopped() -> None:

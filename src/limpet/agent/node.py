@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
-from pathlib import Path
 
 import structlog
 
@@ -21,7 +21,7 @@ from limpet.agent.books import Books
 from limpet.agent.reaper import Reaper
 from limpet.agent.rounds import Rounds
 from limpet.ipam.ledger import Ledger
-from limpet.kernel.namespaces import Namespace, NamespaceId, namespace_id
+from limpet.kernel.namespaces import Namespace, NamespaceId, namespace_id, own_namespace_id
 from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import (
     Announcer,
@@ -45,8 +45,11 @@ from limpet.plan.network import (
 )
 from limpet.plan.node import host_ifname
 from limpet.plan.ruleset import HostPort, host_port_commands, plan_host_ports_of
+from limpet.wire.hostlocal import UNKNOWN_HOLDER
 
 _log = structlog.get_logger("node")
+
+_RESOLV_CONF_BYTES = 1 << 16
 
 
 class Node:
@@ -85,21 +88,25 @@ class Node:
         """
         async with self._turn(request.conf.name, request.holder):
             self._note_unknown_keys(request.conf)
+            dns = _dns(request.conf)
             before = self.attachments.get(request.conf.name, request.holder)
-            if before is not None:
-                return self._again(request, before, attempt=attempt)
-            ledger, attachment = self._attach(request)
+            if before is None:
+                ledger, attachment = self._attach(request)
+            else:
+                ledger, attachment = self._again(request, before, attempt=attempt)
             try:
                 await asyncio.wrap_future(ledger.durable())
             except StorageError:
                 self._detach(attachment, netns=request.netns)
                 raise
-            return self._result(request, attachment)
+            return self._result(request, attachment, dns)
 
-    def _again(self, request: CniRequest, before: Attachment, *, attempt: int) -> CniResult:
+    def _again(
+        self, request: CniRequest, before: Attachment, *, attempt: int
+    ) -> tuple[Ledger, Attachment]:
         same = namespace_id(request.netns) == NamespaceId(before.netns_device, before.netns_inode)
         if attempt and same:
-            return self._result(request, before)
+            return self.books.ledger(before.network, before.data_dir), before
         raise CniError(
             CniCode.INTERFACE_EXISTS,
             f"container {request.container_id} has an interface {request.ifname} "
@@ -107,19 +114,26 @@ class Node:
             f"host end {before.host_ifname}, made for {before.netns}; DEL comes first",
         )
 
-    def _result(self, request: CniRequest, attachment: Attachment) -> CniResult:
+    def _result(self, request: CniRequest, attachment: Attachment, dns: Dns) -> CniResult:
         bridge = attachment.bridge
         mac = "" if bridge is None else self.rounds.bridge_mac(bridge.ifname)
-        result = plan_result(attachment, bridge_mac=mac, dns=_dns(request.conf))
+        result = plan_result(attachment, bridge_mac=mac, dns=dns)
         return merge_results(request.prev_result, result)
 
     def _attach(self, request: CniRequest) -> tuple[Ledger, Attachment]:
         conf = request.conf
         network = self._network(conf)
         with _open_netns(request.netns) as netns, ExitStack() as undo:
+            where = netns.id
+            if network.bridge is not None and where == own_namespace_id():
+                raise CniError(
+                    CniCode.INVALID_ENVIRONMENT,
+                    f"CNI_NETNS: {request.netns} is the node's own network namespace",
+                    "a pod that shares the node's network is attached to no other",
+                )
+            undo.callback(self.reaper.put)  # of what was made, a part may have been put aside
             ledger, reservation = self.books.reserve(request, network, now_s=time.monotonic())
             undo.callback(ledger.release, request.holder, now_s=time.monotonic())
-            where = netns.id
             attachment = plan_attachment(
                 request,
                 network,
@@ -134,8 +148,11 @@ class Node:
             with contextlib.suppress(KernelError):
                 self.reaper.take_back([address.ip for address in attachment.addresses])
             if attachment.bridge is not None:
-                self._connect(attachment, netns)
+                self._connect(attachment, attachment.bridge, netns)
                 undo.callback(self._disconnect, attachment, request.netns)
+                undo.callback(self._unpublish, attachment)
+                self._publish(attachment)
+                self.announcer.announce(attachment, attachment.bridge.ifname)
             self.attachments.put(attachment)
             undo.pop_all()
         return ledger, attachment
@@ -149,34 +166,36 @@ class Node:
             last = self._last_network = ((conf, uplink_mtu_bytes), planned)
         return last[1]
 
-    def _connect(self, attachment: Attachment, netns: Namespace) -> None:
-        assert attachment.bridge is not None
-        bridge = attachment.bridge
+    def _connect(self, attachment: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
         try:
             self._create(attachment, bridge, netns)
-        except InterfaceExists as error:
-            if not retire_host_end(self.kernel.route, attachment.host_ifname):
-                raise CniError(
-                    CniCode.INTERFACE_EXISTS,
-                    f"interface {attachment.holder.ifname} exists in {attachment.netns} already",
-                    "another plugin made it; DEL comes first",
-                ) from error
-            # Left by a try of this very request that the agent did not survive.
-            retire_inside(netns, attachment.holder.ifname)
-            self.reaper.put()
-            self._create(attachment, bridge, netns)
+        except InterfaceExists:
+            # Left by a try of this very request that the agent did not survive? Then its host end
+            # is there, or a round has put that aside already; the pod's end goes with it.
+            if retire_host_end(self.kernel.route, attachment.host_ifname):
+                retire_inside(netns, attachment.holder.ifname)
+            self.reaper.remove_now()
+            self._create_at_last(attachment, bridge, netns)
         except KernelError:
             # The bridge may have gone since it was last looked at.
             self.rounds.run("an interface could not be made")
+            self._create_at_last(attachment, bridge, netns)
+
+    def _create_at_last(self, attachment: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
+        try:
             self._create(attachment, bridge, netns)
-        self._publish(attachment)
-        self.announcer.announce(attachment, bridge.ifname)
+        except InterfaceExists as error:
+            raise CniError(
+                CniCode.INTERFACE_EXISTS,
+                f"interface {attachment.holder.ifname} exists in {attachment.netns} already",
+                "another plugin made it; DEL comes first",
+            ) from error
 
     def _create(self, attachment: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
         create_pod_interface(
             self.kernel.route,
             attachment,
-            bridge_ifindex=self.rounds.ensure_bridge(bridge),
+            bridge_ifindex=self.rounds.ensure_bridge(attachment.network, bridge),
             netns=netns,
         )
 
@@ -185,33 +204,42 @@ class Node:
         added = plan_host_ports_of([attachment])
         if not added:
             return
-        keys = {(port.map_name, port.key) for port in added}
-        held = plan_host_ports_of(self.attachments)
         self.rounds.expect_host_ports()
-        self._change_host_ports(
-            add=added, delete=[port for port in held if (port.map_name, port.key) in keys]
-        )
+        commands = host_port_commands(add=added, delete=self._same_host_ports(added))
+        try:
+            self.kernel.nft.run(commands, what="hostPorts")
+        except KernelError as error:
+            # The table is not as planned (somebody flushed it). The round puts it right, as it was
+            # before this pod.
+            self.rounds.run(f"hostPorts could not be changed: {error}")
+            self.kernel.nft.run(commands, what="hostPorts")
 
-    def _change_host_ports(
-        self, *, add: Iterable[HostPort] = (), delete: Iterable[HostPort] = ()
-    ) -> None:
-        commands = host_port_commands(add=add, delete=delete)
+    def _unpublish(self, attachment: Attachment) -> None:
+        """Gives the pod's hostPorts back to others that ask for them, or closes them.
+
+        Whatever fails is met again in the next round; the attachment is none any more.
+        """
+        mine = plan_host_ports_of([attachment])
+        commands = host_port_commands(add=self._same_host_ports(mine), delete=mine)
         if not commands:
             return
         try:
             self.kernel.nft.run(commands, what="hostPorts")
         except KernelError as error:
-            # The table is not as planned (somebody flushed it): the round puts it right, and with
-            # the attachments of that moment, so what is being added has to be tried again.
             self.rounds.run(f"hostPorts could not be changed: {error}")
-            if add:
-                self.kernel.nft.run(host_port_commands(add=add), what="hostPorts")
+
+    def _same_host_ports(self, ports: Iterable[HostPort]) -> list[HostPort]:
+        """What the attachments have under the keys of `ports`."""
+        keys = {(port.map_name, port.key) for port in ports}
+        held = plan_host_ports_of(self.attachments) if keys else ()
+        return [port for port in held if (port.map_name, port.key) in keys]
 
     def _evict(self, network: str, holder: Holder) -> None:
         attachment = self.attachments.get(network, holder)
         if attachment is not None:
             self._disconnect(attachment, "")
             self.attachments.remove(network, holder)
+            self._unpublish(attachment)
         else:
             name = host_ifname(POD_IFNAME_PREFIX, network, holder.container_id, holder.ifname)
             retire_host_end(self.kernel.route, name)
@@ -243,8 +271,11 @@ class Node:
         if attachment.bridge is not None:
             self._disconnect(attachment, netns)
         released = ledger.release(attachment.holder, now_s=time.monotonic())
-        self.attachments.remove(attachment.network, attachment.holder)
         self.reaper.put(released)
+        try:
+            self.attachments.remove(attachment.network, attachment.holder)
+        finally:
+            self._unpublish(attachment)
         return ledger
 
     def forget(self, attachment: Attachment) -> tuple[Address, ...]:
@@ -263,7 +294,7 @@ class Node:
         return released
 
     def _disconnect(self, attachment: Attachment, netns: str) -> None:
-        """Both ends down, renamed and put aside for the reaper; hostPorts closed."""
+        """Both ends down, renamed and put aside for the reaper."""
         where = NamespaceId(attachment.netns_device, attachment.netns_inode)
         path = next((p for p in (netns, attachment.netns) if p and namespace_id(p) == where), None)
         if path is not None:
@@ -274,13 +305,6 @@ class Node:
             attachment.host_ifname,
             shaped=bool(attachment.bandwidth.egress_rate_bits),
         )
-        if attachment.port_mappings:
-            others = [each for each in self.attachments if each is not attachment]
-            taken = {(port.map_name, port.key) for port in plan_host_ports_of(others)}
-            mine = plan_host_ports_of([attachment])
-            self._change_host_ports(
-                delete=[port for port in mine if (port.map_name, port.key) not in taken]
-            )
 
     async def _detach_unrecorded(self, request: CniRequest) -> Ledger | None:
         """A pod that another plugin attached, or whose record is gone with /run."""
@@ -289,7 +313,10 @@ class Node:
             name = host_ifname(POD_IFNAME_PREFIX, conf.name, holder.container_id, holder.ifname)
             ours = retire_host_end(self.kernel.route, name)
             netns = request.netns
-            if netns and namespace_id(netns) and not self._used_by_another(netns, holder.ifname):
+            where = namespace_id(netns) if netns else None
+            if where not in (None, own_namespace_id()) and not self._used_by_another(
+                where, holder.ifname
+            ):
                 with contextlib.suppress(KernelError), Namespace(netns) as pod:
                     if ours:
                         retire_inside(pod, holder.ifname)
@@ -307,9 +334,8 @@ class Node:
         in_record = ledger is not None and bool(ledger.addresses_of(request.holder))
         return in_record or request.prev_result is not None
 
-    def _used_by_another(self, netns: str, ifname: str) -> bool:
+    def _used_by_another(self, where: NamespaceId | None, ifname: str) -> bool:
         """A newer sandbox lives in the namespace that a late DEL names."""
-        where = namespace_id(netns)
         return any(
             where == NamespaceId(other.netns_device, other.netns_inode)
             and other.holder.ifname == ifname
@@ -325,9 +351,11 @@ class Node:
             return
         network = request.conf.name
         ledger = self.books.known(network, request.conf.ipam.data_dir)
-        stale = {a.holder for a in self.attachments if a.network == network} - valid
+        stale = {a.holder for a in self.attachments if a.network == network}
         if ledger is not None:
-            stale |= set(ledger.holders().values()) - valid
+            stale |= set(ledger.holders().values())
+        # An older host-local has written down no interface, a damaged file no container.
+        stale -= valid | {Holder(each.container_id, "") for each in valid} | {UNKNOWN_HOLDER}
         for holder in sorted(stale, key=lambda holder: (holder.container_id, holder.ifname)):
             async with self._turn(network, holder):
                 await self._collect_one(network, holder, ledger)
@@ -359,9 +387,7 @@ class Node:
             return [str(error)]
         if ledger.refusal is not None:
             reasons.append(str(ledger.refusal))
-        if self.rounds.failures:
-            reasons.append(self.rounds.failures[0])
-        return reasons
+        return reasons + self.rounds.troubles
 
     def require_attachment(self, request: CniRequest) -> Attachment:
         """Raises: CniError (3) when we know of no such attachment."""
@@ -378,6 +404,8 @@ class Node:
     def _note_unknown_keys(self, conf: NetworkConf) -> None:
         if conf.unknown_keys:
             self.unknown_keys[conf.name] = conf.unknown_keys
+        else:
+            self.unknown_keys.pop(conf.name, None)
 
     @contextlib.asynccontextmanager
     async def _turn(self, network: str, holder: Holder) -> AsyncIterator[None]:
@@ -402,11 +430,19 @@ def _open_netns(path: str) -> Namespace:
 
 
 def _dns(conf: NetworkConf) -> Dns:
-    """Of the configuration; `ipam.resolvConf` adds what a file says, as host-local does."""
-    if conf.ipam.resolv_conf is None:
+    """What the configuration says, else what the file `ipam.resolvConf` says.
+
+    Source: cmdAdd of the reference bridge plugin, and of host-local.
+    """
+    if conf.ipam.resolv_conf is None or conf.dns != Dns():
         return conf.dns
     try:
-        text = Path(conf.ipam.resolv_conf).read_text(encoding="utf-8", errors="replace")
+        # Non-blocking: a FIFO must not hold us up.
+        fd = os.open(conf.ipam.resolv_conf, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            text = os.read(fd, _RESOLV_CONF_BYTES).decode(errors="replace")
+        finally:
+            os.close(fd)
     except OSError as error:
         raise CniError(
             CniCode.INVALID_NETWORK_CONFIG,

@@ -12,6 +12,7 @@ from limpet.agent.sighting import Sighting, look_everywhere
 from limpet.ipam.ledger import Ledger
 from limpet.kernel.namespaces import NamespaceId, namespace_id
 from limpet.model.attachment import Attachment
+from limpet.model.errors import LimpetError
 from limpet.model.network import Address, Holder
 
 _log = structlog.get_logger("repair")
@@ -47,7 +48,7 @@ class Repair:
 
     async def find(self) -> tuple[list[Attachment], list[Leak]]:
         """Attachments and bare reservations of which nothing is alive."""
-        before = unrecorded(self._node)
+        before, attachments = unrecorded(self._node), set(self._node.attachments)
         sighting = await asyncio.to_thread(look_everywhere)
         # What came while we looked was not looked for.
         leaks = [
@@ -55,24 +56,43 @@ class Repair:
             for leak in before & unrecorded(self._node)
             if leak[1].packed not in sighting.addresses
         ]
-        gone = [a for a in self._node.attachments if is_gone(self._node, a, sighting)]
+        gone = [
+            attachment
+            for attachment in self._node.attachments
+            if attachment in attachments and is_gone(self._node, attachment, sighting)
+        ]
         return gone, leaks
 
     async def __call__(self) -> list[dict[str, str]]:
-        """Releases what `find` found; returns it. Bindings stay. Raises: StorageError."""
+        """Releases what `find` found; returns it. Bindings stay.
+
+        Raises: LimpetError, the first of what went wrong, when all else is done.
+        """
         gone, leaks = await self.find()
-        released = [
-            leak_document(attachment.network, address, attachment.holder, "its namespace is gone")
-            for attachment in gone
-            for address in self._node.forget(attachment)
-        ]
+        released, failures = [], []
+        for attachment in gone:
+            try:
+                addresses = self._node.forget(attachment)
+            except LimpetError as error:
+                failures.append(error)
+                continue
+            released += [
+                leak_document(attachment.network, each, attachment.holder, "its namespace is gone")
+                for each in addresses
+            ]
         for ledger, address, holder in leaks:
-            self._node.reaper.put(ledger.release(holder, now_s=time.monotonic()))
+            ledger.release_address(address, now_s=time.monotonic())
+            self._node.reaper.put([address])
             released.append(leak_document(ledger.network, address, holder, "nothing has it"))
-        for ledger in self._node.books:
-            await asyncio.wrap_future(ledger.durable())
         for each in released:
             _log.info("released an address that nothing used", **each)
+        for ledger in self._node.books:
+            try:
+                await asyncio.wrap_future(ledger.durable())
+            except LimpetError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return released
 
 

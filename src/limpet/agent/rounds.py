@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 
@@ -14,9 +15,10 @@ from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, create_pod_interface
 from limpet.model.attachment import Attachment, BridgeSpec
 from limpet.model.datapath import NodePlan
-from limpet.model.errors import LimpetError
+from limpet.model.errors import CniCode, CniError, KernelError, LimpetError
+from limpet.model.network import Prefix
 from limpet.model.settings import Settings
-from limpet.plan.diff import Change, DropPort, MissingPort, diff_node
+from limpet.plan.diff import Change, DropPort, MissingPort, PutPort, diff_node
 from limpet.plan.node import NodeFacts, plan_node
 
 _log = structlog.get_logger("round")
@@ -34,11 +36,13 @@ class Rounds:
         announcer: Announcer,
         is_held: Callable[[str], bool],
         release: Callable[[Attachment], None],
+        retired: Callable[[], None],
         before_sysctl: Callable[[str], None],
     ) -> None:
         """`is_held`: a host end belongs to a pod of the record. `release`: a pod is gone for good.
 
-        `before_sysctl`: a setting of the node is about to change.
+        `retired`: a host end was put aside. `before_sysctl`: a setting of the node is about to
+        change.
         """
         self._settings = settings
         self._kernel = kernel
@@ -46,26 +50,60 @@ class Rounds:
         self._announcer = announcer
         self._is_held = is_held
         self._release = release
+        self._retired = retired
         self._before_sysctl = before_sysctl
-        self._specs: dict[BridgeSpec, None] = {}
-        """Bridges that were asked for, by networks that may have no pod now."""
+        self._specs: dict[str, BridgeSpec] = {}
+        """What each network asked for last; it may have no pod now."""
         self._bridges: dict[str, tuple[int, str]] = {}
         """ifindex and MAC by name, as of the last round."""
         self._host_ports_expected = False
         self._forward_nft = HandleNftables() if settings.allow_forward else None
+        self._running = False
+        self._again = ""
+        """Why another round is to follow the one that runs."""
         self.want = NodePlan()
         self.failures: list[str] = []
+        self.troubles: list[str] = []
+        """Of the failures those that concern more than one pod."""
         self.changes = 0
         self.took_ms = 0.0
         self.uplink_mtu_bytes = 1500
 
-    def ensure_bridge(self, spec: BridgeSpec) -> int:
-        """The bridge's ifindex, after a round if the network is new. Raises: KernelError."""
-        if spec not in self._specs:
-            self._specs[spec] = None
+    def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
+        """The ifindex of the network's bridge, after a round if what it asks for is new.
+
+        Raises: KernelError, CniError; then nothing is kept of the network.
+        """
+        if self._specs.get(network) != spec:
+            self._make_way(network, spec)
+            self._specs[network] = spec
             self.run(f"bridge {spec.ifname} is needed")
         found = self._bridges.get(spec.ifname)
-        return found[0] if found is not None else self._kernel.ifindex(spec.ifname)
+        if found is not None:
+            return found[0]
+        try:
+            return self._kernel.bridge_ifindex(spec.ifname)
+        except KernelError as error:
+            del self._specs[network]
+            if error.errno != errno.ENODEV or not self.failures:
+                raise
+            raise KernelError("make", error.what, error.errno, self.failures[0]) from error
+
+    def _make_way(self, network: str, spec: BridgeSpec) -> None:
+        """A prefix is on one bridge: the node has one route to it.
+
+        It leaves another one when the last pod there is gone. Raises: CniError (7) until then.
+        """
+        for pod in self._attachments:
+            if pod.bridge is not None and (shared := _shared(pod.bridge, spec)):
+                raise CniError(
+                    CniCode.INVALID_NETWORK_CONFIG,
+                    f"network {network}: {shared} cannot be on bridge {spec.ifname}, since pods of "
+                    f"network {pod.network} have it on bridge {pod.bridge.ifname}",
+                    f"delete those pods first (one is container {pod.holder.container_id}), "
+                    "or give the network that bridge, or another subnet",
+                )
+        self._specs = {name: old for name, old in self._specs.items() if not _shared(old, spec)}
 
     def expect_host_ports(self) -> None:
         """The first hostPort lets packets from 127.0.0.1 reach pods: a setting of the bridge."""
@@ -82,13 +120,30 @@ class Rounds:
         return self._bridges.get(ifname, (0, ""))[1]
 
     def run(self, why: str) -> None:
-        """One round. A failure is reported and met again in the next one."""
+        """One round; raises nothing. A failure is reported and met again in the next one."""
+        if self._running:  # asked for by what the round does: its plan is that of before
+            self._again = why
+            return
+        self._running = True
+        try:
+            while why:
+                self._again = ""
+                self._run(why)
+                why = self._again
+        finally:
+            self._running = False
+
+    def _run(self, why: str) -> None:
         started_s = time.monotonic()
         try:
-            changes, failures = self._round()
+            changes, failures, troubles = self._round()
         except LimpetError as error:
-            changes, failures = [], [str(error)]
-        self.failures = failures
+            changes, failures, troubles = [], [str(error)], [str(error)]
+        except Exception as error:  # noqa: BLE001 - whoever asks for a round goes on without it
+            _log.error("round failed", why=why, exc_info=True)
+            words = f"internal error: {error!r} (see the agent's log)"
+            changes, failures, troubles = [], [words], [words]
+        self.failures, self.troubles = failures, troubles
         self.changes = len(changes)
         self.took_ms = (time.monotonic() - started_s) * 1e3
         fields = {"changes": len(changes), "failed": len(failures), "why": why}
@@ -100,20 +155,26 @@ class Rounds:
         else:
             _log.debug("round", **fields)
 
-    def _round(self) -> tuple[list[Change], list[str]]:
+    def _round(self) -> tuple[list[Change], list[str], list[str]]:
+        """Changes, failures, troubles."""
         kernel = self._kernel
         self.uplink_mtu_bytes = kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
-        wanted_bridges = {self._settings.bridge, *(spec.ifname for spec in self._specs)}
+        specs = self._specs.values()
+        wanted_bridges = {self._settings.bridge, *(spec.ifname for spec in specs)}
         wanted_bridges |= {a.bridge.ifname for a in self._attachments if a.bridge is not None}
+        own_bridges = kernel.own_bridges(wanted_bridges)
+        no_bridges = kernel.no_bridges(wanted_bridges)
         facts = NodeFacts(
             foreign_bridges=kernel.foreign_bridges(wanted_bridges),
-            own_bridge_exists=kernel.has_own_bridge(self._settings.bridge),
+            own_bridge_exists=self._settings.bridge in own_bridges,
+            own_bridges=own_bridges,
+            no_bridges=no_bridges.keys(),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
         self.want = plan_node(
             self._settings,
             self._attachments,
-            self._specs,
+            specs,
             facts,
             localhost_ports=self._host_ports_expected,
         )
@@ -123,31 +184,39 @@ class Rounds:
             for change in diff_node(self.want, have)
             if not (isinstance(change, DropPort) and self._is_held(change.ifname))
         ]
-        failures = []
+        failures = list(no_bridges.values())
+        troubles = [why for ifname, why in no_bridges.items() if ifname == self._settings.bridge]
         for change in changes:
             try:
                 self._apply(change)
             except LimpetError as error:
                 failures.append(str(error))
+                if not isinstance(change, PutPort | MissingPort | DropPort):
+                    troubles.append(str(error))
         if self._forward_nft is not None:
             try:
                 if ensure_forward_accept(self._forward_nft, self.want.bridges):
                     _log.info("another's FORWARD chain drops: let our bridges through")
             except LimpetError as error:
                 failures.append(str(error))
+                troubles.append(str(error))
         if changes or not self._bridges:
             self._bridges = kernel.bridges(self.want.bridges)
-        return changes, failures
+        return changes, failures, troubles
 
     def _apply(self, change: Change) -> None:
         if isinstance(change, MissingPort):
             self._restore(change.ifname)
             return
         self._kernel.apply(change, before_sysctl=self._before_sysctl)
+        if isinstance(change, DropPort):
+            self._retired()
 
     def _restore(self, host_ifname: str) -> None:
         """A pod's interface is gone: made anew if the pod is there, else the pod is gone too."""
-        attachment = next(a for a in self._attachments if a.host_ifname == host_ifname)
+        attachment = next((a for a in self._attachments if a.host_ifname == host_ifname), None)
+        if attachment is None:
+            return  # it has gone since the round was planned
         where = NamespaceId(attachment.netns_device, attachment.netns_inode)
         if attachment.bridge is None or namespace_id(attachment.netns) != where:
             self._release(attachment)
@@ -156,8 +225,16 @@ class Rounds:
             create_pod_interface(
                 self._kernel.route,
                 attachment,
-                bridge_ifindex=self._kernel.ifindex(attachment.bridge.ifname),
+                bridge_ifindex=self._kernel.bridge_ifindex(attachment.bridge.ifname),
                 netns=netns,
             )
         self._announcer.announce(attachment, attachment.bridge.ifname)
         _log.info("a pod's interface was made anew", pod=attachment.pod_name, ifname=host_ifname)
+
+
+def _shared(one: BridgeSpec, other: BridgeSpec) -> Prefix | None:
+    """A prefix that two different bridges would hold the gateway of."""
+    if one.ifname == other.ifname:
+        return None
+    prefixes = {gateway.network for gateway in one.gateways}
+    return next((each.network for each in other.gateways if each.network in prefixes), None)

@@ -19,6 +19,10 @@ Call = shim.CniCall | shim.AdminCall
 Handler = Callable[[Call, Callable[[], bool]], Awaitable[tuple[int, bytes]]]
 """Answers exit code and body. The second argument tells whether the one who asked has gone."""
 
+_PATIENCE_S = 30.0
+"""For a request to come in, and for an answer to be taken; both are at once with a live shim."""
+_BACKLOG = 1024
+
 
 class _Connection(asyncio.Protocol):
     """Reads one request, writes one answer, closes."""
@@ -30,13 +34,20 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._asked = False
         self._gone = False
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._gone = True
+        self._end_patience()
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._asked or self._transport is None:
@@ -55,13 +66,21 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._asked = True
+        self._end_patience()
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, request: Call) -> None:
-        exit_code, body = await self._handler(request, lambda: self._gone)
-        if self._transport is not None and not self._gone:
+        assert self._transport is not None
+        try:
+            exit_code, body = await self._handler(request, lambda: self._gone)
+        except BaseException:
+            self._transport.abort()  # or the one who asked would wait for all of its limit
+            raise
+        if not self._gone:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(_PATIENCE_S, self._transport.abort)
             self._transport.write(shim.encode_answer(exit_code, body))
             self._transport.close()
 
@@ -84,7 +103,7 @@ class Server:
             Path(temporary).unlink(missing_ok=True)
             listener.bind(temporary)
             os.chmod(temporary, 0o600)
-            listener.listen(1024)
+            listener.listen(_BACKLOG)
             # Whoever waits for the socket finds one that answers, never a half-made one.
             os.rename(temporary, self._path)
         except OSError as error:
@@ -94,7 +113,7 @@ class Server:
             ) from error
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
-            lambda: _Connection(self._handler, self._tasks), sock=listener
+            lambda: _Connection(self._handler, self._tasks), sock=listener, backlog=_BACKLOG
         )
 
     async def stop(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from limpet.kernel.namespaces import Namespace, NamespaceId, every_namespace, namespace_id
-from limpet.kernel.pods import read_inside
+from limpet.kernel.namespaces import Namespace, NamespaceId, every_namespace, own_namespace_id
+from limpet.kernel.pods import addresses_inside
 from limpet.model.errors import KernelError
 
 
@@ -22,14 +22,13 @@ def look_everywhere() -> Sighting:
     """Slow (a visit to each namespace); safe on any thread."""
     addresses: set[bytes] = set()
     namespaces: set[NamespaceId] = set()
-    ours = namespace_id("/proc/self/ns/net")
+    ours = own_namespace_id()
     for path in every_namespace():
         try:
             with Namespace(path) as netns:
                 namespaces.add(netns.id)
                 if netns.id != ours:
-                    _links, found, _routes = read_inside(netns)
-                    addresses.update(info.packed for info in found)
+                    addresses.update(info.packed for info in addresses_inside(netns))
         except KernelError:
             continue  # it went while we looked
     return Sighting(frozenset(addresses), frozenset(namespaces))

@@ -81,7 +81,8 @@ class Watch:
                 self._rounds.run(why)
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
-        self._listen()
+        finally:
+            self._listen()
 
     def _why_route(self) -> str:
         why = ""
@@ -136,5 +137,7 @@ class Watch:
                 await self._repair()
             except LimpetError as error:
                 _log.warning("leaks cannot be looked for", error=str(error))
+            except Exception:  # noqa: BLE001 - the next time may be better
+                _log.error("leaks cannot be looked for", exc_info=True)
             await asyncio.sleep(self._resync_s)
             self._rounds.run("timer")

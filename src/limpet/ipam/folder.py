@@ -49,7 +49,7 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
     """Everything that can be read of a folder, and findings about the rest. Changes nothing.
 
     The journal wins for every address that it mentions. Each address has at most one binding, and
-    each pod at most one per interface and family (or those of one reservation): the one used last.
+    each pod at most one per interface and family (or those of one sandbox): the one used last.
 
     Raises: StorageError if the folder or its journal cannot be read.
     """
@@ -176,7 +176,7 @@ def _replay(folder: Folder, journal: Journal) -> None:
 
 
 def _drop_duplicates(folder: Folder) -> None:
-    """Leave each pod one address per family, or all those of its latest reservation."""
+    """Leave each pod one address per family, or all those of its last sandbox."""
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for number, (_, binding) in sorted(folder.entries.items()):
         if binding is not None:
@@ -220,8 +220,8 @@ def _same_pod(winner: Binding | None, binding: Binding) -> bool:
     if winner is None:
         return False
     if winner.key == binding.key and winner.joined == binding.joined:
-        # Two range sets of one family: addresses given together carry the same order.
-        return winner.order != binding.order or not binding.key.ifname
+        # Of two range sets of one family a pod has two addresses, both given to one sandbox.
+        return not binding.container_id or binding.container_id != winner.container_id
     if binding.key.ifname:
         return False
     if winner.joined or binding.joined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from limpet.ipam.disk import Disk
@@ -31,6 +31,8 @@ class JournalFile:
         self._number = state.next_number if state else 1
         self.clean = not (state and state.entries)
         """True: it says nothing that the files don't."""
+        with suppress(OSError):
+            disk.unlink(folder.path / NEW_JOURNAL)  # of an attempt that the power cut short
         if state and not state.damage:
             self._half = len(folder.journal_data) // 2
             self._begin = self._half if state.end > self._half else 0
@@ -41,6 +43,13 @@ class JournalFile:
             self._make(state or Journal(), new_bytes)
         with refusals("open", self.path):
             self._fd = disk.open(self.path)
+        # What a killed process wrote last may never have reached the disk, or failed to.
+        if state and not state.damage:
+            try:
+                self._write(folder.journal_data[self._begin : self._end], self._begin)
+            except StorageError:
+                self.close()
+                raise
 
     @property
     def longest_change(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -53,13 +54,15 @@ class Ledger:
     ) -> None:
         self.network = network
         self._store = store
-        self._lock = lock
+        self._lock: int | None = lock
         self._rest_s = rest_s
         self._tuning = tuning
         self._index = Index(folder.entries)
         self._findings = folder.findings
         self._marks = folder.marks
         self._pools: dict[tuple[RangeSet, ...], Pools] = {}
+        self._resting: OrderedDict[int, float] = OrderedDict()
+        """Since when; of what came free by us, whatever ranges it is of."""
 
     @classmethod
     def open(
@@ -92,10 +95,10 @@ class Ledger:
 
     def close(self) -> None:
         """Leave the files as the whole truth, if the disk takes them, and unlock the folder."""
-        self._store.close()
-        if self._lock >= 0:
+        if self._lock is not None:
+            self._store.close()
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
     def durable(self) -> Future[None]:
         """Completes when everything done so far is on the disk; call it after every change.
@@ -128,9 +131,7 @@ class Ledger:
 
         Raises: UnavailableError, ExhaustedError, StorageError (the disk refuses changes).
         """
-        pools = self._pools_of(range_sets)
-        for pool in pools:
-            pool.wake(now_s - self._rest_s)
+        pools = self._pools_at(range_sets, now_s)
         index, named = self._index, bool(key.namespace or key.pod)
         claim = Claim(
             self.network,
@@ -232,21 +233,12 @@ class Ledger:
 
     def records(self, *, now_s: float) -> tuple[AddressRecord, ...]:
         """Every address that is not simply free, in order."""
-        resting = {
-            number
-            for pools in self._pools.values()
-            for pool in pools
-            for number, since_s in pool.resting().items()
-            if since_s > now_s - self._rest_s
-        }
+        resting = [n for n, since_s in self._resting.items() if since_s > now_s - self._rest_s]
         return _records(self._index.entries, resting)
 
     def usage(self, range_sets: Sequence[RangeSet], *, now_s: float) -> tuple[Usage, ...]:
         """How full each range set is."""
-        pools = self._pools_of(range_sets)
-        for pool in pools:
-            pool.wake(now_s - self._rest_s)
-        return tuple(pool.usage() for pool in pools)
+        return tuple(pool.usage() for pool in self._pools_at(range_sets, now_s))
 
     # Changes.
 
@@ -297,32 +289,37 @@ class Ledger:
         self._marks.update(marks)
         for number, entry in entries.items():
             self._index.put(number, entry)
+            self._resting.pop(number, None)
+            if entry == FREE:
+                self._resting[number] = now_s
             for pools in self._pools.values():
                 for pool in pools:
                     pool.place(number, entry, now_s)
 
-    def _pools_of(self, range_sets: Sequence[RangeSet]) -> Pools:
+    def _pools_at(self, range_sets: Sequence[RangeSet], now_s: float) -> Pools:
+        """The pools of a network's ranges, without what has rested enough."""
+        rested_s = now_s - self._rest_s
+        while self._resting and next(iter(self._resting.values())) <= rested_s:
+            self._resting.popitem(last=False)
         key = tuple(range_sets)
         pools = self._pools.get(key)
         if pools is None:
-            if not all(key) or not key:
-                raise ExhaustedError(
-                    f"reserve an address in network {self.network}: it has no ranges (add a "
-                    "segment to `segments` of the agent's configuration)"
-                )
             pools = self._pools[key] = self._make_pools(key)
+        for pool in pools:
+            pool.wake(rested_s)
         return pools
 
     def _make_pools(self, range_sets: tuple[RangeSet, ...]) -> Pools:
-        resting: dict[int, float] = {}
-        for pools in self._pools.values():
-            for pool in pools:
-                resting.update(pool.resting())
+        if not range_sets or not all(range_sets):
+            raise ExhaustedError(
+                f"reserve an address in network {self.network}: it has no ranges (add a segment to "
+                "`segments` of the agent's configuration)"
+            )
         if len(self._pools) >= _POOLS:
             del self._pools[next(iter(self._pools))]
         gateways = [member.gateway for range_set in range_sets for member in range_set]
         return tuple(
-            Pool(range_set, gateways, self._index.entries, self._marks.get(i), resting)
+            Pool(range_set, gateways, self._index.entries, self._marks.get(i), self._resting)
             for i, range_set in enumerate(range_sets)
         )
 

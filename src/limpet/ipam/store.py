@@ -76,11 +76,11 @@ class Store:
         self._names = folder.names
         self._marks = dict(folder.marks)
         self._stale_marks: set[int] = set()
-        # An address is in at most one of these four; the files of all others are safe.
+        self._refused_marks: set[int] = set()
+        # An address is in at most one of these three; the files of all others are synced.
         self._unwritten = {number: folder.entries.get(number, FREE) for number in folder.stale}
         self._refused: dict[int, Entry] = {}
         self._written: dict[int, Entry] = {}
-        self._synced: dict[int, Entry] = {}
         self._checkpoint_wanted = bool(folder.stale)
         self._troubles: dict[int | str, Finding] = {}
         self._retry_at_s = 0.0
@@ -137,10 +137,7 @@ class Store:
                 self._waiters.append(future)
                 self._wake.put(None)
                 return future
-        if done:
-            future.set_result(None)
-        else:
-            future.set_exception(self._broken or self._gone())
+        _tell(future, None if done else self._broken or self._gone())
         return future
 
     @property
@@ -149,14 +146,18 @@ class Store:
         return self._broken
 
     def findings(self) -> list[Finding]:
-        """What the disk refuses at present."""
-        return list(self._troubles.values())
+        """What the disk refuses at present: one file for each problem, and how many more."""
+        alike: dict[tuple[str, str], list[Finding]] = {}
+        for finding in list(self._troubles.values()):
+            alike.setdefault((finding.problem, finding.action), []).append(finding)
+        return [
+            Finding(first.path, problem + f", and for {len(rest)} more" * bool(rest), action)
+            for (problem, action), (first, *rest) in alike.items()
+        ]
 
     def close(self) -> None:
         """Bring to the disk what it takes, leave the files as the whole truth, and end."""
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             self._wake.put(None)
         self._thread.join()
@@ -188,13 +189,14 @@ class Store:
                 self._closed = True
                 waiters = self._waiters
             for waiter in waiters:
-                waiter.set_exception(self._broken or self._gone())
+                if waiter.set_running_or_notify_cancel():
+                    _tell(waiter, self._broken or self._gone())
 
     def _pause_s(self) -> float | None:
         """How long to wait for something to do before what can wait is done; None: for ever."""
         if self._unwritten or self._stale_marks or self._checkpoint_due():
             return self._tuning.settle_s
-        if self._backlog or self._refused or self._stuck:
+        if self._backlog or self._refused or self._refused_marks or self._stuck:
             return self._tuning.retry_s
         return None
 
@@ -204,7 +206,7 @@ class Store:
             batch = self._backlog + self._queue
             waiters, self._waiters, self._queue = self._waiters, [], []
             self._writing = bool(batch)
-        error = None
+        error: StorageError | None = self._gone()  # should this end in some other way
         try:
             while batch:
                 group = self._group(batch)
@@ -212,18 +214,16 @@ class Store:
                 del batch[: len(group)]
                 for change in group:
                     self._note(change)
+            error = None
         except StorageError as refusal:
             error = refusal
+        finally:
+            with self._lock:
+                self._backlog, self._broken, self._writing = batch, error, False
+            for waiter in waiters:
+                if waiter.set_running_or_notify_cancel():
+                    _tell(waiter, error)
         self._note_trouble("journal", error, "no pod can be added")
-        with self._lock:
-            self._backlog, self._broken, self._writing = batch, error, False
-        for waiter in waiters:
-            if not waiter.set_running_or_notify_cancel():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
 
     def _group(self, batch: list[Change]) -> list[Change]:
         """As many of the first changes as fit; first begins the journal anew if it is time to."""
@@ -247,17 +247,19 @@ class Store:
     def _note(self, change: Change) -> None:
         """The change is durable; its files have to follow."""
         for number, entry in change.entries.items():
-            for place in (self._refused, self._written, self._synced):
-                place.pop(number, None)
+            self._refused.pop(number, None)
+            self._written.pop(number, None)
             self._unwritten[number] = entry
         self._marks.update(change.marks)
         self._stale_marks.update(change.marks)
 
     def _tidy(self) -> None:
         """Do all that can wait, as long as nothing comes that cannot."""
-        if (self._refused or self._stuck) and monotonic() >= self._retry_at_s:
+        if monotonic() >= self._retry_at_s:
             self._unwritten.update(self._refused)
             self._refused.clear()
+            self._stale_marks |= self._refused_marks
+            self._refused_marks.clear()
             self._stuck = None
         steps = 0
         while self._step():
@@ -313,7 +315,9 @@ class Store:
                 self._disk.write(self._path / mark_name(index), content)
         except StorageError as refusal:
             error = refusal
-        self._note_trouble("mark", error, "the journal has it")
+            self._refused_marks.add(index)
+            self._retry_at_s = monotonic() + self._tuning.retry_s
+        self._note_trouble(f"mark {index}", error, "nothing is lost, the journal has it")
 
     def _sync_files(self, number: int, entry: Entry) -> None:
         try:
@@ -322,8 +326,6 @@ class Store:
                     self._disk.fsync(self._path / name)
         except StorageError as error:
             self._refuse(number, entry, error)
-        else:
-            self._synced[number] = entry
 
     def _refuse(self, number: int, entry: Entry, error: StorageError) -> None:
         self._refused[number] = entry
@@ -341,8 +343,6 @@ class Store:
         except StorageError as error:
             self._stuck = error
             self._retry_at_s = monotonic() + self._tuning.retry_s
-            self._refused.update(self._synced)
-        self._synced.clear()
         self._note_trouble("checkpoint", self._stuck, "nothing is lost")
 
     def _note_trouble(self, key: int | str, error: StorageError | None, comfort: str) -> None:
@@ -352,3 +352,10 @@ class Store:
             refusal = error.__cause__
             problem = cause(refusal) if isinstance(refusal, OSError) else str(error)
             self._troubles[key] = Finding(error.path, problem, f"{comfort}; {WHAT_TO_DO}")
+
+
+def _tell(waiter: Future[None], error: StorageError | None) -> None:
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)

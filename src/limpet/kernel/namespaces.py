@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from limpet.model.errors import KernelError
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 _NSFS_MAGIC = 0x6E736673
+_OWN = "/proc/thread-self/ns/net"
+"""Of the thread, not of the process: its first thread may be inside a pod's just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Namespace:
     def __init__(self, path: str) -> None:
         """Raises: KernelError (ENOENT: gone; EINVAL: not a network namespace)."""
         try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Non-blocking: a FIFO must not hold us up.
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise KernelError("open", f"network namespace {path}", error.errno or 0) from error
         self.path = path
@@ -54,9 +58,12 @@ class Namespace:
     def entered(self) -> Iterator[None]:
         """The calling thread is in the namespace within the block, then back where it was.
 
-        Nothing may be awaited there.
+        Nothing may be awaited there. Raises: KernelError.
         """
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            before = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise KernelError("open", f"network namespace {_OWN}", error.errno or 0) from error
         try:
             self._set(self.fd)
             try:
@@ -84,6 +91,12 @@ def namespace_id(path: str) -> NamespaceId | None:
     return NamespaceId(status.st_dev, status.st_ino) if _is_nsfs(path) else None
 
 
+def own_namespace_id() -> NamespaceId:
+    """Of the network namespace that the calling thread is in."""
+    status = os.stat(_OWN)
+    return NamespaceId(status.st_dev, status.st_ino)
+
+
 def _is_nsfs(file: str | int) -> bool:
     """`file`: a path or a descriptor."""
     buffer = ctypes.create_string_buffer(256)
@@ -108,14 +121,19 @@ def every_namespace() -> Iterator[str]:
 
 
 def _candidate_paths() -> Iterator[str]:
-    yield "/proc/self/ns/net"
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+    yield _OWN
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
-            # Source: man 5 proc_pid_mountinfo; octal escapes for blanks.
-            before, _, after = line.partition(" - ")
-            fields = before.split()
-            if after.startswith("nsfs ") and len(fields) > 4 and fields[3].startswith("net:"):
-                yield fields[4].encode().decode("unicode_escape")
+            # Source: man 5 proc_pid_mountinfo.
+            before, _, after = line.partition(b" - ")
+            fields = before.split(b" ")
+            if after.startswith(b"nsfs ") and len(fields) > 4 and fields[3].startswith(b"net:"):
+                yield os.fsdecode(re.sub(rb"\\([0-7]{3})", _unescaped, fields[4]))
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
+        # What our own threads are in is a pod's namespace now and then, and not a moment later.
+        if entry.isdigit() and int(entry) != os.getpid():
             yield f"/proc/{entry}/ns/net"
+
+
+def _unescaped(octal: re.Match[bytes]) -> bytes:
+    return bytes([int(octal[1], 8)])

@@ -15,6 +15,8 @@ _NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
 _RECEIVE_BYTES = 1 << 18
 _BATCH_BYTES = 64 << 10
 """Messages sent in one datagram at most; the socket's send buffer is larger."""
+_BATCH_MESSAGES = 64
+"""If each fails, there are as many answers at once, which the receive buffer has to hold."""
 _ANSWER_TIMEOUT_S = 30
 """The kernel answers within the send call; only a broken kernel lets us wait."""
 
@@ -23,9 +25,8 @@ class NetlinkSocket:
     """Netlink of the network namespace that the calling thread is in when it is made."""
 
     def __init__(self, protocol: int) -> None:
-        self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
-        )
+        """Raises: KernelError."""
+        self._socket = _open_socket(socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
@@ -57,9 +58,12 @@ class NetlinkSocket:
         while pending:
             batch: list[wire.Request] = []
             size = 0
-            while pending and (not batch or size + len(pending[0].body) < _BATCH_BYTES):
-                size += len(pending[0].body) + 64
-                batch.append(pending.pop(0))
+            for request in pending[:_BATCH_MESSAGES]:
+                size += len(request.body) + 64
+                if batch and size > _BATCH_BYTES:
+                    break
+                batch.append(request)
+            del pending[: len(batch)]
             outcomes.extend(self._send_batch(batch))
         return outcomes
 
@@ -68,11 +72,8 @@ class NetlinkSocket:
         self._sequence += len(batch)
         last = len(batch) - 1
         # Failures are reported for each message; an acknowledgement is only needed for the last.
-        self._socket.send(
-            b"".join(
-                wire.frame(request, first + i, ack=i == last) for i, request in enumerate(batch)
-            )
-        )
+        frames = (wire.frame(request, first + i, ack=i == last) for i, request in enumerate(batch))
+        self._send(batch[0], b"".join(frames))
         outcomes: list[KernelError | None] = [None] * len(batch)
         while True:
             for message in wire.parse_messages(self._receive(batch[0])):
@@ -88,7 +89,7 @@ class NetlinkSocket:
     def query(self, request: wire.Request) -> wire.Message:
         """The single answer to a GET. Raises: KernelError (ENODEV and so on)."""
         self._sequence += 1
-        self._socket.send(wire.frame(request, self._sequence, ack=False))
+        self._send(request, wire.frame(request, self._sequence, ack=False))
         while True:
             for message in wire.parse_messages(self._receive(request)):
                 if message.sequence != self._sequence:
@@ -108,7 +109,7 @@ class NetlinkSocket:
 
     def _dump_once(self, request: wire.Request) -> list[wire.Message] | None:
         self._sequence += 1
-        self._socket.send(wire.frame(request, self._sequence, ack=False))
+        self._send(request, wire.frame(request, self._sequence, ack=False))
         answers: list[wire.Message] = []
         interrupted = False
         while True:
@@ -116,12 +117,18 @@ class NetlinkSocket:
                 if message.sequence != self._sequence:
                     continue
                 interrupted |= bool(message.flags & wire.DUMP_INTERRUPTED)
-                if message.type == wire.NLMSG_DONE:
-                    return None if interrupted else answers
-                if message.type == wire.NLMSG_ERROR:
+                if message.type in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
                     number, text = wire.parse_error(message)
-                    raise _error(request, number, text)
+                    if number:
+                        raise _error(request, number, text)
+                    return None if interrupted else answers
                 answers.append(message)
+
+    def _send(self, request: wire.Request, frames: bytes) -> None:
+        try:
+            self._socket.send(frames)
+        except OSError as error:
+            raise KernelError("ask for", request.what, error.errno or errno.ETIMEDOUT) from error
 
     def _receive(self, request: wire.Request) -> bytes:
         try:
@@ -169,6 +176,13 @@ class RouteSocket(NetlinkSocket):
         return [wire.parse_rule(message) for message in self.dump(wire.dump_rules())]
 
 
+def _open_socket(kind: int, protocol: int) -> socket.socket:
+    try:
+        return socket.socket(socket.AF_NETLINK, kind, protocol)
+    except OSError as error:
+        raise KernelError("open", "a netlink socket", error.errno or 0) from error
+
+
 def _error(request: wire.Request, number: int, text: str) -> KernelError:
     verb = {wire.RTM_GETLINK: "find"}.get(
         request.type, "delete" if request.type % 4 == 1 else "set up"
@@ -189,11 +203,9 @@ class Notifications:
     """Kernel notifications of this namespace. They say where to look, not what is."""
 
     def __init__(self, protocol: int, groups: Iterable[int]) -> None:
-        self._socket = socket.socket(
-            socket.AF_NETLINK,
-            socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-            protocol,
-        )
+        """Raises: KernelError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = _open_socket(kind, protocol)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.bind((0, 0))
         for group in groups:

@@ -123,10 +123,23 @@ class NodeKernel:
             if link is not None and link.kind == "bridge" and link.alias != ALIAS
         )
 
-    def has_own_bridge(self, ifname: str) -> bool:
-        """There is a bridge of that name that we made."""
-        link = self.route.link(ifname)
-        return link is not None and link.kind == "bridge" and link.alias == ALIAS
+    def own_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
+        """Of the wanted bridges those that we made, with their MACs."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {
+            link.ifname: link.mac
+            for link in found
+            if link is not None and link.kind == "bridge" and link.alias == ALIAS
+        }
+
+    def no_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
+        """Names of wanted bridges that other links have, each with why it cannot be used."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {
+            link.ifname: str(_no_bridge(link))
+            for link in found
+            if link is not None and link.kind != "bridge"
+        }
 
     def advertised_uplinks(self) -> frozenset[str]:
         """Links whose IPv6 default route came from a router advertisement."""
@@ -143,7 +156,11 @@ class NodeKernel:
     def bridges(self, wanted: Iterable[str]) -> dict[str, tuple[int, str]]:
         """ifindex and MAC of those that are there, by name."""
         found = (self.route.link(ifname) for ifname in wanted)
-        return {link.ifname: (link.ifindex, link.mac) for link in found if link is not None}
+        return {
+            link.ifname: (link.ifindex, link.mac)
+            for link in found
+            if link is not None and link.kind == "bridge"
+        }
 
     def uplink_mtu_bytes(self) -> int | None:
         """The smallest MTU of the links with a default route in main; None without any."""
@@ -199,21 +216,29 @@ class NodeKernel:
             raise KernelError("find", f"link {ifname}", errno.ENODEV)
         return link.ifindex
 
+    def bridge_ifindex(self, ifname: str) -> int:
+        """Raises: KernelError (ENODEV; EEXIST: it is no bridge)."""
+        link = self.route.link(ifname)
+        if link is None:
+            raise KernelError("find", f"bridge {ifname}", errno.ENODEV)
+        if link.kind != "bridge":
+            raise _no_bridge(link)
+        return link.ifindex
+
     def _put_bridge(self, bridge: Bridge) -> None:
         link = self.route.link(bridge.ifname)
         if link is None:
+            # In one datagram: the kernel takes no alias at creation, and a bridge that has none is
+            # somebody else's for ever.
             self.route.apply(
-                wire.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac, alias=ALIAS)
+                wire.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac),
+                wire.set_link(0, what=bridge.ifname, ifname=bridge.ifname, alias=ALIAS),
             )
             link = self.route.link(bridge.ifname)
-        if link is None or link.kind != "bridge":
-            kind = "gone" if link is None else f"a {link.kind or 'physical'} link"
-            raise KernelError(
-                "use",
-                f"bridge {bridge.ifname}",
-                errno.EEXIST,
-                f"it is {kind}; give the network another bridge name",
-            )
+        if link is None:
+            raise KernelError("find", f"bridge {bridge.ifname}", errno.ENODEV)
+        if link.kind != "bridge":
+            raise _no_bridge(link)
         self.route.apply(
             wire.set_link(
                 link.ifindex,
@@ -245,6 +270,11 @@ class NodeKernel:
             unreachable=route.device is None,
             delete=delete,
         )
+
+
+def _no_bridge(link: wire.LinkInfo) -> KernelError:
+    hint = f"it is a {link.kind or 'physical'} link; give the network another bridge name"
+    return KernelError("use", f"bridge {link.ifname}", errno.EEXIST, hint)
 
 
 def is_pod_link(link: wire.LinkInfo) -> bool:

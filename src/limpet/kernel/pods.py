@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import socket
+import time
 
 from limpet.kernel.namespaces import Namespace
 from limpet.kernel.netlink import RouteSocket
@@ -26,6 +27,8 @@ from limpet.model.errors import KernelError
 from limpet.wire import netlink as wire
 from limpet.wire.frames import announcement
 from limpet.wire.traffic_control import ingress_hook, redirect_ingress, token_bucket
+
+_OPERATIONAL_TRIES, _OPERATIONAL_PAUSE_S = 50, 0.001
 
 
 class InterfaceExists(KernelError):
@@ -116,18 +119,34 @@ def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> 
     ]
     if pod.bridge is not None and not pod.bridge.gateways:
         requests = []  # the node has no address there, so it never resolves one
-    limits = pod.bandwidth
-    if pod.hairpin or pod.isolated or limits.ingress_rate_bits or limits.egress_rate_bits:
-        ifindex = wire.parse_link(host.query(wire.get_link(pod.host_ifname))).ifindex
-        if pod.hairpin or pod.isolated:
-            requests.append(
-                wire.set_bridge_port(
-                    ifindex, what=pod.host_ifname, hairpin=pod.hairpin, isolated=pod.isolated
-                )
+    ifindex = _await_operational(host, pod.host_ifname)
+    if pod.bridge is not None:
+        _await_operational(host, pod.bridge.ifname)  # it gets its carrier from its first port
+    if pod.hairpin or pod.isolated:
+        requests.append(
+            wire.set_bridge_port(
+                ifindex, what=pod.host_ifname, hairpin=pod.hairpin, isolated=pod.isolated
             )
-        _limit(host, pod, ifindex)
+        )
+    _limit(host, pod, ifindex)
     if requests:
         host.apply(*requests)
+
+
+def _await_operational(route: RouteSocket, ifname: str) -> int:
+    """The link's ifindex, once it passes packets.
+
+    After a link has got its carrier its queue and its bridge port drop what they get until the
+    kernel's link watch has run: a pod's first packet would be answered a second later.
+    Since Linux 6.8 the question itself makes the link watch run (rtnl_getlink in
+    net/core/rtnetlink.c); before, it runs some time soon.
+    """
+    for _ in range(_OPERATIONAL_TRIES):
+        link = wire.parse_link(route.query(wire.get_link(ifname)))
+        if link.operational:
+            break
+        time.sleep(_OPERATIONAL_PAUSE_S)
+    return link.ifindex
 
 
 def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
@@ -220,6 +239,12 @@ def read_inside(
         return inside.links(), inside.addresses(), inside.routes()
 
 
+def addresses_inside(netns: Namespace) -> list[wire.AddressInfo]:
+    """Addresses of all links of a namespace."""
+    with netns.entered(), RouteSocket() as inside:
+        return inside.addresses()
+
+
 def read_sysctl(path: str) -> str | None:
     """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
     try:
@@ -250,9 +275,13 @@ class Announcer:
     """
 
     def __init__(self) -> None:
-        # Protocol 0: it receives nothing.
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-        self._socket.setblocking(False)
+        """In the network namespace of the calling thread. Raises: KernelError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        try:
+            # Protocol 0: it receives nothing.
+            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
+        except OSError as error:
+            raise KernelError("open", "a packet socket", error.errno or 0) from error
 
     def announce(self, pod: Attachment, bridge: str) -> None:
         """Best effort, as the protocols are; the node's own entry is set by netlink."""

@@ -160,10 +160,6 @@ class Pool:
         yield from self._resting
         yield from self._bound
 
-    def resting(self) -> Mapping[int, float]:
-        """Since when what rests does so, longest first."""
-        return self._resting
-
     def longest_absent(self, beyond: int) -> int | None:
         """The absent pod's address that is unused for longest, if there are more than `beyond`."""
         return next(iter(self._bound)) if len(self._bound) > beyond else None

@@ -28,6 +28,8 @@ from limpet.plan.node import bridge_of_segments, derived_mac, host_ifname, host_
 _DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 _REFERENCE_MTU_BYTES = 1500
 """What a bridge without ports has, and so the reference plugin's pods."""
+_LEAST_IPV6_MTU_BYTES = 1280
+"""Source: RFC 8200, section 5; below it Linux takes IPv6 off a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class PlannedNetwork:
     range_sets: tuple[RangeSet, ...]
     from_segments: bool
     """The addresses are out of the node's own segments."""
+    shares_segments: bool
+    """The addresses may be in the node's own segments, which other networks draw on as well."""
     bridge: BridgeSpec | None
     """None in IPAM mode."""
     mtu_bytes: int
@@ -54,13 +58,42 @@ def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int
             'set segments = ["10.244.7.0/24"] in the agent\'s configuration and restart it, '
             "or give the network ipam.ranges",
         )
-    return PlannedNetwork(
+    network = PlannedNetwork(
         conf.name,
         range_sets,
         from_segments,
+        from_segments or _overlap(range_sets, settings),
         None if conf.ipam_only else _bridge(conf, settings, range_sets, from_segments),
         conf.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
     )
+    _check_mtu(network, settings)
+    return network
+
+
+def _overlap(range_sets: Sequence[RangeSet], settings: Settings) -> bool:
+    return any(
+        range_.subnet.version == segment.version and range_.subnet.overlaps(segment)
+        for range_set in range_sets
+        for range_ in range_set
+        for segment in settings.segments
+    )
+
+
+def _check_mtu(network: PlannedNetwork, settings: Settings) -> None:
+    """A bridge has the MTU of its smallest port: one pod could end IPv6 for all."""
+    if network.bridge is None or network.mtu_bytes >= _LEAST_IPV6_MTU_BYTES:
+        return
+    versions = {range_set[0].subnet.version for range_set in network.range_sets}
+    if network.bridge.ifname == settings.bridge:
+        versions |= {segment.version for segment in settings.segments}
+    if 6 in versions:
+        raise CniError(
+            CniCode.INVALID_NETWORK_CONFIG,
+            f"network {network.name}: MTU {network.mtu_bytes} is too small for IPv6 "
+            f"on bridge {network.bridge.ifname}",
+            f"set `mtu` of the network, or `mtu_bytes` of the agent's configuration, to "
+            f"{_LEAST_IPV6_MTU_BYTES} or more",
+        )
 
 
 def _mtu_bytes(settings: Settings, from_segments: bool, uplink_mtu_bytes: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
 from limpet.model.attachment import Attachment, BridgeSpec
@@ -30,6 +30,10 @@ class NodeFacts:
     """Bridges that somebody else made; we use them, and leave their MAC and lifetime alone."""
     own_bridge_exists: bool = False
     """The bridge of the segments was made before: it stays, with or without pods."""
+    own_bridges: Mapping[str, str] = field(default_factory=dict)
+    """MACs of the bridges that we made before, by name."""
+    no_bridges: Collection[str] = ()
+    """Names of bridges that links of another kind have: nothing is planned on those."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
 
@@ -53,6 +57,7 @@ def plan_node(
     wanted = {*specs, *(pod.bridge for pod in pods if pod.bridge is not None)}
     if facts.own_bridge_exists and settings.segments:
         wanted.add(bridge_of_segments(settings))
+    wanted = {spec for spec in wanted if spec.ifname not in facts.no_bridges}
     ours = settings.bridge in {spec.ifname for spec in wanted}
     cluster = settings.cluster_cidrs if ours else ()
     gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
@@ -63,7 +68,7 @@ def plan_node(
         bridges={
             ifname: Bridge(
                 ifname,
-                mac=bridge_mac(ifname, held),
+                mac=bridge_mac(ifname, held, now=facts.own_bridges.get(ifname)),
                 addresses=frozenset(held),
                 promisc=any(spec.promisc for spec in wanted if spec.ifname == ifname),
                 ours=ifname not in facts.foreign_bridges,
@@ -144,6 +149,8 @@ def _sysctls(
         versions = {gateway.version for gateway in held}
         if 4 in versions:
             values[f"net/ipv4/conf/{ifname}/send_redirects"] = "0"
+            # Or an address takes the others of its subnet with it when it goes.
+            values[f"net/ipv4/conf/{ifname}/promote_secondaries"] = "1"
             if localhost_ports and is_plain_name(ifname):
                 values[f"net/ipv4/conf/{ifname}/route_localnet"] = "1"
         if 6 in versions:
@@ -152,11 +159,14 @@ def _sysctls(
     return values
 
 
-def bridge_mac(ifname: str, gateways: Iterable[InterfaceAddress]) -> str:
-    """A MAC that is the same after every restart: from the first gateway, else from the name."""
-    for gateway in gateways:
-        return derived_mac(gateway.ip)
-    return derived_mac(ifname)
+def bridge_mac(ifname: str, gateways: Iterable[InterfaceAddress], *, now: str | None = None) -> str:
+    """A MAC that is the same after every restart: from the first gateway, else from the name.
+
+    `now`: what the bridge has. It stays if it is that of any of the gateways, or of the name: pods
+    remember it, and would lose their gateway when a segment is put before the first one.
+    """
+    right = [*(derived_mac(gateway.ip) for gateway in gateways), derived_mac(ifname)]
+    return now if now in right else right[0]
 
 
 def derived_mac(source: Address | str) -> str:

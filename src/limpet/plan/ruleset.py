@@ -142,11 +142,12 @@ def _localhost_guard(bridges: Collection[str]) -> list[str]:
     """
     if not bridges:
         return []
-    names = ", ".join(f'"{ifname}"' for ifname in sorted(bridges))
+    quoted = [f'"{ifname}"' for ifname in sorted(bridges)]
+    names = quoted[0] if len(quoted) == 1 else f"{{ {', '.join(quoted)} }}"
     return [
         "\tchain localhost {",
         "\t\ttype filter hook prerouting priority raw; policy accept;",
-        f"\t\tiifname {{ {names} }} ip daddr 127.0.0.0/8 drop",
+        f"\t\tiifname {names} ip daddr 127.0.0.0/8 drop",
         "\t}",
         "",
     ]
@@ -157,12 +158,14 @@ def _elements(elements: list[str]) -> list[str]:
 
 
 _MARK = f"{MASQUERADE_MARK:#010x}"
+# Nothing leads ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left alone, a client
+# of "localhost" is refused at once there, and goes on to 127.0.0.1.
 _CHAINS = f"""\
 	chain hostports {{
+		ip6 daddr ::1 return
 		ip saddr @pods4 meta mark set meta mark | {_MARK}
 		ip saddr 127.0.0.0/8 meta mark set meta mark | {_MARK}
 		ip6 saddr @pods6 meta mark set meta mark | {_MARK}
-		ip6 saddr ::1 meta mark set meta mark | {_MARK}
 		dnat ip to ip daddr . meta l4proto . th dport map @hostport4_at
 		dnat ip to meta l4proto . th dport map @hostport4
 		dnat ip6 to ip6 daddr . meta l4proto . th dport map @hostport6_at

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_interface, ip_network
-from typing import Any
+import ipaddress
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from limpet.model.attachment import Attachment, BridgeSpec
 from limpet.model.network import Address, Bandwidth, Holder, PortMapping, RouteSpec
 
+T = TypeVar("T")
+
+
+def _of_text(parse: Callable[[str], T]) -> Callable[[object], T]:
+    """ipaddress takes more than text: 5 for 0.0.0.5."""
+
+    def checked(value: object) -> T:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is no text")
+        return parse(value)
+
+    return checked
+
+
+ip_address = _of_text(ipaddress.ip_address)
+ip_interface = _of_text(ipaddress.ip_interface)
+ip_network = _of_text(ipaddress.ip_network)
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -27,7 +45,6 @@ def decode_attachment(text: bytes) -> Attachment:
         attachment = _attachment(document)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not an attachment: {error}") from error
-    # ipaddress takes more than text: 5 for 0.0.0.5.
     meant = msgspec.json.decode(encode_attachment(attachment))
     for key, value in document.items():
         if meant[key] != value:

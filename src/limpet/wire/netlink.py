@@ -32,7 +32,7 @@ DUMP_INTERRUPTED = 0x10
 AF_UNSPEC, AF_INET, AF_BRIDGE, AF_INET6 = 0, 2, 7, 10
 IFF_UP, IFF_LOOPBACK, IFF_PROMISC = 0x1, 0x8, 0x100
 
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER = 1, 3, 4, 10
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_OPERSTATE = 1, 3, 4, 10, 16
 IFLA_PROTINFO, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 12, 18, 20, 27, 28
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 IFLA_BRPORT_MODE, IFLA_BRPORT_ISOLATED = 4, 33
@@ -68,6 +68,8 @@ _TCMSG = struct.Struct("=BxxxiIII")
 _ATTR = struct.Struct("=HH")
 _U32 = struct.Struct("=I")
 _NESTED = 0x8000
+_OPERSTATE_UP = b"\x06"
+"""Source: IF_OPER_UP in include/uapi/linux/if.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +151,13 @@ def parse_attrs(body: memoryview, offset: int) -> dict[int, bytes]:
 
 
 def parse_error(message: Message) -> tuple[int, str]:
-    """(errno, kernel's own words) of an NLMSG_ERROR; errno 0 is an acknowledgement.
+    """(errno, kernel's own words) of an NLMSG_ERROR or NLMSG_DONE; errno 0 means success.
 
     Source: Documentation/userspace-api/netlink/intro.rst, 'Extended ACK'; needs NETLINK_CAP_ACK.
     """
     errno = -struct.unpack_from("=i", message.body)[0]
     text = ""
-    if message.flags & 0x200:  # NLM_F_ACK_TLVS
+    if message.type == NLMSG_ERROR and message.flags & 0x200:  # NLM_F_ACK_TLVS
         offset = 4 + 16
         if not message.flags & 0x100:  # not NLM_F_CAPPED: the request is repeated in full
             offset = 4 + ((struct.unpack_from("=I", message.body, 4)[0] + 3) & ~3)
@@ -227,7 +229,6 @@ def new_link(
     ifname: str,
     kind: str,
     mac: str | None = None,
-    alias: str = "",
     group: int = 0,
     up: bool = False,
 ) -> Request:
@@ -238,7 +239,6 @@ def new_link(
             _ifinfo(flags=flags, change=flags),
             attr_text(IFLA_IFNAME, ifname),
             attr(IFLA_ADDRESS, parse_mac(mac)) if mac else b"",
-            attr_text(IFLA_IFALIAS, alias) if alias else b"",
             attr_u32(IFLA_GROUP, group) if group else b"",
             nest(IFLA_LINKINFO, attr_text(IFLA_INFO_KIND, kind)),
         )
@@ -260,7 +260,10 @@ def set_link(
     alias: str | None = None,
     ignore_errno: tuple[int, ...] = (),
 ) -> Request:
-    """Changes to one link; None leaves as it is. `master_ifindex` 0 takes it out of its bridge."""
+    """Changes to one link; None leaves as it is. `master_ifindex` 0 takes it out of its bridge.
+
+    `ifname` is a new name, or the link's name where `ifindex` is 0.
+    """
     flags = change = 0
     if up is not None:
         change |= IFF_UP
@@ -334,6 +337,8 @@ class LinkInfo:
     group: int
     kind: str
     alias: str
+    operational: bool
+    """It passes packets: more than being up, and said some time after."""
 
     @property
     def up(self) -> bool:
@@ -354,6 +359,7 @@ def parse_link(message: Message) -> LinkInfo:
         group=_number(attrs.get(IFLA_GROUP)),
         kind=_text(info.get(IFLA_INFO_KIND)),
         alias=_text(attrs.get(IFLA_IFALIAS)),
+        operational=attrs.get(IFLA_OPERSTATE) == _OPERSTATE_UP,
     )
 
 

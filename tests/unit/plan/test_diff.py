@@ -148,8 +148,8 @@ def test_the_changes_do_not_depend_on_the_order_of_dictionaries(
     def turned(plan: NodePlan) -> NodePlan:
         return replace(
             plan,
-            bridges=dict(reversed(plan.bridges.items())),
-            ports=dict(reversed(plan.ports.items())),
+            bridges=dict(reversed(list(plan.bridges.items()))),
+            ports=dict(reversed(list(plan.ports.items()))),
         )
 
     assert diff_node(turned(want), turned(have)) == diff_node(want, have)

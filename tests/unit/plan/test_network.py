@@ -56,7 +56,10 @@ EIGHT = Range(
 )
 
 
-def conf(*, ipam: IpamConf = IpamConf(), **changes: Any) -> NetworkConf:
+SEGMENTS = IpamConf()
+
+
+def conf(*, ipam: IpamConf = SEGMENTS, **changes: Any) -> NetworkConf:
     made = NetworkConf("net", "1.0.0", ipam_only=False, ipam=ipam)
     return replace(made, **changes)
 
@@ -163,6 +166,29 @@ def test_a_pods_mtu_is_the_networks_or_the_agents_or_fits_the_uplink(
     found = network(made, replace(SETTINGS, mtu_bytes=of_agent), uplink_mtu_bytes=uplink)
 
     assert found.mtu_bytes == mtu
+
+
+@pytest.mark.parametrize(
+    ("mtu", "of_agent", "ranges", "segments"),
+    [
+        (1279, None, False, SETTINGS.segments),
+        (None, 1279, False, SETTINGS.segments),
+        (1279, None, True, SETTINGS.segments),  # on the segments' bridge
+    ],
+)
+def test_an_mtu_that_would_end_ipv6_on_the_bridge_is_refused(
+    mtu: int | None, of_agent: int | None, ranges: bool, segments: Any
+) -> None:
+    made = conf(mtu_bytes=mtu, ipam=IpamConf(((SEVEN,),)) if ranges else IpamConf())
+    with pytest.raises(CniError, match="MTU 1279 is too small for IPv6") as failure:
+        network(made, Settings(segments=segments, mtu_bytes=of_agent))
+    assert failure.value.code is CniCode.INVALID_NETWORK_CONFIG
+
+
+def test_a_small_mtu_without_ipv6_is_taken() -> None:
+    assert network(conf(mtu_bytes=1000), Settings(segments=SETTINGS.segments[:1])).mtu_bytes == 1000
+    of_its_own = conf(mtu_bytes=1000, bridge="br9", ipam=IpamConf(((SEVEN,),)))
+    assert network(of_its_own).mtu_bytes == 1000
 
 
 # Routes.
