@@ -8,7 +8,7 @@ import time
 import structlog
 
 from limpet.agent.node import Node
-from limpet.agent.sighting import Sighting, look_everywhere
+from limpet.agent.sighting import look_everywhere
 from limpet.ipam.ledger import Ledger
 from limpet.kernel.namespaces import NamespaceId, namespace_id
 from limpet.model.attachment import Attachment
@@ -32,12 +32,15 @@ def unrecorded(node: Node) -> set[Leak]:
     }
 
 
-def is_gone(node: Node, attachment: Attachment, sighting: Sighting) -> bool:
-    """Neither the pod's namespace nor its interface is there any more."""
-    where = NamespaceId(attachment.netns_device, attachment.netns_inode)
-    if where in sighting.namespaces or namespace_id(attachment.netns) == where:
+def seems_gone(node: Node, attachment: Attachment) -> bool:
+    """Neither the pod's namespace is where the runtime said, nor its interface on the node."""
+    if namespace_id(attachment.netns) == _namespace_of(attachment):
         return False
     return attachment.bridge is None or node.kernel.route.link(attachment.host_ifname) is None
+
+
+def _namespace_of(attachment: Attachment) -> NamespaceId:
+    return NamespaceId(attachment.netns_device, attachment.netns_inode)
 
 
 class Repair:
@@ -48,18 +51,22 @@ class Repair:
 
     async def find(self) -> tuple[list[Attachment], list[Leak]]:
         """Attachments and bare reservations of which nothing is alive."""
-        before, attachments = unrecorded(self._node), set(self._node.attachments)
+        node = self._node
+        before = unrecorded(node)
+        suspects = [attachment for attachment in node.attachments if seems_gone(node, attachment)]
+        if not before and not suspects:
+            return [], []
         sighting = await asyncio.to_thread(look_everywhere)
         # What came while we looked was not looked for.
         leaks = [
-            leak
-            for leak in before & unrecorded(self._node)
-            if leak[1].packed not in sighting.addresses
+            leak for leak in before & unrecorded(node) if leak[1].packed not in sighting.addresses
         ]
         gone = [
             attachment
-            for attachment in self._node.attachments
-            if attachment in attachments and is_gone(self._node, attachment, sighting)
+            for attachment in suspects
+            if node.attachments.get(attachment.network, attachment.holder) is attachment
+            and _namespace_of(attachment) not in sighting.namespaces
+            and seems_gone(node, attachment)
         ]
         return gone, leaks
 
