@@ -10,21 +10,22 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
 from limpet.ctl.files import InstalledFile, Manifest, read_if_there, remove
 from limpet.ctl.service import UNIT, systemctl, systemd_runs
+from limpet.ipam.ledger import Ledger
 from limpet.kernel.teardown import remove_kernel_state
 from limpet.model.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.model.settings import Settings
 from limpet.plan.node import bridge_of_segments
 from limpet.wire.attachment import attachment_document, decode_attachment
+from limpet.wire.hostlocal import JOURNAL
 
 _AGENT_STOP_S = 60.0
-_JOURNAL = "limpet.journal"
-"""Marks a folder of address records as one that Limpet has kept."""
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     _take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
     if systemd_runs():
         _try(removal, lambda: systemctl("daemon-reload"))
+    _settle_records(settings.data_dir, removal)
     if purge:
         _take_back(manifest, manifest.of_role("config"), removal)
         _remove_records(settings.data_dir, removal)
@@ -166,8 +168,21 @@ def _remove_run_dir(settings: Settings) -> None:
             folder.rmdir()
 
 
+def _settle_records(data_dir: Path, removal: Removal) -> None:
+    """Files of the records say all that their journals say, for whoever takes the folders next.
+
+    An agent that was stopped has left them so; one that crashed has not.
+    """
+    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
+        _try(removal, partial(_settle_record, journal.parent))
+
+
+def _settle_record(folder: Path) -> None:
+    Ledger.open(folder, folder.name).close()
+
+
 def _remove_records(data_dir: Path, removal: Removal) -> None:
-    for journal in sorted(data_dir.glob(f"*/{_JOURNAL}")):
+    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
         try:
             shutil.rmtree(journal.parent)
         except OSError as error:
