@@ -24,7 +24,7 @@ _MEGABYTE = 1e6
 _SETTLE_S = 0.2
 """Between turns: what the agent does behind its answers must not slow the reference's turn down.
 
-Seen without: the reference's ADD 10 ms slower after a turn of ours.
+Seen without: the reference's ADD 18 ms slower after a turn of ours.
 """
 
 

@@ -28,7 +28,6 @@ from limpet.model.leases import (
     Binding,
     Entry,
     Finding,
-    Leak,
     Lease,
     Reservation,
     Usage,
@@ -186,21 +185,6 @@ class Ledger:
         if entries:
             self._apply(entries, {}, now_s, release=True)
         return tuple(map(address_of, entries))
-
-    def check(self, is_alive: IsAlive) -> tuple[Leak, ...]:
-        """Reservations whose address `is_alive` finds nowhere."""
-        leaks = []
-        for number, (holder, binding) in sorted(self._index.entries.items()):
-            if holder is not None and not is_alive(address_of(number), holder):
-                leaks.append(Leak(address_of(number), holder, binding.key if binding else None))
-        return tuple(leaks)
-
-    def repair(self, is_alive: IsAlive, *, now_s: float) -> tuple[Leak, ...]:
-        """Free what `check` finds; bindings stay."""
-        leaks = self.check(is_alive)
-        for leak in leaks:
-            self._release((number_of(leak.address),), now_s)
-        return leaks
 
     # Views.
 

@@ -101,15 +101,6 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Leak:
-    """A reservation that nothing stands behind. `key`: the pod that its address is kept for."""
-
-    address: Address
-    holder: Holder
-    key: PodKey | None
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """Something about a file that a person should know: what is wrong, and what to do."""
 

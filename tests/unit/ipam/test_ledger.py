@@ -14,7 +14,7 @@ import pytest
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
 from limpet.model.errors import ExhaustedError, StorageError, UnavailableError
-from limpet.model.leases import AddressState, Leak, Usage
+from limpet.model.leases import AddressState, Usage
 from limpet.model.network import Holder, PodKey
 from tests.unit.ipam.ledgers import (
     SMALL,
@@ -274,22 +274,7 @@ def test_a_wide_range_does_not_keep_addresses_for_ever_more_pods(folder: Path) -
     ledger.close()
 
 
-# Leaks, and what a person does.
-
-
-def test_what_is_not_alive_is_found_and_released_and_stays_kept(ledger: Ledger) -> None:
-    ledger.reserve(sandbox("s1"), pod("a"), [V4, V6], now_s=0)
-    ledger.reserve(sandbox("s2"), pod("b"), [V4], now_s=0)
-    alive = {ip("10.0.0.3")}
-    leaks = (
-        Leak(ip("10.0.0.2"), sandbox("s1"), pod("a")),
-        Leak(ip("fd00::2"), sandbox("s1"), pod("a")),
-    )
-    assert ledger.check(lambda address, holder: address in alive) == leaks
-    assert len(ledger.holders()) == 3
-    assert ledger.repair(lambda address, holder: address in alive, now_s=1) == leaks
-    assert set(ledger.holders()) == alive
-    assert len(ledger.bindings()) == 3
+# What a person does.
 
 
 def test_an_address_can_be_released_and_forgotten_by_hand(ledger: Ledger) -> None:
