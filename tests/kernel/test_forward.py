@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from limpet.kernel.forward import (
     remove_forward_accept,
     unreadable_legacy_tables,
 )
-from tests.kernel.fresh import FreshNetns, fresh_netns, runtimes_environment
+from tests.kernel.namespaces import Netns, NetnsFactory
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -28,15 +29,26 @@ def _runtimes() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FreshNetns]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_netns: NetnsFactory) -> Netns:
     for name, value in runtimes_environment(CHECKOUT, tmp_path).items():
         monkeypatch.setenv(name, value)
-    with fresh_netns() as netns:
-        yield netns
+    return make_netns()
+
+
+def runtimes_environment(checkout: Path, folder: Path) -> dict[str, str]:
+    """Environment in which the unpacked iptables commands run, with a lock of their own."""
+    runtimes = checkout / "build" / "runtimes" / "usr"
+    (libraries,) = (runtimes / "lib").glob("*-linux-gnu")
+    return {
+        "PATH": f"{runtimes}/sbin:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(libraries),
+        "XTABLES_LIBDIR": str(libraries / "xtables"),
+        "XTABLES_LOCKFILE": str(folder / "xtables.lock"),
+    }
 
 
 @contextlib.contextmanager
-def nft_in(node: FreshNetns) -> Iterator[HandleNftables]:
+def nft_in(node: Netns) -> Iterator[HandleNftables]:
     with node.entered():
         nft = HandleNftables()
         try:
@@ -45,16 +57,16 @@ def nft_in(node: FreshNetns) -> Iterator[HandleNftables]:
             nft.close()
 
 
-def causes(node: FreshNetns) -> dict[str, str]:
+def causes(node: Netns) -> dict[str, str]:
     with nft_in(node) as nft:
         return {str(chain): chain.cause for chain in read_forward_chains(nft)}
 
 
-def test_a_node_without_filters_has_no_forward_chain(node: FreshNetns) -> None:
+def test_a_node_without_filters_has_no_forward_chain(node: Netns) -> None:
     assert causes(node) == {}
 
 
-def test_a_policy_of_drop_is_found_in_every_family(node: FreshNetns) -> None:
+def test_a_policy_of_drop_is_found_in_every_family(node: Netns) -> None:
     for family in ("ip", "ip6", "inet"):
         node.run("nft", f"add table {family} theirs")
         node.run(
@@ -68,7 +80,7 @@ def test_a_policy_of_drop_is_found_in_every_family(node: FreshNetns) -> None:
     }
 
 
-def test_a_last_rule_that_drops_is_found_also_through_a_jump(node: FreshNetns) -> None:
+def test_a_last_rule_that_drops_is_found_also_through_a_jump(node: Netns) -> None:
     node.run(
         "nft",
         """
@@ -89,7 +101,7 @@ def test_a_last_rule_that_drops_is_found_also_through_a_jump(node: FreshNetns) -
     assert cause.startswith("its last rule is reject with icmpx")
 
 
-def test_a_chain_that_drops_only_some_is_not_taken_for_one_that_drops(node: FreshNetns) -> None:
+def test_a_chain_that_drops_only_some_is_not_taken_for_one_that_drops(node: Netns) -> None:
     node.run(
         "nft",
         """
@@ -107,35 +119,37 @@ def test_a_chain_that_drops_only_some_is_not_taken_for_one_that_drops(node: Fres
     assert causes(node) == {"nftables chain inet theirs walk": ""}
 
 
-def test_our_rules_let_pods_through_and_stand_in_the_chain_once(node: FreshNetns) -> None:
-    with fresh_netns() as pod, fresh_netns() as outside:
-        build_router(node, pod, outside)
-        node.run("iptables-nft", "-P", "FORWARD", "DROP")
-        node.run("iptables-nft", "-A", "FORWARD", "-s", "192.0.2.77", "-j", "ACCEPT")
-        before = node.run("iptables-nft", "-S", "FORWARD")
-        assert not reaches(pod, "198.51.100.2")
+def test_our_rules_let_pods_through_and_stand_in_the_chain_once(
+    node: Netns, make_netns: NetnsFactory
+) -> None:
+    pod, outside = make_netns(), make_netns()
+    build_router(node, pod, outside)
+    node.run("iptables-nft", "-P", "FORWARD", "DROP")
+    node.run("iptables-nft", "-A", "FORWARD", "-s", "192.0.2.77", "-j", "ACCEPT")
+    before = node.run("iptables-nft", "-S", "FORWARD")
+    assert not reaches(pod, "198.51.100.2")
 
-        with nft_in(node) as nft:
-            assert ensure_forward_accept(nft, ["limpet0"])
-            assert not ensure_forward_accept(nft, ["limpet0"])
+    with nft_in(node) as nft:
+        assert ensure_forward_accept(nft, ["limpet0"])
+        assert not ensure_forward_accept(nft, ["limpet0"])
 
-            assert reaches(pod, "198.51.100.2")
-            assert reaches(outside, "192.0.2.2")
-            assert node.run("iptables-nft", "-S", "FORWARD").splitlines() == [
-                "-P FORWARD DROP",
-                "-A FORWARD -o limpet0 -m comment --comment limpet -j ACCEPT",
-                "-A FORWARD -i limpet0 -m comment --comment limpet -j ACCEPT",
-                "-A FORWARD -s 192.0.2.77/32 -j ACCEPT",
-            ]
-            assert "limpet0" in node.run("iptables-nft", "-nvL", "FORWARD")
-            assert "limpet0" in node.run("iptables-nft-save")
+        assert reaches(pod, "198.51.100.2")
+        assert reaches(outside, "192.0.2.2")
+        assert node.run("iptables-nft", "-S", "FORWARD").splitlines() == [
+            "-P FORWARD DROP",
+            "-A FORWARD -o limpet0 -m comment --comment limpet -j ACCEPT",
+            "-A FORWARD -i limpet0 -m comment --comment limpet -j ACCEPT",
+            "-A FORWARD -s 192.0.2.77/32 -j ACCEPT",
+        ]
+        assert "limpet0" in node.run("iptables-nft", "-nvL", "FORWARD")
+        assert "limpet0" in node.run("iptables-nft-save")
 
-            assert remove_forward_accept(nft) == ["nftables chain ip filter FORWARD"]
-        assert node.run("iptables-nft", "-S", "FORWARD") == before
-        assert not reaches(pod, "198.51.100.2")
+        assert remove_forward_accept(nft) == ["nftables chain ip filter FORWARD"]
+    assert node.run("iptables-nft", "-S", "FORWARD") == before
+    assert not reaches(pod, "198.51.100.2")
 
 
-def test_rules_follow_the_bridges_and_go_when_the_chain_drops_no_more(node: FreshNetns) -> None:
+def test_rules_follow_the_bridges_and_go_when_the_chain_drops_no_more(node: Netns) -> None:
     node.run("iptables-nft", "-P", "FORWARD", "DROP")
     with nft_in(node) as nft:
         ensure_forward_accept(nft, ["limpet0", "limpet1"])
@@ -150,7 +164,7 @@ def test_rules_follow_the_bridges_and_go_when_the_chain_drops_no_more(node: Fres
         assert chain.rules == ()
 
 
-def test_iptables_legacy_chains_are_opened_and_left_as_they_were(node: FreshNetns) -> None:
+def test_iptables_legacy_chains_are_opened_and_left_as_they_were(node: Netns) -> None:
     for command in ("iptables-legacy", "ip6tables-legacy"):
         node.run(command, "-N", "REFUSE")
         node.run(command, "-A", "REFUSE", "-j", "REJECT")
@@ -177,7 +191,7 @@ def test_iptables_legacy_chains_are_opened_and_left_as_they_were(node: FreshNetn
 
 
 def test_legacy_tables_without_their_command_are_named(
-    node: FreshNetns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: Netns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     node.run("iptables-legacy", "-P", "FORWARD", "DROP")
 
@@ -188,7 +202,7 @@ def test_legacy_tables_without_their_command_are_named(
         assert causes(node) == {}
 
 
-def build_router(node: FreshNetns, pod: FreshNetns, outside: FreshNetns) -> None:
+def build_router(node: Netns, pod: Netns, outside: Netns) -> None:
     """pod 192.0.2.2 - limpet0 of the node - 198.51.100.2 outside."""
     node.run("ip", "link", "add", "limpet0", "type", "bridge")
     node.run("ip", "link", "add", "p0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
@@ -204,5 +218,6 @@ def build_router(node: FreshNetns, pod: FreshNetns, outside: FreshNetns) -> None
         netns.run("ip", "route", "add", "default", "via", f"{prefix}.1")
 
 
-def reaches(netns: FreshNetns, address: str) -> bool:
-    return netns.try_run("ping", "-q", "-c1", "-W1", address).returncode == 0
+def reaches(netns: Netns, address: str) -> bool:
+    ping = ["nsenter", f"--net={netns.path}", "ping", "-q", "-c1", "-W1", address]
+    return subprocess.run(ping, capture_output=True, timeout=30).returncode == 0
