@@ -27,7 +27,7 @@ from limpet.wire.shim import (
 )
 
 raw = st.binary(max_size=20).map(lambda b: os.fsdecode(b.replace(b"\0", b"")))
-names = raw.map(lambda name: "CNI_" + name.replace("=", ""))
+names = raw.map(lambda name: "CNI_" + name.replace("=", "-"))
 cni_calls = st.builds(CniCall, st.dictionaries(names, raw), st.binary(), st.integers(0, 255))
 json_values = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text()
 admin_calls = st.builds(
