@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from limpet.lab.node import LabNode
+from limpet.lab.node import LabNode, LabPod
 
 PAIRS = 5000
 WARM_UP = 500
+AT_ONCE = 4
 GROWTH_KIB = 2048
 """The noise of the allocator; 10,000 requests that leaked 210 bytes each would show."""
 
 
 @pytest.mark.timeout(300)
 def test_descriptors_threads_and_memory_stay_flat_over_thousands_of_pods(node: LabNode) -> None:
-    pod = node.pod("one")
+    pods = [node.pod(f"p{n}") for n in range(AT_ONCE)]
 
-    def pairs(count: int) -> None:
-        for _ in range(count):
+    def add_and_delete(pod: LabPod, times: int) -> None:
+        for _ in range(times):
             pod.add()
             pod.delete()
+
+    def pairs(count: int) -> None:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(add_and_delete, pods, [count // AT_ONCE] * AT_ONCE))
 
     pairs(WARM_UP)
     before = usage(node.agent_pid)

@@ -146,7 +146,10 @@ class Node:
                 # The same pod's old sandbox: its interface goes before its address moves.
                 self._evict(conf.name, old)
             with contextlib.suppress(KernelError):
-                self.reaper.take_back([address.ip for address in attachment.addresses])
+                self.reaper.take_back(
+                    [address.ip for address in attachment.addresses],
+                    by_same_pod=reservation.restored,
+                )
             if attachment.bridge is not None:
                 self._connect(attachment, attachment.bridge, netns)
                 undo.callback(self._disconnect, attachment, request.netns)

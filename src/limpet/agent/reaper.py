@@ -55,16 +55,17 @@ class Reaper:
         with RouteSocket() as route:
             self._try(lambda: route.apply(wire.delete_link_group(DYING_GROUP)))
 
-    def take_back(self, addresses: Collection[Address]) -> None:
+    def take_back(self, addresses: Collection[Address], *, by_same_pod: bool) -> None:
         """The addresses are about to be used again: what is left of their flows goes now.
 
-        Raises: KernelError.
+        The same pod may have its own flows back: they lead to the address that it has again, and
+        going through all flows of the node takes milliseconds. Raises: KernelError.
         """
         with self._lock:
             self._lock.wait_for(lambda: self._forgetting.isdisjoint(addresses))
             stale = self._released.intersection(addresses)
             self._released -= stale
-        if stale:
+        if stale and not by_same_pod:
             forget_flows(stale)
 
     def close(self) -> None:
