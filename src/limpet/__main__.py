@@ -6,12 +6,18 @@ import sys
 
 
 def main() -> int:
-    """Exit code. The agent starts without the command line's libraries: a node waits for it."""
+    """Exit code. Agent and controller start without the command line's libraries."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"]:
         from limpet.agent.main import main as agent
 
         return agent(arguments[1:])
+    if arguments[:1] == ["controller"] and all(
+        each.startswith("--config") for each in arguments[1:2]
+    ):
+        from limpet.controller.main import main as controller
+
+        return controller(arguments[1:])
     from limpet.ctl.main import main as command_line
 
     return command_line(arguments)

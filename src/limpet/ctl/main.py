@@ -12,6 +12,7 @@ import typer
 
 from limpet import __version__
 from limpet.agent.config import DEFAULT_PATH, load_settings
+from limpet.ctl.cluster import add_commands
 from limpet.ctl.output import Output, put, put_json, say
 from limpet.ctl.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.ctl.service import DEFAULT_UNIT_DIR
@@ -33,6 +34,7 @@ lab = typer.Typer(
 )
 app.add_typer(ipam, name="ipam")
 app.add_typer(lab, name="lab")
+add_commands(app)
 
 Config = Annotated[
     Path | None,

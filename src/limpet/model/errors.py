@@ -8,6 +8,7 @@ LimpetError                 anything we raise on purpose; its text is for the pe
 │   ├── ExhaustedError        none is free
 │   └── UnavailableError      the one asked for is held by another or is outside the ranges
 ├── AgentUnavailable        the agent does not answer on its socket
+├── ControllerUnavailable   the controller does not answer on its socket
 ├── FrameError              bytes on the socket that are no frame of ours (wire/shim.py)
 ├── LabError                something of the lab did not work (lab/node.py)
 └── CniError                carries a CNI error code; what the runtime sees
@@ -60,6 +61,10 @@ class UnavailableError(AddressError):
 
 class AgentUnavailable(LimpetError):
     """The agent does not answer on its socket."""
+
+
+class ControllerUnavailable(LimpetError):
+    """The controller does not answer on its socket."""
 
 
 class CniCode(IntEnum):

@@ -1,0 +1,149 @@
+"""Back-up and restore of the controller's database, with all keys of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from limpet.controller.config import ControllerSettings
+from limpet.controller.records import STATE, StateRecord
+from limpet.controller.recovery import begin
+from limpet.controller.registry import Registry
+from limpet.controller.sqlite import SqliteStore, begin_new_life, copy_database, read_item
+from limpet.controller.tables import Tables
+from limpet.model.errors import LimpetError, StorageError
+
+
+def back_up(settings: ControllerSettings, target: Path) -> None:
+    """Also while the controller runs. Raises: StorageError."""
+    copy_database(settings.database, target)
+
+
+def restore(settings: ControllerSettings, source: Path) -> Path | None:
+    """Puts a back-up in the database's place; the next start recovers. The controller is stopped.
+
+    Returns where the former database is now. Raises: LimpetError; then nothing has changed.
+    """
+    with only_controller(settings):
+        coming = _coming(settings)
+        coming.unlink(missing_ok=True)
+        copy_database(source, coming)
+        former_state = _state_of(settings.database)
+        try:
+            begin_new_life(coming)
+            asyncio.run(_begin_recovery(coming, settings, former_state))
+        except BaseException:
+            for path in (coming, *_companions(coming)):
+                path.unlink(missing_ok=True)
+            raise
+        try:
+            former = _put_aside(settings.database)
+            os.replace(coming, settings.database)
+        except OSError as error:
+            raise StorageError(
+                "restore", str(settings.database), error.strerror or str(error)
+            ) from error
+        return former
+
+
+@contextlib.contextmanager
+def only_controller(settings: ControllerSettings) -> Iterator[None]:
+    """One process works on a database at a time. Raises: StorageError."""
+    path = settings.state_dir / "controller.lock"
+    try:
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - held while we work
+    except OSError as error:
+        raise StorageError("open", str(path), error.strerror or str(error)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                "lock",
+                str(path),
+                "a controller runs on this database",
+                hint="stop it first: systemctl stop limpet-controller",
+            ) from error
+        yield
+
+
+def check_no_restore_was_cut_off(settings: ControllerSettings) -> None:
+    """Raises: StorageError."""
+    coming = _coming(settings)
+    if coming.exists():
+        raise StorageError(
+            "open database",
+            str(settings.database),
+            "a restore was cut off",
+            hint="run `limpet controller restore FILE` again, or remove "
+            f"{coming} to go on with what was there",
+        )
+
+
+def _coming(settings: ControllerSettings) -> Path:
+    return settings.database.with_name(settings.database.name + ".restoring")
+
+
+def _state_of(database: Path) -> StateRecord | None:
+    """What the database that is replaced still tells; None: nothing."""
+    if not database.exists():
+        return None
+    try:
+        value = read_item(database, STATE, STATE)
+        return None if value is None else msgspec.json.decode(value, type=StateRecord)
+    except (StorageError, msgspec.MsgspecError):
+        return None
+
+
+async def _begin_recovery(
+    path: Path, settings: ControllerSettings, former: StateRecord | None
+) -> None:
+    store = SqliteStore(path)
+    try:
+        registry = Registry(store, settings.quarantine_s)
+        await registry.start()
+        try:
+            await registry.change(lambda tables: _begin(tables, settings, former))
+        finally:
+            await registry.stop()
+    finally:
+        await store.close()
+
+
+def _begin(tables: Tables, settings: ControllerSettings, former: StateRecord | None) -> None:
+    if not tables.exists:
+        raise LimpetError("restore: the back-up holds no cluster")
+    begin(tables, settings.restore_margin, time.time(), paused=False, former=former)
+
+
+def _put_aside(database: Path) -> Path | None:
+    """Its log goes before the database itself is replaced: it must never meet another one."""
+    if not database.exists():
+        return None
+    former = next(
+        path
+        for number in itertools.count(1)
+        if not (path := database.with_name(f"{database.name}.before-restore-{number}")).exists()
+    )
+    os.link(database, former)
+    for companion, kept in zip(_companions(database), _companions(former), strict=True):
+        if companion.exists():
+            os.rename(companion, kept)
+    return former
+
+
+def _companions(database: Path) -> tuple[Path, Path]:
+    """SQLite's write-ahead log and its index."""
+    return (
+        database.with_name(database.name + "-wal"),
+        database.with_name(database.name + "-shm"),
+    )

@@ -1,0 +1,217 @@
+"""The controller: start, signals, exit."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import asyncio.sslproto
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from limpet.controller.admin import Admin
+from limpet.controller.api import Api
+from limpet.controller.authority import server_context
+from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
+from limpet.controller.cluster import Cluster
+from limpet.controller.config import DEFAULT_PATH, ControllerSettings, Listen, load_settings
+from limpet.controller.metrics import Metrics
+from limpet.controller.sqlite import SqliteStore
+from limpet.model.errors import LimpetError, StorageError
+
+_log = structlog.get_logger("controller")
+_BACKLOG = 1024
+_TLS_BUFFER_BYTES = 32 << 10
+_GOODBYE_S = 2.0
+"""For requests that are under way at the end, and for clients that do not stop sending."""
+_SERVING: dict[str, Any] = {
+    "access_log": None,
+    "shutdown_timeout": _GOODBYE_S,
+    "lingering_time": _GOODBYE_S,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
+    parser = argparse.ArgumentParser(prog="limpet controller", description=__doc__)
+    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load_settings(options.config)
+        _configure_log(settings.log_level)
+        asyncio.run(_run(settings))
+    except LimpetError as error:
+        print(f"limpet controller: {error}", file=sys.stderr)  # noqa: T201 - before any log
+        return 1
+    return 0
+
+
+def _configure_log(level: str) -> None:
+    """One line each on stderr, as key=value."""
+    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(
+                key_order=["timestamp", "level", "event"], bool_as_flag=False
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # What strangers send is no matter for tracebacks; what fails of ours is logged where it does.
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+async def _run(settings: ControllerSettings) -> None:
+    started_s = time.monotonic()
+    asyncio.get_running_loop().set_exception_handler(_note)
+    # Every TLS connection has a buffer of this size, 256 KiB by default: half a gigabyte for two
+    # thousand watchers. A TLS record has at most 16.
+    asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+    with only_controller(settings):
+        check_no_restore_was_cut_off(settings)
+        async with contextlib.AsyncExitStack() as undo:
+            store = SqliteStore(settings.database)
+            undo.push_async_callback(store.close)
+            cluster = Cluster(store, settings)
+            await cluster.start()
+            undo.push_async_callback(cluster.stop)
+            listening = await _serve(settings, cluster, undo)
+            _notify_service_manager("READY=1")
+            _log.info(
+                "ready",
+                listen=",".join(listening),
+                socket=str(settings.socket),
+                took_s=f"{time.monotonic() - started_s:.3f}",
+            )
+            await _stopped()
+            _log.info("stopping")
+
+
+async def _serve(
+    settings: ControllerSettings, cluster: Cluster, undo: contextlib.AsyncExitStack
+) -> list[str]:
+    """Addresses of the API. Raises: StorageError."""
+    metrics = Metrics()
+    authority = await cluster.change(lambda tables: tables.authority)
+    admin = Admin(cluster, metrics, settings.restore_margin)
+    health = web.Application()
+    health.add_routes(admin.health_routes())
+    for at in settings.metrics_listen:
+        await _listen(health, at, None, undo)
+    await _listen_on_socket(admin.application(), settings.socket, undo)
+    api = Api(cluster, authority.ca_certificate, metrics)
+    runner = web.AppRunner(api.application(), **_SERVING)
+    await runner.setup()
+    undo.push_async_callback(runner.cleanup)
+    undo.push_async_callback(api.stop_watches)
+    context = server_context(authority)
+    return [await _add_site(runner, at, context) for at in settings.listen]
+
+
+async def _listen(
+    application: web.Application,
+    at: Listen,
+    context: ssl.SSLContext | None,
+    undo: contextlib.AsyncExitStack,
+) -> None:
+    runner = web.AppRunner(application, **_SERVING)
+    await runner.setup()
+    undo.push_async_callback(runner.cleanup)
+    await _add_site(runner, at, context)
+
+
+async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext | None) -> str:
+    """Address and port. Raises: StorageError."""
+    host, port = at
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # `::` is every address of the machine, of both families.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StorageError(
+            "listen on",
+            _text(at),
+            error.strerror or str(error),
+            hint="set `listen` in the controller's configuration",
+        ) from error
+    await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
+    return _text((host, listener.getsockname()[1]))
+
+
+def _text(at: Listen) -> str:
+    host, port = at
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _listen_on_socket(
+    application: web.Application, path: Path, undo: contextlib.AsyncExitStack
+) -> None:
+    """Whoever waits for the socket finds one that answers. Raises: StorageError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    temporary = Path(f"{path}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        listener.bind(str(temporary))
+        os.chmod(temporary, 0o600)
+        runner = web.AppRunner(application, **_SERVING)
+        await runner.setup()
+        undo.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+        os.rename(temporary, path)
+    except OSError as error:
+        listener.close()
+        raise StorageError("listen on", str(path), error.strerror or str(error)) from error
+    undo.callback(path.unlink, missing_ok=True)
+
+
+def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handshakes that fail, connections that end in the midst: strangers' doing, one line each."""
+    error = context.get("exception")
+    if isinstance(error, OSError):
+        _log.debug("a connection failed", error=str(error))
+    else:
+        _log.error("failed", what=context.get("message"), exc_info=error)
+
+
+async def _stopped() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def _notify_service_manager(state: str) -> None:
+    """Source: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

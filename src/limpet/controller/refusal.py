@@ -1,0 +1,23 @@
+"""What the controller will not do, and why."""
+
+from __future__ import annotations
+
+from limpet.model.cluster import Sealed
+from limpet.model.errors import LimpetError
+from limpet.wire.api import Code, Refused
+
+
+class RefusedError(LimpetError):
+    """Carries what the one who asked is told."""
+
+    def __init__(
+        self,
+        code: Code,
+        error: str,
+        *,
+        above: int | None = None,
+        sequence: int | None = None,
+        grant: Sealed | None = None,
+    ) -> None:
+        super().__init__(error)
+        self.refused = Refused(code, error, above, sequence, grant)

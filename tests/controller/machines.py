@@ -1,0 +1,334 @@
+"""A controller in a process of its own, and nodes that talk to it over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from limpet.controller.client import call
+from limpet.model.cluster import Grant, Presence, Sealed
+from limpet.wire import api
+from limpet.wire.seal import (
+    open_grant,
+    open_network,
+    public_key_of,
+    seal_presence,
+    trusted_keys,
+    uid_of,
+)
+
+T = TypeVar("T")
+
+
+class Controller:
+    """`limpet controller` on loopback, with everything in one folder."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = _free_port()
+        self.settings = {
+            "state_dir": str(folder / "state"),
+            "socket": str(folder / "c.sock"),
+            "listen": f"127.0.0.1:{self.port}",
+            **settings,
+        }
+        self.config = folder / "controller.toml"
+        self.log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def socket(self) -> Path:
+        return Path(self.settings["socket"])
+
+    @property
+    def database(self) -> Path:
+        return Path(self.settings["state_dir"]) / "controller.db"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def write_config(self) -> None:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def start(self) -> Controller:
+        """Returns when it is ready: it says so as to a service manager."""
+        self.write_config()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            address = self.folder / "ready"
+            address.unlink(missing_ok=True)
+            ready.bind(str(address))
+            ready.settimeout(20)
+            with open(self.log, "ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "limpet", "controller", "--config", str(self.config)],
+                    stderr=log,
+                    env={**os.environ, "NOTIFY_SOCKET": str(address)},
+                )
+            assert ready.recv(64) == b"READY=1"
+        return self
+
+    def run(self) -> tuple[int, str]:
+        """Exit code and words of one that is expected not to start."""
+        self.write_config()
+        done = self.command("controller", "--config", str(self.config), config=False)
+        return done.returncode, done.stderr
+
+    def command(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
+        more = ["--config", str(self.config)] if config else []
+        return subprocess.run(
+            [sys.executable, "-m", "limpet", *words, *more],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Exit code; does nothing when it does not run."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.terminate()
+        return self._process.wait(timeout=20)
+
+    def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        return call(self.socket, verb, **arguments)
+
+    def token(self, **arguments: Any) -> str:
+        return str(self.ask("token.create", **{"ttl_s": 3600, **arguments})["token"])
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, refused: api.Refused) -> None:
+        super().__init__(f"{status} {refused.code}: {refused.error}")
+        self.status = status
+        self.refused = refused
+        self.code = refused.code
+
+
+class Node:
+    """What a node keeps, and how it asks."""
+
+    def __init__(self, url: str, name: str, key: bytes | None = None) -> None:
+        self.url = url
+        self.name = name
+        self.key = key or Ed25519PrivateKey.generate().private_bytes_raw()
+        self.uid = uid_of(public_key_of(self.key))
+        self.revision = 0
+        self.sequence = 0
+        self.boot_id = "boot-1"
+        self.joined: api.JoinAnswer | None = None
+        self.grants: list[Sealed] = []
+        """Every one that was answered, oldest first."""
+        self._session: aiohttp.ClientSession | None = None
+
+    # Who it is
+
+    @property
+    def sealed(self) -> Sealed:
+        return self.grants[-1]
+
+    @property
+    def grant(self) -> Grant:
+        return self.open(self.sealed)
+
+    def open(self, sealed: Sealed) -> Grant:
+        assert self.joined is not None
+        pinned = self.joined.pinned_key
+        network = open_network(self.joined.network, pinned)
+        return open_grant(sealed, trusted_keys(pinned, network.keys))
+
+    def context(self, ca: str, certificate: str | None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=ca)
+        if certificate is not None:
+            key = Ed25519PrivateKey.from_private_bytes(self.key).private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(certificate.encode() + key)
+                file.flush()
+                context.load_cert_chain(file.name)
+        return context
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def __aenter__(self) -> Node:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            assert self.joined is not None
+            context = self.context(self.joined.ca, self.joined.certificate)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+        return self._session
+
+    # What it asks
+
+    async def join(self, token: str, **changes: Any) -> api.JoinAnswer:
+        parsed = api.parse_token(token)
+        insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        insecure.check_hostname = False
+        insecure.verify_mode = ssl.CERT_NONE
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=insecure)) as session,
+            session.get(f"{self.url}/v1/ca") as answer,
+        ):
+            ca = await answer.text()
+        assert api.ca_digest(ssl.PEM_cert_to_DER_cert(ca)) == parsed.ca_digest
+        values = {
+            "token": token,
+            "name": self.name,
+            "public_key": public_key_of(self.key),
+            "proof": api.join_proof(token, self.name, self.key),
+            **changes,
+        }
+        body = api.encode(api.JoinRequest(**values))
+        connector = aiohttp.TCPConnector(ssl=self.context(ca, None))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            data = await self.fetch("POST", "/v1/join", body, session)
+        self.joined = api.decode(data, api.JoinAnswer)
+        self.take(self.joined.grant)
+        return self.joined
+
+    def take(self, sealed: Sealed) -> Grant:
+        grant = self.open(sealed)
+        self.grants.append(sealed)
+        self.revision = max(self.revision, grant.revision)
+        return grant
+
+    async def hello(self) -> api.HelloAnswer:
+        request = api.HelloRequest(self.revision, self.sealed)
+        answer = await self.post("/v1/hello", request, api.HelloAnswer)
+        self.take(answer.grant)
+        return answer
+
+    async def request_segments(self, *versions: int) -> Grant:
+        request = api.SegmentRequest(self.grant.generation, versions)
+        return self.take((await self.post("/v1/segments", request, api.SegmentAnswer)).grant)
+
+    async def show(self, grants: Sequence[Sealed]) -> int:
+        request = api.ShowRequest(tuple(grants))
+        return (await self.post("/v1/grants", request, api.ShowAnswer)).taken
+
+    async def publish(self, sequence: int | None = None, **changes: Any) -> int:
+        self.sequence = self.sequence + 1 if sequence is None else sequence
+        values = {
+            "uid": self.uid,
+            "sequence": self.sequence,
+            "boot_id": self.boot_id,
+            "addresses": (ip_address("192.0.2.1"),),
+            **changes,
+        }
+        return await self.publish_sealed(seal_presence(Presence(**values), self.key))
+
+    async def publish_sealed(self, sealed: Sealed) -> int:
+        request = api.PresenceRequest(sealed)
+        data = await self.fetch("PUT", "/v1/presence", api.encode(request))
+        return api.decode(data, api.PresenceAnswer).sequence
+
+    async def report(self, sequence: int, pods: Sequence[api.PodAddress], base: int | None) -> int:
+        request = api.PodReport(sequence, tuple(pods), base)
+        return (await self.post("/v1/pods", request, api.PodAnswer)).sequence
+
+    async def post(self, path: str, request: msgspec.Struct, kind: type[T]) -> T:
+        return api.decode(await self.fetch("POST", path, api.encode(request)), kind)
+
+    async def fetch(
+        self,
+        verb: str,
+        path: str,
+        body: bytes,
+        session: aiohttp.ClientSession | None = None,
+    ) -> bytes:
+        """The body of the answer. Raises: Refusal."""
+        headers = {api.REVISION_HEADER: str(self.revision)}
+        async with (session or self.session()).request(
+            verb, self.url + path, data=body, headers=headers, server_hostname=api.SERVER_NAME
+        ) as answer:
+            data = await answer.read()
+            if answer.status != 200:
+                raise Refusal(answer.status, api.decode(data, api.Refused))
+            return data
+
+    @contextlib.asynccontextmanager
+    async def watch(self, since: str | None = None) -> AsyncIterator[AsyncIterator[api.WatchLine]]:
+        """Line after line. Raises: Refusal."""
+        query = {} if since is None else {"since": since}
+        headers = {api.REVISION_HEADER: str(self.revision)}
+        async with self.session().get(
+            f"{self.url}/v1/watch",
+            params=query,
+            headers=headers,
+            server_hostname=api.SERVER_NAME,
+            timeout=aiohttp.ClientTimeout(total=None),
+            read_bufsize=1 << 20,
+        ) as answer:
+            if answer.status != 200:
+                raise Refusal(answer.status, api.decode(await answer.read(), api.Refused))
+            yield _lines(answer)
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[api.WatchLine]:
+    async for line in answer.content:
+        yield api.decode(line, api.WatchLine)
+
+
+async def until_bookmark(lines: AsyncIterator[api.WatchLine]) -> list[api.WatchLine]:
+    """With the bookmark."""
+    found = []
+    async for line in lines:
+        found.append(line)
+        if line.kind is api.WatchKind.BOOKMARK:
+            break
+    return found
+
+
+async def join_all(controller: Controller, *names: str) -> list[Node]:
+    nodes = [Node(controller.url, name) for name in names]
+    tokens = await asyncio.to_thread(lambda: [controller.token() for _ in nodes])
+    await asyncio.gather(*(node.join(token) for node, token in zip(nodes, tokens, strict=True)))
+    return nodes
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

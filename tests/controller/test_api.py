@@ -1,0 +1,459 @@
+"""The HTTPS API, asked by nodes as they would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from limpet.model.errors import LimpetError
+from limpet.wire.api import SERVER_NAME, Code, PodAddress, WatchKind
+from limpet.wire.seal import open_network, public_key_of
+from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
+
+
+def nodes_do(controller: Controller, names: str, body: Callable[..., Awaitable[Any]]) -> Any:
+    """Runs `body` with one joined node for each letter of `names`."""
+
+    async def run() -> Any:
+        nodes = await join_all(controller, *names)
+        try:
+            return await body(*nodes)
+        finally:
+            await asyncio.gather(*(node.close() for node in nodes))
+
+    return asyncio.run(run())
+
+
+async def refused(work: Awaitable[Any]) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        await work
+    return caught.value
+
+
+# Joining
+
+
+def test_a_node_joins_with_its_own_key_and_gets_a_segment_of_each_family(
+    controller: Controller,
+) -> None:
+    async def body(node: Node) -> None:
+        assert node.joined is not None
+        assert node.grant.uid == node.uid
+        assert list(map(str, node.grant.segments)) == ["10.244.0.0/24", "fd00:244::/64"]
+        assert open_network(node.joined.network, node.joined.pinned_key).cluster == "limpet"
+        assert (await node.hello()).grant == node.joined.grant
+
+    nodes_do(controller, "a", body)
+
+
+def test_the_answer_to_a_join_that_was_lost_is_given_again(controller: Controller) -> None:
+    async def body() -> None:
+        token = controller.token()
+        async with Node(controller.url, "a") as node:
+            first = await node.join(token)
+            again = await node.join(token)
+        assert again.grant == first.grant
+        assert len(controller.ask("node.list")["nodes"]) == 1
+
+    asyncio.run(body())
+
+
+def test_a_token_lets_one_node_in(controller: Controller) -> None:
+    async def body() -> None:
+        token = controller.token()
+        await Node(controller.url, "a").join(token)
+        refusal = await refused(Node(controller.url, "b").join(token))
+        assert refusal.code is Code.BAD_TOKEN
+        assert "limpet token create" in refusal.refused.error
+
+    asyncio.run(body())
+
+
+def test_of_many_nodes_with_one_token_one_gets_in(controller: Controller) -> None:
+    async def body() -> None:
+        token = controller.token()
+        outcomes = await asyncio.gather(
+            *(Node(controller.url, f"n{n}").join(token) for n in range(8)), return_exceptions=True
+        )
+        assert sum(not isinstance(each, Exception) for each in outcomes) == 1
+        assert len(controller.ask("node.list")["nodes"]) == 1
+
+    asyncio.run(body())
+
+
+def test_an_expired_token_and_one_that_nobody_made_are_refused(controller: Controller) -> None:
+    async def body() -> None:
+        expired = controller.token(ttl_s=1e-6)
+        assert "expired" in (await refused(Node(controller.url, "a").join(expired))).refused.error
+        mark, number, secret, digest = controller.token().split("_")
+        forged = "_".join((mark, number, secret[::-1], digest))
+        assert (await refused(Node(controller.url, "a").join(forged))).code is Code.BAD_TOKEN
+        assert controller.ask("node.list")["nodes"] == []
+
+    asyncio.run(body())
+
+
+def test_a_node_that_does_not_hold_the_key_it_names_is_refused(controller: Controller) -> None:
+    async def body() -> None:
+        token = controller.token()
+        other = public_key_of(Node("", "x").key)
+        refusal = await refused(Node(controller.url, "a").join(token, public_key=other))
+        assert refusal.code is Code.BAD_PROOF
+        await Node(controller.url, "a").join(token)  # which has not used it up
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "ä", "a" * 254, "a\n", "../x"])
+def test_a_name_that_is_none_is_refused_in_words(controller: Controller, name: str) -> None:
+    async def body() -> None:
+        refusal = await refused(Node(controller.url, name).join(controller.token()))
+        assert refusal.status == 400
+        assert refusal.refused.error.startswith("join as ")
+
+    asyncio.run(body())
+
+
+# Segments
+
+
+def test_segments_are_granted_up_to_the_quota_and_never_overlap(
+    make_controller: Callable[..., Controller],
+) -> None:
+    controller = make_controller(segment_quota=3).start()
+
+    async def body(*nodes: Node) -> None:
+        async def take_all(node: Node) -> None:
+            await node.request_segments(4, 6)
+            await node.request_segments(4)
+            assert (await refused(node.request_segments(4))).code is Code.QUOTA
+
+        await asyncio.gather(*map(take_all, nodes))
+        held = [segment for node in nodes for segment in node.grant.segments]
+        assert len(held) == len(set(held)) == 5 * len(nodes)
+
+    nodes_do(controller, "abcdef", body)
+
+
+def test_an_answer_that_was_lost_costs_no_segment(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        granted = await node.request_segments(4)
+        node.grants.pop()  # as if it had not arrived
+        assert await node.request_segments(4) == granted
+
+    nodes_do(controller, "a", body)
+
+
+def test_a_full_address_space_is_an_error_that_says_what_to_do(
+    make_controller: Callable[..., Controller],
+) -> None:
+    controller = make_controller(pod_cidrs=["10.9.0.0/23"]).start()
+
+    async def body(a: Node, b: Node) -> None:
+        refusal = await refused(a.request_segments(4))
+        assert refusal.code is Code.EXHAUSTED
+        assert "limpet node remove" in refusal.refused.error
+        token = controller.token()
+        assert (await refused(Node(controller.url, "c").join(token))).code is Code.EXHAUSTED
+        controller.ask("node.remove", node="b")
+        assert (await refused(a.request_segments(4))).code is Code.EXHAUSTED  # it rests
+
+    nodes_do(controller, "ab", body)
+
+
+def test_a_segment_that_has_rested_is_granted_again_and_names_whom_it_supersedes(
+    make_controller: Callable[..., Controller],
+) -> None:
+    controller = make_controller(pod_cidrs=["10.9.0.0/24"], quarantine_s=0).start()
+
+    async def body(a: Node) -> None:
+        controller.ask("node.remove", node="a")
+        (b,) = await join_all(controller, "b")
+        assert b.grant.segments == a.grant.segments
+        assert b.grant.supersedes == (a.uid,)
+        assert b.grant.revision > a.grant.revision
+
+    nodes_do(controller, "a", body)
+
+
+# Removal, replacement
+
+
+def test_a_removed_node_is_refused_with_its_tombstone(controller: Controller) -> None:
+    async def body(a: Node, b: Node) -> None:
+        async with a.watch() as lines:
+            await until_bookmark(lines)
+            controller.ask("node.remove", node="a")
+            seen = [line async for line in lines]
+        assert seen[-1].refused is not None
+        assert seen[-1].refused.code is Code.REMOVED
+        for work in (a.hello(), a.publish(), a.request_segments(4), a.report(1, [], None)):
+            refusal = await refused(work)
+            assert refusal.code is Code.REMOVED
+            assert refusal.refused.grant is not None
+            assert a.open(refusal.refused.grant).tombstone
+        await b.hello()
+
+    nodes_do(controller, "ab", body)
+
+
+def test_the_same_name_with_a_new_key_is_a_new_node(controller: Controller) -> None:
+    async def body(a: Node) -> None:
+        (other,) = await join_all(controller, "a")
+        assert other.uid != a.uid
+        assert not set(other.grant.segments) & set(a.grant.segments)
+        with pytest.raises(LimpetError, match="several machines"):
+            controller.ask("node.remove", node="a")
+        controller.ask("node.remove", node=other.uid)
+        await a.hello()
+
+    nodes_do(controller, "a", body)
+
+
+def test_new_hardware_takes_the_segments_and_the_pods_of_a_dead_machine(
+    controller: Controller,
+) -> None:
+    pods = [PodAddress("limpet", "default", "web-0", "eth0", ("10.244.0.2",))]
+
+    async def body(dead: Node, other: Node) -> None:
+        await dead.report(7, pods, None)
+        controller.ask("node.replace", node="a")
+        (new,) = await join_all(controller, "a")
+        assert new.grant.segments == dead.grant.segments
+        assert new.grant.supersedes == (dead.uid,)
+        assert new.joined is not None
+        assert list(new.joined.pods) == pods
+        assert (await refused(dead.publish())).code is Code.REMOVED
+        (third,) = await join_all(controller, "a")  # it was replaced once
+        assert not set(third.grant.segments) & {*new.grant.segments, *other.grant.segments}
+
+    nodes_do(controller, "ab", body)
+
+
+# Presence
+
+
+def test_a_node_cannot_write_the_presence_of_another(controller: Controller) -> None:
+    async def body(a: Node, b: Node) -> None:
+        refusal = await refused(a.publish(uid=b.uid))
+        assert refusal.status == 400
+        stolen, a.key = a.key, b.key  # signed as b, sent as a
+        assert (await refused(a.publish(uid=b.uid))).status == 400
+        a.key = stolen
+        assert controller.ask("node.show", node="b")["presence"] is None
+
+    nodes_do(controller, "ab", body)
+
+
+def test_an_older_presence_does_not_count_and_the_answer_says_what_to_jump_above(
+    controller: Controller,
+) -> None:
+    async def body(node: Node) -> None:
+        assert await node.publish(sequence=5) == 5
+        assert await node.publish(sequence=5) == 5  # the same once more
+        refusal = await refused(node.publish(sequence=4))
+        assert refusal.code is Code.STALE
+        assert refusal.refused.sequence == 5
+        assert (await node.hello()).presence_sequence == 5
+
+    nodes_do(controller, "a", body)
+
+
+def test_two_machines_with_one_identity_are_told(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        await node.publish(boot_id="one")
+        await node.publish(boot_id="two")
+        assert (await refused(node.publish(boot_id="one"))).code is Code.CLONED
+        assert await node.publish(boot_id="two") == node.sequence
+        assert controller.ask("node.show", node="a")["state"] == "cloned"
+
+    nodes_do(controller, "a", body)
+
+
+# Watching
+
+
+def test_a_watcher_gets_all_there_is_and_then_what_changes(controller: Controller) -> None:
+    async def body(a: Node, b: Node) -> None:
+        await b.publish()
+        async with a.watch() as lines:
+            found = await until_bookmark(lines)
+            assert found[0].kind is WatchKind.NETWORK
+            entries = [line for line in found if line.kind is WatchKind.ENTRY]
+            assert {a.open(line.grant).name for line in entries if line.grant} == {"a", "b"}
+            assert sum(line.presence is not None for line in entries) == 1
+            await b.request_segments(4)
+            (entry, bookmark) = await until_bookmark(lines)
+            assert entry.grant == b.sealed
+            assert entry.presence is not None
+        controller.ask("node.label", node="b", add={"site": "x"})
+        async with a.watch(bookmark.version) as lines:
+            (entry, _) = await until_bookmark(lines)
+            assert entry.grant is not None
+            assert a.open(entry.grant).labels == {"site": "x"}
+
+    nodes_do(controller, "ab", body)
+
+
+@pytest.mark.parametrize("since", ["x", "abcd-7", "%00"])
+def test_a_watch_from_a_strange_version_is_told_to_begin_anew(
+    controller: Controller, since: str
+) -> None:
+    async def body(node: Node) -> None:
+        async with node.watch() as lines:
+            await until_bookmark(lines)
+        with pytest.raises(Refusal) as caught:
+            async with node.watch(since):
+                pass
+        assert caught.value.status == 410
+
+    nodes_do(controller, "a", body)
+
+
+def test_a_watch_goes_on_where_it_was_after_the_controller_was_started_anew(
+    controller: Controller,
+) -> None:
+    async def body(a: Node, b: Node) -> None:
+        async with a.watch() as lines:
+            version = (await until_bookmark(lines))[-1].version
+        await asyncio.gather(a.close(), b.close())
+        await asyncio.to_thread(controller.kill)
+        await asyncio.to_thread(controller.start)
+        await b.publish()
+        async with a.watch(version) as lines:
+            (entry, _) = await until_bookmark(lines)
+        assert entry.presence is not None
+
+    nodes_do(controller, "ab", body)
+
+
+# Pods
+
+
+def test_reports_of_pods_add_up_and_a_gap_asks_for_all_of_them(controller: Controller) -> None:
+    def pod(name: str, *addresses: str) -> PodAddress:
+        return PodAddress("limpet", "default", name, "eth0", addresses)
+
+    async def body(node: Node) -> None:
+        assert await node.report(1, [pod("a", "10.244.0.2"), pod("b", "10.244.0.3")], None) == 1
+        assert await node.report(2, [pod("a"), pod("c", "10.244.0.4")], 1) == 2
+        assert await node.report(2, [pod("a"), pod("c", "10.244.0.4")], 1) == 2  # sent again
+        refusal = await refused(node.report(9, [pod("d", "10.244.0.5")], 8))
+        assert refusal.code is Code.STALE
+        assert refusal.refused.sequence == 2
+        found = controller.ask("pod.list")
+        assert [each["pod"] for each in found["pods"]] == ["b", "c"]
+        assert found["nodes"][0]["reported_at_s"] > 0
+
+    nodes_do(controller, "a", body)
+
+
+# Strangers and garbage
+
+
+def test_without_a_certificate_nothing_but_joining_is_possible(controller: Controller) -> None:
+    async def body() -> None:
+        insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        insecure.check_hostname = False
+        insecure.verify_mode = ssl.CERT_NONE
+        connector = aiohttp.TCPConnector(ssl=insecure)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            node = Node(controller.url, "a")
+            for verb, path in [
+                ("POST", "/v1/hello"),
+                ("POST", "/v1/grants"),
+                ("PUT", "/v1/presence"),
+                ("POST", "/v1/segments"),
+                ("GET", "/v1/pods"),
+                ("POST", "/v1/pods"),
+                ("GET", "/v1/watch"),
+            ]:
+                refusal = await refused(node.fetch(verb, path, b"{}", session))
+                assert refusal.code is Code.NO_CERTIFICATE, path
+            async with session.get(f"{controller.url}/healthz") as answer:
+                assert answer.status == 200
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b"\xff\xfe", b"null", b"[" * 100_000, b'{"generation":"x","versions":[]}'],
+    ids=lambda body: repr(body[:10]),
+)
+def test_garbage_is_answered_in_words(controller: Controller, body: bytes) -> None:
+    async def ask(node: Node) -> None:
+        for verb, path in [
+            ("POST", "/v1/hello"),
+            ("POST", "/v1/grants"),
+            ("PUT", "/v1/presence"),
+            ("POST", "/v1/segments"),
+            ("POST", "/v1/pods"),
+            ("POST", "/v1/join"),
+        ]:
+            refusal = await refused(node.fetch(verb, path, body))
+            assert refusal.status == 400, path
+            assert refusal.refused.error.startswith("read ")
+        await node.hello()
+
+    nodes_do(controller, "a", ask)
+    assert "Traceback" not in controller.log.read_text()
+
+
+def test_a_client_that_sends_megabytes_is_cut_off(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        assert node.joined is not None
+        context = node.context(node.joined.ca, node.joined.certificate)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", controller.port, ssl=context, server_hostname=SERVER_NAME
+        )
+        writer.write(b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        answer = asyncio.ensure_future(reader.readline())
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while not answer.done() and sent < 64 << 20:
+                writer.write(b" " * 65536)
+                await writer.drain()
+                sent += 65536
+        assert b" 413 " in await answer
+        assert sent < 16 << 20
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+        await node.hello()
+
+    nodes_do(controller, "a", body)
+
+
+def test_bytes_that_are_no_tls_and_no_http_leave_the_controller_as_it_was(
+    controller: Controller,
+) -> None:
+    async def body(node: Node) -> None:
+        for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 40, b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", controller.port)
+            writer.write(data)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        await node.hello()
+
+    nodes_do(controller, "a", body)
+    assert "Traceback" not in controller.log.read_text()
+
+
+def test_what_is_not_there_is_told_in_json(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        assert (await refused(node.fetch("GET", "/v1/nothing", b""))).code is Code.NOT_FOUND
+        assert (await refused(node.fetch("DELETE", "/v1/presence", b""))).code is Code.NOT_FOUND
+        assert (await refused(node.fetch("POST", "/v1/segments", b"{}"))).status == 400
+
+    nodes_do(controller, "a", body)

@@ -1,0 +1,266 @@
+"""Back-up, restore, and what a controller may grant when it has forgotten some of its grants."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from limpet.controller.sqlite import copy_database
+from limpet.wire.api import Code, HelloAnswer, HelloRequest
+from limpet.wire.seal import open_grant, open_network, trusted_keys
+from tests.controller.machines import Controller, Node, Refusal, join_all
+
+MakeController = Callable[..., Controller]
+
+
+def held(*nodes: Node) -> list[str]:
+    return [str(segment) for node in nodes for segment in node.grant.segments]
+
+
+async def close(*nodes: Node) -> None:
+    await asyncio.gather(*(node.close() for node in nodes))
+
+
+def restore(controller: Controller, backup: Path) -> None:
+    controller.stop()
+    done = controller.command("controller", "restore", str(backup))
+    assert done.returncode == 0, done.stderr
+    controller.start()
+
+
+def back_up(controller: Controller, target: Path) -> None:
+    done = controller.command("controller", "backup", str(target))
+    assert done.returncode == 0, done.stderr
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("disk", ["is there", "is gone"])
+def test_after_a_restore_no_segment_is_granted_twice_also_while_its_node_is_away(
+    make_controller: MakeController, tmp_path: Path, disk: str
+) -> None:
+    controller = make_controller(restore_margin=4).start()
+
+    async def body() -> None:
+        (known,) = await join_all(controller, "known")
+        back_up(controller, tmp_path / "backup")
+        # All of this is lost: a node that stays away, and segments of one that was known.
+        (away,) = await join_all(controller, "away")
+        await known.request_segments(4)
+        await close(known, away)
+        if disk == "is gone":
+            controller.stop()
+            for path in controller.database.parent.glob("controller.db*"):
+                path.unlink()
+        restore(controller, tmp_path / "backup")
+
+        (new,) = await join_all(controller, "new")
+        await new.request_segments(4)
+        assert not set(held(new)) & set(held(known, away))
+        assert len(controller.ask("node.list")["nodes"]) == 2
+
+        recovery = controller.ask("recovery")
+        assert recovery["recovering"]
+        assert [each["name"] for each in recovery["waiting_for"]] == ["known"]
+        before = known.grant.segments
+        with pytest.raises(Refusal) as caught:
+            await known.request_segments(4)
+        assert caught.value.code is Code.SAY_HELLO
+        await known.hello()
+        assert set(before) <= set(known.grant.segments)
+        assert not controller.ask("recovery")["recovering"]
+
+        # The one that was away comes at last, when everything else goes on as ever.
+        before = away.grant.segments
+        await away.hello()
+        assert set(before) <= set(away.grant.segments)
+        everything = held(known, away, new)
+        assert len(everything) == len(set(everything))
+        await close(known, away, new)
+
+    asyncio.run(body())
+
+
+def test_a_peer_shows_the_grant_of_a_node_that_is_away(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller(restore_margin=4).start()
+
+    async def body() -> None:
+        (peer,) = await join_all(controller, "peer")
+        back_up(controller, tmp_path / "backup")
+        (away,) = await join_all(controller, "away")
+        await close(peer, away)
+        restore(controller, tmp_path / "backup")
+
+        answer = await peer.hello()
+        assert answer.show_above is None  # it was the only one that the back-up knows
+        assert await peer.show([away.sealed]) == 1
+        assert await peer.show([away.sealed]) == 0
+        segments = controller.ask("segment.list")["segments"]
+        assert {each["segment"] for each in segments if each["node"] == "away"} == set(held(away))
+        await close(peer)
+
+    asyncio.run(body())
+
+
+def test_a_database_that_was_put_back_by_hand_is_found_out_and_grants_nothing(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller(restore_margin=4).start()
+
+    async def body() -> None:
+        one, two = await join_all(controller, "one", "two")
+        copy_database(controller.database, tmp_path / "copy")
+        await one.request_segments(4, 6)
+        lost = held(one, two)
+        await close(one, two)
+        controller.stop()
+        for leftover in controller.database.parent.glob("controller.db*"):
+            leftover.unlink()
+        shutil.copy(tmp_path / "copy", controller.database)
+        controller.start()
+
+        with pytest.raises(Refusal) as caught:
+            await one.request_segments(4)
+        assert caught.value.code is Code.SHOW_GRANTS
+        assert caught.value.refused.above is not None
+        await one.hello()
+        assert set(held(one, two)) == set(lost)
+        with pytest.raises(Refusal) as caught:
+            await one.request_segments(4)
+        assert caught.value.code is Code.RECOVERING
+        assert controller.command("controller", "recovery").returncode == 1
+
+        await two.hello()
+        await one.request_segments(4)
+        everything = held(one, two)
+        assert len(everything) == len(set(everything))
+        assert controller.command("controller", "recovery").returncode == 0
+        await close(one, two)
+
+    asyncio.run(body())
+
+
+def test_a_claim_to_know_more_stops_nobody_else(controller: Controller) -> None:
+    async def body() -> None:
+        liar, honest = await join_all(controller, "liar", "honest")
+        liar.revision = 10**12
+        with pytest.raises(Refusal) as caught:
+            await liar.request_segments(4)
+        assert caught.value.code is Code.SHOW_GRANTS
+        await honest.request_segments(4)
+        await close(liar, honest)
+
+    asyncio.run(body())
+
+
+def test_a_removal_that_the_back_up_does_not_know_is_learnt_from_a_peer(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller().start()
+
+    async def body() -> None:
+        gone, peer = await join_all(controller, "gone", "peer")
+        back_up(controller, tmp_path / "backup")
+        controller.ask("node.remove", node="gone")
+        with pytest.raises(Refusal) as caught:
+            await gone.hello()
+        tombstone = caught.value.refused.grant
+        assert tombstone is not None
+        await close(gone, peer)
+        restore(controller, tmp_path / "backup")
+
+        await peer.hello()
+        assert await peer.show([tombstone]) == 1
+        with pytest.raises(Refusal) as caught:
+            await gone.hello()
+        assert caught.value.code is Code.REMOVED
+        await close(gone, peer)
+
+    asyncio.run(body())
+
+
+def test_a_token_that_was_used_after_the_back_up_is_void(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller().start()
+
+    async def body() -> None:
+        token = controller.token()
+        back_up(controller, tmp_path / "backup")
+        async with Node(controller.url, "a") as node:
+            await node.join(token)
+        restore(controller, tmp_path / "backup")
+        with pytest.raises(Refusal) as caught:
+            await Node(controller.url, "b").join(token)
+        assert caught.value.code is Code.BAD_TOKEN
+
+    asyncio.run(body())
+
+
+def test_a_person_ends_a_recovery_by_force(make_controller: MakeController, tmp_path: Path) -> None:
+    controller = make_controller(restore_margin=3).start()
+
+    async def body() -> None:
+        (node,) = await join_all(controller, "a")
+        await node.close()
+        back_up(controller, tmp_path / "backup")
+        restore(controller, tmp_path / "backup")
+        assert controller.ask("recovery")["held_back"] == 6
+        done = controller.command("controller", "recovery", "--force")
+        assert done.returncode == 0
+        assert "6 segments given free" in done.stdout
+        assert controller.ask("segment.list")["segments"][-1]["state"] == "held"
+
+    asyncio.run(body())
+
+
+def test_a_restore_is_refused_while_the_controller_runs(
+    controller: Controller, tmp_path: Path
+) -> None:
+    back_up(controller, tmp_path / "backup")
+    done = controller.command("controller", "restore", str(tmp_path / "backup"))
+    assert done.returncode == 1
+    assert "systemctl stop limpet-controller" in done.stderr
+    controller.ask("node.list")
+
+
+def test_a_restore_of_something_else_changes_nothing(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller().start()
+    controller.stop()
+    before = controller.database.read_bytes()
+    (tmp_path / "garbage").write_bytes(b"x" * 5000)
+    done = controller.command("controller", "restore", str(tmp_path / "garbage"))
+    assert done.returncode == 1
+    assert "no SQLite database" in done.stderr
+    assert controller.database.read_bytes() == before
+    controller.start()
+
+
+def test_nodes_follow_a_rotated_key_by_the_former_keys_word(controller: Controller) -> None:
+    async def body() -> None:
+        (node,) = await join_all(controller, "a")
+        before = node.sealed
+        done = controller.command("controller", "rotate-key")
+        assert done.returncode == 0
+        assert node.joined is not None
+        request = HelloRequest(node.revision, before)
+        answer = await node.post("/v1/hello", request, HelloAnswer)
+        pinned = node.joined.pinned_key
+        network = open_network(answer.network, pinned)
+        assert len(network.keys) == 2
+        grant = open_grant(answer.grant, [network.keys[-1].public_key])
+        assert grant.segments == node.grant.segments
+        assert grant.generation == node.grant.generation + 1
+        assert open_grant(before, trusted_keys(pinned, network.keys)) == node.grant
+        (later,) = await join_all(controller, "b")
+        assert later.grant.name == "b"
+        await close(node, later)
+
+    asyncio.run(body())
