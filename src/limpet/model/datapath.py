@@ -29,6 +29,23 @@ POD_GROUP = 0x6C696D00
 """Link group of pods' host ends; marks them as ours beside their name."""
 DYING_GROUP = 0x6C696D01
 """Link group that is deleted at one go."""
+VXLAN_IFNAME_PREFIX = "limvx"
+"""VXLAN device of the network between nodes: the prefix and the IP version of its underlay."""
+VXLAN_GROUPS = {4: 0x6C696D04, 6: 0x6C696D06}
+"""Link group of our VXLAN devices by IP version of the underlay.
+
+Given at creation, as an alias cannot be; and the kernel does not tell the version of a device that
+has no address of its own.
+"""
+OVERLAY_PROTOCOL = 148
+"""Origin of routes to peers: tells them from the node's own in the table that both share.
+
+Source: include/uapi/linux/rtnetlink.h; RTPROT_STATIC is 4, routing daemons have theirs.
+"""
+PEER_METRIC = 200
+"""Of a route to a peer's segment."""
+BEHIND_METRIC = 300
+"""Of a route to a prefix behind a peer: a segment of the same prefix goes before it."""
 MASQUERADE_MARK = 0x2000
 """Packet mark of the first packet of a flow that must be masqueraded.
 

@@ -1,0 +1,499 @@
+"""plan_overlay: what a node's kernel should hold for the other nodes. Pure.
+
+The plan is the union of what plan_peer says of each peer. A change of one peer replaces that peer's
+part (`replan_overlay`) and gives what planning everything anew would give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import collapse_addresses, ip_interface
+
+from limpet.model.cluster import DefaultCommunity, Grant, Network, NodeEntry, Role, Snapshot
+from limpet.model.datapath import BEHIND_METRIC, PEER_METRIC, VXLAN_IFNAME_PREFIX
+from limpet.model.network import Address, InterfaceAddress, Prefix
+from limpet.model.overlay import (
+    MIN_MTU_BYTES,
+    VXLAN_OVERHEAD_BYTES,
+    FdbEntry,
+    FdbKey,
+    Neighbour,
+    NeighbourKey,
+    OverlayKey,
+    OverlayPlan,
+    OverlayState,
+    OwnSide,
+    PeerPart,
+    PeerPath,
+    PeerRoute,
+    RouteKey,
+    Rung,
+    Touched,
+    VxlanDevice,
+)
+from limpet.plan.merge import effective_segments
+
+_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+"""An entry for no MAC or a multicast one would draw other peers' packets."""
+_OUTER_MOST = 16
+"""Addresses of a peer that its packets may come from; it says them itself."""
+
+
+def may_talk(network: Network, one: Grant, other: Grant) -> bool:
+    """Whether the two may reach each other: the cloud always, the edge in a shared community.
+
+    Nodes that are in no community share one if the network says so. A revoked node reaches nobody.
+    """
+    if one.tombstone or other.tombstone or one.uid == other.uid:
+        return False
+    if Role.CLOUD in one.roles or Role.CLOUD in other.roles:
+        return True
+    if one.communities or other.communities:
+        return not set(one.communities).isdisjoint(other.communities)
+    return network.default_community is DefaultCommunity.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a node's plan is made of: what it was given, and what follows for all peers."""
+
+    snapshot: Snapshot
+    uid: str
+    paths: Mapping[str, PeerPath]
+    """By the peer's uid; absent: no path."""
+    own: OwnSide
+    segments: Mapping[str, tuple[Prefix, ...]]
+    """`effective_segments` of the snapshot."""
+    network: Network | None
+    grant: Grant | None
+    """Ours; None: nobody has granted us anything, or it was revoked."""
+    sources: Mapping[int, Address] = field(default_factory=dict)
+    """Our overlay addresses by IP version: the gateway of our first segment."""
+    devices: Mapping[int, VxlanDevice] = field(default_factory=dict)
+    """By IP version of the underlay."""
+    taken: Mapping[int, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    """First and last address by IP version of what no peer may have, and what it is."""
+
+    def same_node(self, other: View) -> bool:
+        """Whether all but the peers is the same."""
+        return (self.uid, self.own, self.network, self.grant, self.devices, self.sources) == (
+            other.uid,
+            other.own,
+            other.network,
+            other.grant,
+            other.devices,
+            other.sources,
+        )
+
+
+def view_of(
+    snapshot: Snapshot,
+    uid: str,
+    paths: Mapping[str, PeerPath],
+    own: OwnSide,
+    *,
+    before: View | None = None,
+) -> View:
+    """The node's view. `before`: an older one, from which is taken what cannot have changed."""
+    if before is not None and _same_grants(snapshot, before.snapshot):
+        segments = before.segments
+    else:
+        segments = effective_segments(snapshot)
+    entry = snapshot.nodes.get(uid)
+    network = snapshot.network
+    if entry is None or network is None or entry.grant.tombstone:
+        return View(snapshot, uid, paths, own, segments, network, None)
+    firsts = _first_of_each_version(segments.get(uid, ()))
+    taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
+    for prefixes, what in (
+        (entry.grant.segments, "a segment of this node"),
+        (entry.grant.prefixes_behind, "a prefix behind this node"),
+        (own.link_prefixes, "the subnet of a link of this node"),
+    ):
+        for prefix in prefixes:
+            taken[prefix.version].append((*_bounds(prefix), f"{what}, {prefix}"))
+    return View(
+        snapshot,
+        uid,
+        paths,
+        own,
+        segments,
+        network,
+        entry.grant,
+        sources={version: prefix[1] for version, prefix in firsts.items()},
+        devices={
+            version: _device(network, own, version, firsts)
+            for version in sorted(own.vtep_macs)
+            if firsts
+        },
+        taken={version: tuple(intervals) for version, intervals in taken.items()},
+    )
+
+
+def _same_grants(one: Snapshot, other: Snapshot) -> bool:
+    if one.nodes is other.nodes:
+        return True
+    if len(one.nodes) != len(other.nodes):
+        return False
+    for uid, entry in one.nodes.items():
+        known = other.nodes.get(uid)
+        if known is None:
+            return False
+        if known is not entry and known.grant is not entry.grant and known.grant != entry.grant:
+            return False
+    return True
+
+
+def _first_of_each_version(prefixes: Iterable[Prefix]) -> dict[int, Prefix]:
+    firsts: dict[int, Prefix] = {}
+    for prefix in prefixes:
+        firsts.setdefault(prefix.version, prefix)
+    return firsts
+
+
+def _bounds(prefix: Prefix) -> tuple[int, int]:
+    return int(prefix.network_address), int(prefix.broadcast_address)
+
+
+def _device(
+    network: Network, own: OwnSide, version: int, firsts: Mapping[int, Prefix]
+) -> VxlanDevice:
+    mtu_bytes = own.link_mtu_bytes - VXLAN_OVERHEAD_BYTES[version]
+    addresses: frozenset[InterfaceAddress] = frozenset(
+        ip_interface(prefix.network_address)
+        for prefix in firsts.values()
+        if mtu_bytes >= MIN_MTU_BYTES[prefix.version]
+    )
+    return VxlanDevice(
+        f"{VXLAN_IFNAME_PREFIX}{version}",
+        version,
+        network.vxlan_id,
+        network.vxlan_port,
+        own.vtep_macs[version],
+        mtu_bytes,
+        addresses,
+    )
+
+
+def plan_peer(view: View, uid: str) -> PeerPart:
+    """What the peer adds; nothing, and why, where it is not reached."""
+    entry = view.snapshot.nodes[uid]
+    grant = entry.grant
+    if view.network is None or view.grant is None:
+        return PeerPart(refused="this node has no grant")
+    if grant.tombstone:
+        return PeerPart(refused="it was removed from the cluster")
+    if not may_talk(view.network, view.grant, grant):
+        return PeerPart(refused="it shares no community with this node")
+    segments, without = _free(view, view.segments.get(uid, ()))
+    if not segments:
+        lost = f" that is its own: {without[0][0]} {without[0][1]}" if without else ""
+        return PeerPart(refused=f"it has no segment{lost}", without=tuple(without))
+    behind, lost_behind = _free(view, grant.prefixes_behind) if grant.prefixes_behind else ([], [])
+    without += lost_behind
+    path = view.paths.get(uid)
+    let_in = PeerPart(
+        sources=_collapsed([*segments, *behind]) if behind else tuple(segments),
+        outer=_outer(entry, path),
+        without=tuple(without),
+    )
+    if path is None:
+        return _refused(let_in, "no path to it is proven")
+    return _reach(view, entry, segments, behind, path, let_in)
+
+
+def _refused(let_in: PeerPart, reason: str) -> PeerPart:
+    return PeerPart(
+        sources=let_in.sources, outer=let_in.outer, without=let_in.without, refused=reason
+    )
+
+
+def _free(view: View, prefixes: Iterable[Prefix]) -> tuple[list[Prefix], list[tuple[Prefix, str]]]:
+    """The prefixes that meet nothing of our own, and the others, each with what it meets."""
+    free: list[Prefix] = []
+    lost: list[tuple[Prefix, str]] = []
+    for prefix in prefixes:
+        first, last = _bounds(prefix)
+        for start, end, what in view.taken[prefix.version]:
+            if first <= end and start <= last:
+                lost.append((prefix, f"overlaps {what}"))
+                break
+        else:
+            free.append(prefix)
+    return free, lost
+
+
+def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+    """Without those that lie in others: sets of intervals take none twice."""
+    held = list(prefixes)
+    return (
+        *collapse_addresses(prefix for prefix in held if prefix.version == 4),
+        *collapse_addresses(prefix for prefix in held if prefix.version == 6),
+    )
+
+
+def _outer(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
+    """Every address that the peer may send from: which one it takes is its routing's choice."""
+    found: dict[Address, None] = {}
+    if path is not None and path.underlay is not None:
+        found[path.underlay] = None
+    if entry.presence is not None:
+        found |= dict.fromkeys(entry.presence.addresses[:_OUTER_MOST])
+    return tuple(
+        address
+        for address in found
+        if not (address.is_loopback or address.is_unspecified or address.is_multicast)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """The way for one IP version of the overlay."""
+
+    device: str
+    address: Address
+    mtu_bytes: int
+    over_vxlan: bool
+
+
+def _reach(
+    view: View,
+    entry: NodeEntry,
+    segments: list[Prefix],
+    behind: list[Prefix],
+    path: PeerPath,
+    let_in: PeerPart,
+) -> PeerPart:
+    vxlan = _vxlan(view, entry, path)
+    hops: dict[int, _Hop | str] = {
+        version: _hop(view, entry, path, vxlan, first)
+        for version, first in _first_of_each_version(segments).items()
+    }
+    routes: list[PeerRoute] = []
+    without = list(let_in.without)
+    for prefixes, metric in ((segments, PEER_METRIC), (behind, BEHIND_METRIC)):
+        for prefix in prefixes:
+            hop = hops.get(prefix.version, f"it has no segment of IPv{prefix.version}")
+            if isinstance(hop, str):
+                without.append((prefix, hop))
+            elif metric == BEHIND_METRIC and _leads_into_itself(prefix, path):
+                without.append((prefix, "the peer's own address on the underlay lies in it"))
+            else:
+                source = view.sources[prefix.version]
+                routes.append(
+                    PeerRoute(prefix, hop.device, hop.address, source, metric, hop.mtu_bytes)
+                )
+    if not routes:
+        return _refused(let_in, without[-1][1])
+    tunnels = [hop for hop in hops.values() if not isinstance(hop, str) and hop.over_vxlan]
+    return PeerPart(
+        tuple(routes),
+        tuple(Neighbour(hop.device, hop.address, vxlan.mac) for hop in tunnels)
+        if isinstance(vxlan, FdbEntry)
+        else (),
+        (vxlan,) if isinstance(vxlan, FdbEntry) and tunnels else (),
+        let_in.sources,
+        let_in.outer,
+        tuple(without),
+    )
+
+
+def _vxlan(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
+    """How VXLAN finds the peer, or why it does not."""
+    if path.underlay is None:
+        return "no address for VXLAN is known"
+    version = path.underlay.version
+    device = view.devices.get(version)
+    if device is None:
+        return f"this node has no VXLAN device over IPv{version}"
+    if entry.presence is None:
+        return "it has not been heard of, so its MAC is not known"
+    mac = entry.presence.vtep_macs.get(version)
+    if mac is None:
+        return f"it has announced no VXLAN device over IPv{version}"
+    if not _UNICAST_MAC.fullmatch(mac):
+        return f"it has announced {mac!r} as MAC, which is none of one device"
+    if mac == device.mac:
+        return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"
+    return FdbEntry(device.ifname, mac, path.underlay)
+
+
+def _hop(
+    view: View, entry: NodeEntry, path: PeerPath, vxlan: FdbEntry | str, first: Prefix
+) -> _Hop | str:
+    """The way to the peer for the IP version of `first`, its first segment, or why none."""
+    version = first.version
+    if version not in view.sources:
+        return f"this node has no segment of IPv{version}"
+    mtu_bytes = min(path.mtu_bytes, view.own.link_mtu_bytes)
+    if entry.presence is not None:
+        mtu_bytes = min(mtu_bytes, entry.presence.link_mtu_bytes)
+    hop: _Hop | str = vxlan if isinstance(vxlan, str) else ""
+    next_hop = _next_hop(path, version) if path.rung is Rung.ROUTE else None
+    if next_hop is not None:
+        hop = _Hop(path.device, next_hop, mtu_bytes, over_vxlan=False)
+    elif isinstance(vxlan, FdbEntry):
+        mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
+        # As flannel: the network address stands for the peer, and never travels.
+        hop = _Hop(vxlan.device, first.network_address, mtu_bytes, over_vxlan=True)
+    elif path.rung is Rung.ROUTE:
+        return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
+    if mtu_bytes < MIN_MTU_BYTES[version]:
+        return f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {mtu_bytes}"
+    return hop
+
+
+def _next_hop(path: PeerPath, version: int) -> Address | None:
+    """Of the same version if there is one; IPv4 also goes by IPv6 (RFC 5549), not reversed."""
+    same = [address for address in path.next_hops if address.version == version]
+    if same:
+        return same[0]
+    return path.next_hops[0] if version == 4 and path.next_hops else None
+
+
+def _leads_into_itself(prefix: Prefix, path: PeerPath) -> bool:
+    ends = (*path.next_hops, *((path.underlay,) if path.underlay is not None else ()))
+    return any(end in prefix for end in ends)
+
+
+def plan_overlay(view: View) -> OverlayPlan:
+    """What should be: the VXLAN devices, and for every peer what it adds."""
+    if view.network is None or view.grant is None or not view.sources:
+        return OverlayPlan()
+    return _assemble(
+        {device.ifname: device for device in view.devices.values()},
+        view.own.links,
+        {uid: plan_peer(view, uid) for uid in view.snapshot.nodes if uid != view.uid},
+    )
+
+
+def replan_overlay(
+    plan: OverlayPlan, before: View, after: View
+) -> tuple[OverlayPlan, Touched | None]:
+    """The plan for `after`, made of that for `before`, and what may differ; None: anything."""
+    if not after.sources or not before.same_node(after):
+        return plan_overlay(after), None
+    uids = changed_peers(before, after)
+    return replace_parts(
+        plan, {uid: plan_peer(after, uid) if uid in after.snapshot.nodes else None for uid in uids}
+    )
+
+
+def changed_peers(before: View, after: View) -> list[str]:
+    """Peers of which something is known differently."""
+    known = before.snapshot.nodes
+    changed = []
+    for uid, entry in after.snapshot.nodes.items():
+        same = known.get(uid)
+        if (
+            (same is not entry and same != entry)
+            or before.paths.get(uid) != after.paths.get(uid)
+            or before.segments.get(uid) != after.segments.get(uid)
+        ) and uid != after.uid:
+            changed.append(uid)
+    if len(known) + len(changed) > len(after.snapshot.nodes):
+        changed += [uid for uid in known if uid not in after.snapshot.nodes]
+    return changed
+
+
+def replace_parts(
+    plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
+) -> tuple[OverlayPlan, Touched]:
+    """The plan with other parts for some peers (None: without them), and what that touches."""
+    parts = dict(plan.parts)
+    old = _Keys()
+    new = _Keys()
+    for uid, part in changed.items():
+        old.add(parts.pop(uid, None))
+        new.add(part)
+        if part is not None:
+            parts[uid] = part
+    touched = Touched(
+        frozenset(old.routes | new.routes),
+        frozenset(old.neighbours | new.neighbours),
+        frozenset(old.fdb | new.fdb),
+    )
+    state = plan.state
+    disputed = new.disputed or not (
+        state.routes.keys().isdisjoint(new.routes - old.routes)
+        and state.neighbours.keys().isdisjoint(new.neighbours - old.neighbours)
+        and state.fdb.keys().isdisjoint(new.fdb - old.fdb)
+    )
+    every = touched.routes | touched.neighbours | touched.fdb
+    if disputed or not plan.contested.isdisjoint(every):
+        return _assemble(state.devices, state.loose_links, parts), touched
+    routes, neighbours, fdb = dict(state.routes), dict(state.neighbours), dict(state.fdb)
+    for route_key_ in old.routes:
+        del routes[route_key_]
+    for neighbour_key_ in old.neighbours:
+        del neighbours[neighbour_key_]
+    for fdb_key_ in old.fdb:
+        del fdb[fdb_key_]
+    for part in changed.values():
+        if part is not None:
+            routes |= {route_key(each): each for each in part.routes}
+            neighbours |= {neighbour_key(each): each for each in part.neighbours}
+            fdb |= {fdb_key(each): each for each in part.fdb}
+    made = OverlayState(state.devices, routes, neighbours, fdb, state.loose_links)
+    return OverlayPlan(made, parts, plan.contested), touched
+
+
+class _Keys:
+    """Keys of the parts that were added to it."""
+
+    def __init__(self) -> None:
+        self.routes: set[RouteKey] = set()
+        self.neighbours: set[NeighbourKey] = set()
+        self.fdb: set[FdbKey] = set()
+        self.disputed = False
+        """A key came twice."""
+
+    def add(self, part: PeerPart | None) -> None:
+        if part is None:
+            return
+        before = len(self.routes) + len(self.neighbours) + len(self.fdb)
+        self.routes.update(map(route_key, part.routes))
+        self.neighbours.update(map(neighbour_key, part.neighbours))
+        self.fdb.update(map(fdb_key, part.fdb))
+        added = len(self.routes) + len(self.neighbours) + len(self.fdb) - before
+        self.disputed |= added < len(part.routes) + len(part.neighbours) + len(part.fdb)
+
+
+def _assemble(
+    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: dict[str, PeerPart]
+) -> OverlayPlan:
+    """The union of the parts; what several want goes to the lowest uid."""
+    routes: dict[RouteKey, PeerRoute] = {}
+    neighbours: dict[NeighbourKey, Neighbour] = {}
+    fdb: dict[FdbKey, FdbEntry] = {}
+    contested: set[OverlayKey] = set()
+    for uid in sorted(parts):
+        part = parts[uid]
+        for route in part.routes:
+            if routes.setdefault(key := route_key(route), route) is not route:
+                contested.add(key)
+        for neighbour in part.neighbours:
+            if neighbours.setdefault(at := neighbour_key(neighbour), neighbour) is not neighbour:
+                contested.add(at)
+        for entry in part.fdb:
+            if fdb.setdefault(mac := fdb_key(entry), entry) is not entry:
+                contested.add(mac)
+    # Ours too: what answers to a packet takes the way of the answering end's choice.
+    loose = loose_links | devices.keys()
+    state = OverlayState(devices, routes, neighbours, fdb, loose)
+    return OverlayPlan(state, parts, frozenset(contested))
+
+
+def route_key(route: PeerRoute) -> RouteKey:
+    prefix = route.prefix
+    return (prefix.version, int(prefix.network_address), prefix.prefixlen, route.metric)
+
+
+def neighbour_key(neighbour: Neighbour) -> NeighbourKey:
+    return (neighbour.device, neighbour.address.version, int(neighbour.address))
+
+
+def fdb_key(entry: FdbEntry) -> FdbKey:
+    return (entry.device, entry.mac)

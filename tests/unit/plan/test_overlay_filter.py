@@ -1,0 +1,161 @@
+"""The text of the filter; tests/kernel proves what it drops."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.model.cluster import Snapshot
+from limpet.plan.overlay import View, changed_peers, plan_overlay, view_of
+from limpet.plan.overlay_filter import filter_commands, plan_filter
+from tests.unit.plan.overlay_values import (
+    OWN,
+    UID,
+    a_grant,
+    a_presence,
+    entry,
+    node,
+    snapshot,
+    view,
+    vxlan,
+)
+
+GOLDEN = """\
+	counter overlay_forged {
+	}
+
+	set vxlan4_sources4 {
+		typeof ip saddr . @th,336,32
+		flags interval
+		elements = { 192.0.2.2 . 0xaf40200-0xaf402ff }
+	}
+
+	set vxlan4_sources6 {
+		typeof ip saddr . @th,304,128
+		flags interval
+		elements = { 192.0.2.2 . 0xfd000000000000020000000000000000-0xfd00000000000002ffffffffffffffff }
+	}
+
+	set vxlan6_sources4 {
+		typeof ip6 saddr . @th,336,32
+		flags interval
+	}
+
+	set vxlan6_sources6 {
+		typeof ip6 saddr . @th,304,128
+		flags interval
+	}
+
+	set link_sources4 {
+		type ipv4_addr
+		flags interval
+		elements = { 10.244.2.0/24 }
+	}
+
+	set link_sources6 {
+		type ipv6_addr
+		flags interval
+		elements = { fd00:0:0:2::/64 }
+	}
+
+	chain overlay_vxlan {
+		iifname "limpet0" counter name overlay_forged drop
+		@th,224,16 0x0800 ip saddr . @th,336,32 @vxlan4_sources4 accept
+		@th,224,16 0x86dd ip saddr . @th,304,128 @vxlan4_sources6 accept
+		@th,224,16 0x0800 ip6 saddr . @th,336,32 @vxlan6_sources4 accept
+		@th,224,16 0x86dd ip6 saddr . @th,304,128 @vxlan6_sources6 accept
+		counter name overlay_forged drop
+	}
+
+	chain overlay_sources {
+		type filter hook prerouting priority raw; policy accept;
+		udp dport 8472 @th,96,24 0x000001 fib daddr type local jump overlay_vxlan
+		iifname "eth0" ip saddr 10.244.0.0/16 ip saddr != @link_sources4 counter name overlay_forged drop
+		iifname "eth0" ip6 saddr fd00::/48 ip6 saddr != @link_sources6 counter name overlay_forged drop
+	}
+"""
+
+
+def test_the_filter_of_a_node_with_one_peer() -> None:
+    known = view(node(2), paths={})
+
+    assert plan_filter(known, plan_overlay(known), bridges=["limpet0"]) == GOLDEN
+
+
+def test_without_a_network_there_is_no_filter() -> None:
+    lone = view_of(Snapshot(), UID, {}, OWN)
+
+    assert plan_filter(lone, plan_overlay(lone)) == ""
+
+
+def test_overlapping_prefixes_of_one_sender_are_there_once() -> None:
+    behind = (ip_network("10.244.2.0/25"), ip_network("10.20.0.0/16"), ip_network("10.20.1.0/24"))
+    twin = entry(
+        a_grant(3, prefixes_behind=behind), a_presence(3, addresses=(ip_address("192.0.2.2"),))
+    )
+    known = view(node(2), twin, paths={})
+
+    held = _elements(plan_filter(known, plan_overlay(known)))
+
+    assert held["vxlan4_sources4"] == {
+        "192.0.2.2 . 0xaf40200-0xaf402ff",
+        "192.0.2.2 . 0xaf40300-0xaf403ff",
+        "192.0.2.2 . 0xa140000-0xa14ffff",
+    }
+    assert held["link_sources4"] == {"10.244.2.0/24", "10.244.3.0/24"}
+
+
+@st.composite
+def _views(draw: st.DrawFn) -> View:
+    made = [
+        entry(
+            a_grant(
+                number,
+                tombstone=draw(st.booleans()),
+                communities=draw(st.sampled_from([(), ("a",)])),
+            ),
+            draw(st.none() | st.just(a_presence(number))),
+        )
+        for number in draw(st.sets(st.integers(2, 5)))
+    ]
+    paths = {
+        each.grant.uid: vxlan(int(each.grant.name[-1]), draw(st.sampled_from([4, 6])))
+        for each in made
+        if draw(st.booleans())
+    }
+    return view_of(snapshot(node(1), *made), UID, paths, OWN)
+
+
+@given(_views(), _views())
+def test_the_commands_for_what_changed_give_the_sets_of_the_whole_text(
+    before: View, after: View
+) -> None:
+    old, new = plan_overlay(before), plan_overlay(after)
+    held = _elements(plan_filter(before, old))
+    commands = filter_commands(after, old, new, changed_peers(before, after))
+
+    for line in commands.splitlines():
+        verb, name, elements = re.fullmatch(  # type: ignore[union-attr]
+            r"(\w+) element inet limpet (\w+) \{ (.*) \}", line
+        ).groups()
+        named = set(elements.split(", "))
+        if verb == "delete":
+            assert named <= held[name]
+            held[name] -= named
+        else:
+            assert named.isdisjoint(held[name])
+            held[name] |= named
+    assert held == _elements(plan_filter(after, new))
+    assert filter_commands(after, new, new, changed_peers(before, after)) == ""
+
+
+def _elements(text: str) -> dict[str, set[str]]:
+    """Elements by set."""
+    found: dict[str, set[str]] = {}
+    for name, body in re.findall(r"set (\w+) \{\n(.*?)\n\t\}", text, re.DOTALL):
+        listed = re.search(r"elements = \{ (.*) \}", body)
+        found[name] = set(listed[1].split(", ")) if listed else set()
+    return found
