@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address
+from queue import SimpleQueue
 
 import pytest
 
@@ -166,8 +167,7 @@ def test_a_peer_changes_its_rung_under_traffic_without_losing_a_packet(
         client.settimeout(2)
         client.connect((other.address(version), 5000))
         stop = threading.Event()
-        answered: list[int] = []
-        lost: list[int] = []
+        outcomes: SimpleQueue[bool] = SimpleQueue()
 
         def exchange() -> None:
             number = 0
@@ -177,25 +177,23 @@ def test_a_peer_changes_its_rung_under_traffic_without_losing_a_packet(
                 try:
                     while client.recv(16) != number.to_bytes(4, "big"):
                         pass
-                    answered.append(number)
+                    outcomes.put(True)
                 except TimeoutError:
-                    lost.append(number)
+                    outcomes.put(False)
 
         traffic = threading.Thread(target=exchange)
         traffic.start()
         try:
             for rung in [Rung.ROUTE, Rung.VXLAN] * 4:
                 for node, peer in ((one, other), (other, one)):
-                    before = len(answered)
                     node.paths = {peer.uid: two.path(peer, rung)}
                     changes = node.settle(two.entries())
                     assert 0 < len(changes) <= 5
-                    while len(answered) < before + 20 and not lost:
-                        pass
+                    for _ in range(outcomes.qsize() + 20):
+                        assert outcomes.get(timeout=5), "a packet was lost"
         finally:
             stop.set()
             traffic.join()
-    assert lost == []
 
 
 @contextmanager

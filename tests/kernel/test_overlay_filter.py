@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
@@ -53,21 +53,16 @@ def filtered(request: pytest.FixtureRequest) -> Iterator[Filtered]:
         bed.join(Rung.VXLAN, request.param)
         for node in bed.nodes:
             addresses = tuple(ip_address(bed.underlay(node, version)) for version in FAMILIES)
-            node.presence = _with_addresses(node, addresses)
+            node.presence = replace(node.presence, addresses=addresses)
         bed.settle()
         yield Filtered(bed)
     finally:
         bed.close()
 
 
-def _with_addresses(node: Node, addresses: tuple[object, ...]):  # type: ignore[no-untyped-def]
-    return replace(node.presence, addresses=addresses)
-
-
 def underlay_version(filtered: Filtered) -> int:
     path = filtered.one.paths[filtered.other.uid].underlay
-    assert path is not None
-    return path.version
+    return 4 if isinstance(path, IPv4Address) else 6
 
 
 def forge(source: str, target: str, *, mac: str, vni: int = 1, tagged: bool = False) -> bytes:
@@ -91,7 +86,7 @@ def _checksum(data: bytes) -> int:
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return 0xFFFF - total
 
 
 def arrives(filtered: Filtered, sender: Node, source: str, **changes: object) -> bool:
@@ -182,6 +177,20 @@ def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtere
         with pytest.raises(AssertionError):
             ping(other.pod, one.address(version), "-I", source, "-W", "1")
         assert filtered.dropped == before + 1
+
+
+def test_prefixes_of_other_lengths_are_let_in_too(filtered: Filtered) -> None:
+    other = filtered.other
+    behind = (ip_network("10.244.128.0/20"), ip_network("2001:db8:beef::/48"))
+    other.grant = replace(other.grant, prefixes_behind=behind)
+    filtered.put()
+
+    assert arrives(filtered, other, "10.244.129.7")
+    assert arrives(filtered, other, "2001:db8:beef::7")
+    assert arrives(filtered, other, other.address(4))
+    assert not arrives(filtered, other, "10.244.144.7")
+    assert not arrives(filtered, other, "2001:db8:bee0::7")
+    assert not arrives(filtered, filtered.third, "10.244.129.7")
 
 
 def test_a_changed_peer_changes_its_elements_only(filtered: Filtered) -> None:

@@ -97,7 +97,7 @@ def view_of(
     before: View | None = None,
 ) -> View:
     """The node's view. `before`: an older one, from which is taken what cannot have changed."""
-    if before is not None and _same_grants(snapshot, before.snapshot):
+    if before is not None and _same_segments(snapshot, before):
         segments = before.segments
     else:
         segments = effective_segments(snapshot)
@@ -132,16 +132,26 @@ def view_of(
     )
 
 
-def _same_grants(one: Snapshot, other: Snapshot) -> bool:
-    if one.nodes is other.nodes:
+def _same_segments(snapshot: Snapshot, before: View) -> bool:
+    """Whether the segments that count are surely the same as before, by a glance at each grant."""
+    known = before.snapshot.nodes
+    if snapshot.nodes is known:
         return True
-    if len(one.nodes) != len(other.nodes):
+    if len(snapshot.nodes) != len(known):
         return False
-    for uid, entry in one.nodes.items():
-        known = other.nodes.get(uid)
-        if known is None:
+    for uid, entry in snapshot.nodes.items():
+        old = known.get(uid)
+        if old is entry:
+            continue
+        if old is None:
             return False
-        if known is not entry and known.grant is not entry.grant and known.grant != entry.grant:
+        was, now = old.grant, entry.grant
+        if was is not now and (
+            (was.segments, was.tombstone) != (now.segments, now.tombstone)
+            # Who has lost nothing loses nothing by a higher revision, nor takes it from others.
+            or before.segments.get(uid, ()) != (() if now.tombstone else now.segments)
+            or now.revision < was.revision
+        ):
             return False
     return True
 
@@ -384,18 +394,22 @@ def replan_overlay(
 def changed_peers(before: View, after: View) -> list[str]:
     """Peers of which something is known differently."""
     known = before.snapshot.nodes
+    old_paths, new_paths = before.paths, after.paths
+    same_paths = old_paths is new_paths
+    same_segments = before.segments is after.segments
     changed = []
     for uid, entry in after.snapshot.nodes.items():
-        same = known.get(uid)
-        if (
-            (same is not entry and same != entry)
-            or before.paths.get(uid) != after.paths.get(uid)
-            or before.segments.get(uid) != after.segments.get(uid)
-        ) and uid != after.uid:
+        old = known.get(uid)
+        same = old is entry or old == entry
+        # By identity first: nearly all are the very same, and comparing values takes its time.
+        if same and not same_paths:
+            was, now = old_paths.get(uid), new_paths.get(uid)
+            same = was is now or was == now
+        if same and not same_segments:
+            same = before.segments.get(uid) == after.segments.get(uid)
+        if not same and uid != after.uid:
             changed.append(uid)
-    if len(known) + len(changed) > len(after.snapshot.nodes):
-        changed += [uid for uid in known if uid not in after.snapshot.nodes]
-    return changed
+    return [*changed, *(known.keys() - after.snapshot.nodes.keys())]
 
 
 def replace_parts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 from limpet.model.network import Address, Prefix
 from limpet.wire import netlink, vxlan
 from limpet.wire.netlink import Message, Request
+from tests.strategies import addresses, macs, prefixes
 
 MAC = "02:4c:00:00:04:02"
-addresses = st.ip_addresses()
-macs = st.binary(min_size=6, max_size=6).map(netlink.mac_text)
-prefixes = st.one_of(
-    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 32)).map(
-        lambda pair: IPv4Network(pair, strict=False)
-    ),
-    st.tuples(st.integers(0, 2**128 - 1), st.integers(0, 128)).map(
-        lambda pair: IPv6Network(pair, strict=False)
-    ),
-)
 
 
 def received(request: Request) -> Message:
