@@ -83,7 +83,7 @@ def forge(source: str, target: str, *, mac: str, vni: int = 1, tagged: bool = Fa
 
 
 def _checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return 0xFFFF - total

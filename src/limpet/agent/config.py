@@ -132,6 +132,12 @@ def _bridge(value: Any) -> str:
     return value
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise ValueError("not a list of texts")
+    return tuple(value)
+
+
 def _log_level(value: Any) -> str:
     if value not in _LOG_LEVELS:
         raise ValueError(f"not one of {', '.join(_LOG_LEVELS)}")
@@ -151,5 +157,8 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "rest_s": _seconds(0),
     "resync_s": _seconds(1),
     "allow_forward": _flag,
+    "peer_port": _whole(1, 65535),
+    "underlay_links": _texts,
+    "metrics_listen": _texts,
     "log_level": _log_level,
 }

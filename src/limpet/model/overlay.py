@@ -38,6 +38,18 @@ class PeerPath:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderlayLink:
+    """A link of the node that leads to other nodes."""
+
+    ifname: str
+    ifindex: int
+    mac: str
+    mtu_bytes: int
+    addresses: tuple[InterfaceAddress, ...]
+    """Global ones, with the prefix length of their subnet."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnSide:
     """What the plan has to know of the node itself beside its grant."""
 

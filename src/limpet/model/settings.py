@@ -33,6 +33,12 @@ class Settings:
     """Seconds between rounds that read everything anew, whatever the kernel notified."""
     allow_forward: bool = False
     """Keep an accept rule for our bridge where another's FORWARD chain drops."""
+    peer_port: int = 7471
+    """UDP port of probes and of the exchange with other nodes."""
+    underlay_links: tuple[str, ...] = ()
+    """Patterns of names of the links that lead to other nodes; empty: found by themselves."""
+    metrics_listen: tuple[str, ...] = ()
+    """`address:port` where `/metrics` and `/healthz` are served in clear."""
     log_level: str = "info"
 
     def range_sets(self) -> tuple[RangeSet, ...]:

@@ -1,0 +1,99 @@
+"""Who this node is in its cluster, on its disk: key, certificate, pinned key, controllers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from limpet.model.errors import ConfigError, StorageError
+from limpet.model.settings import Settings
+from limpet.wire.seal import public_key_of, uid_of
+
+_KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
+_CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
+_KEY_BYTES = 32
+
+
+def cluster_folder(settings: Settings) -> Path:
+    """Everything that the node keeps of its cluster."""
+    return settings.state_dir / "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A node that has joined."""
+
+    folder: Path
+    private_key: bytes
+    """Ed25519, 32 bytes."""
+    name: str
+    pinned_key: bytes
+    """The cluster's first signing key; all others follow from it."""
+    controllers: tuple[str, ...]
+    """`host:port` of each."""
+
+    @property
+    def public_key(self) -> bytes:
+        return public_key_of(self.private_key)
+
+    @property
+    def uid(self) -> str:
+        return uid_of(self.public_key)
+
+    @property
+    def certificate_path(self) -> Path:
+        return self.folder / _CERTIFICATE_FILE
+
+    @property
+    def ca_path(self) -> Path:
+        return self.folder / _CA_FILE
+
+    @property
+    def key_path(self) -> Path:
+        """PEM, as OpenSSL takes it."""
+        return self.folder / "node.key.pem"
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """What `limpet join` writes last: while it is missing, the node has not joined."""
+
+    name: str
+    pinned_key: bytes
+    controllers: tuple[str, ...]
+
+
+def load_identity(folder: Path) -> Identity | None:
+    """None: the node has not joined. Raises: StorageError; ConfigError: what is damaged."""
+    try:
+        text = (folder / _CLUSTER_FILE).read_bytes()
+        key = (folder / _KEY_FILE).read_bytes()
+    except FileNotFoundError as error:
+        if Path(error.filename).name == _CLUSTER_FILE:
+            return None
+        raise _damaged(folder / _KEY_FILE, "it is missing") from error
+    except OSError as error:
+        raise StorageError("read", error.filename, error.strerror or str(error)) from error
+    try:
+        found = msgspec.json.decode(text, type=ClusterFile)
+    except msgspec.MsgspecError as error:
+        raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
+    if len(key) != _KEY_BYTES:
+        raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {_KEY_BYTES}")
+    return Identity(folder, key, found.name, found.pinned_key, found.controllers)
+
+
+def _damaged(path: Path, cause: str) -> ConfigError:
+    return ConfigError(
+        f"read {path}: {cause} (this node's identity is damaged; put the folder back from a "
+        "back-up, or let new hardware take its place: `limpet node replace` in the cloud, then "
+        "`limpet join --anew` here)"
+    )
+
+
+def boot_id() -> str:
+    """Of the kernel that runs this node; nodes in namespaces on one kernel have their own."""
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{kernel}-{os.stat('/proc/self/ns/net').st_ino:x}"
