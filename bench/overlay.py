@@ -22,7 +22,7 @@ from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OverlayKernel
 from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
-from limpet.model.datapath import NFT_TABLE
+from limpet.model.datapath import NFT_OVERLAY_TABLE
 from limpet.model.network import Address
 from limpet.model.overlay import OverlayPlan, OwnSide, PeerPath, Rung
 from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
@@ -177,8 +177,8 @@ def _program(clock: _Clock, view: View, plan: OverlayPlan) -> None:
 
 
 def _filter(clock: _Clock, view: View, plan: OverlayPlan) -> None:
-    nft = Nftables()
-    text = f"table inet {NFT_TABLE} {{\n{plan_filter(view, plan)}}}\n"
+    nft = Nftables(NFT_OVERLAY_TABLE)
+    text = plan_filter(view, plan)
     clock("filter put whole", lambda: nft.run(text, what="the filter"))
     silent = replace(plan, parts={**plan.parts, "n7": replace(plan.parts["n7"], sources=())})
     commands = filter_commands(view, plan, silent, ["n7"])

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from limpet.kernel.nftables import Nftables
-from limpet.model.datapath import NFT_TABLE
+from limpet.model.datapath import NFT_OVERLAY_TABLE
 from limpet.model.overlay import Rung
 from limpet.plan.overlay import plan_overlay
 from limpet.plan.overlay_filter import FORGED_COUNTER, filter_commands, plan_filter
@@ -29,18 +29,20 @@ class Filtered:
         self.bed = bed
         self.one, self.other, self.third = bed.nodes
         with self.one.netns.entered():
-            self.nft = Nftables()
+            self.nft = Nftables(NFT_OVERLAY_TABLE)
         bed.undo.callback(self.nft.close)
         self.put()
 
     def put(self) -> None:
         view = self.one.view(self.bed.entries())
         text = plan_filter(view, plan_overlay(view), bridges=["limpet0"])
-        self.nft.put_table(f"table inet {NFT_TABLE} {{\n{text}}}\n")
+        self.nft.put_table(text)
 
     @property
     def dropped(self) -> int:
-        listed = self.nft.run(f"list counter inet {NFT_TABLE} {FORGED_COUNTER}", what="the counter")
+        listed = self.nft.run(
+            f"list counter inet {NFT_OVERLAY_TABLE} {FORGED_COUNTER}", what="the counter"
+        )
         found = re.search(r"packets (\d+)", listed)
         assert found is not None
         return int(found[1])

@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet import __version__
+from limpet.agent.health import reasons_not_ready, segment_states
 from limpet.agent.node import Node
 from limpet.agent.repair import Repair, leak_document
 from limpet.ipam.ledger import Ledger
@@ -18,6 +19,10 @@ from limpet.model.leases import AddressRecord
 from limpet.model.network import Address, PodKey
 from limpet.wire.attachment import attachment_document
 
+if TYPE_CHECKING:
+    from limpet.agent.cluster import ClusterSide
+    from limpet.agent.cluster_admin import ClusterAdmin
+
 Arguments = dict[str, Any]
 Document = dict[str, Any]
 
@@ -25,13 +30,21 @@ Document = dict[str, Any]
 class Admin:
     """Verbs by name; each takes a JSON object and answers one."""
 
-    def __init__(self, node: Node, repair: Repair) -> None:
+    def __init__(self, node: Node, repair: Repair, cluster: ClusterSide | None = None) -> None:
+        """`cluster`: None where the node has joined none."""
         self._node = node
+        self._cluster: ClusterAdmin | None = None
+        if cluster is not None:
+            from limpet.agent.cluster_admin import ClusterAdmin
+
+            self._cluster = ClusterAdmin(cluster, node)
         self._repair = repair
         self._started_s = time.monotonic()
         self._verbs: dict[str, Callable[[Arguments], Awaitable[Document]]] = {
             "status": self._status,
             "attachments": self._attachments,
+            "peers": self._peers,
+            "path": self._path,
             "ipam.list": self._list,
             "ipam.check": self._check,
             "ipam.repair": self._repair_now,
@@ -45,17 +58,17 @@ class Admin:
             raise LimpetError(f"admin verb {verb!r}: not known (is the agent of another version?)")
         return await known(arguments)
 
+    def reasons_not_ready(self) -> list[str]:
+        """Why a pod could not be started here, in words; empty when it could."""
+        if self._cluster is None:
+            return reasons_not_ready(self._node)
+        return reasons_not_ready(self._node, without_segments=self._cluster.why_no_segments())
+
     async def _status(self, _: Arguments) -> Document:
         node, rounds = self._node, self._node.rounds
-        own = node.settings.data_dir
-        refusals = (ledger.refusal for ledger in node.books)
-        reasons = [
-            *([] if node.settings.segments else ["no segments"]),
-            *(why for folder, why in node.books.failed.items() if folder.parent == own),
-            *(str(refusal) for refusal in refusals if refusal is not None),
-            *rounds.troubles,
-        ]
+        reasons = self.reasons_not_ready()
         return {
+            "cluster": self._cluster.status() if self._cluster is not None else None,
             "version": __version__,
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
@@ -63,7 +76,7 @@ class Admin:
             "reasons": reasons,
             "bridge": node.settings.bridge,
             "mtu_bytes": node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
-            "segments": self._segments(),
+            "segments": segment_states(node),
             "networks": [_network(ledger) for ledger in node.books],
             "attachments": len(node.attachments),
             "unknown_keys": [
@@ -78,21 +91,6 @@ class Admin:
                 "took_ms": round(rounds.took_ms, 1),
             },
         }
-
-    def _segments(self) -> list[Document]:
-        records = [
-            record
-            for ledger in self._node.books
-            for record in ledger.records(now_s=time.monotonic())
-        ]
-        documents = []
-        for segment in self._node.settings.segments:
-            states = [record.state.value for record in records if record.address in segment]
-            size = segment.num_addresses - (3 if segment.version == 4 else 2)
-            used = {state: states.count(state) for state in ("live", "resting", "bound")}
-            free = size - used["live"] - used["bound"]
-            documents.append({"prefix": str(segment), "size": size, "free": free, **used})
-        return documents
 
     def _findings(self) -> list[Document]:
         node = self._node
@@ -110,6 +108,21 @@ class Admin:
             for path, problem in node.attachments.damaged
         ]
         return found
+
+    async def _peers(self, arguments: Arguments) -> Document:
+        return await self._required("peers").peers(arguments)
+
+    async def _path(self, arguments: Arguments) -> Document:
+        return await self._required("path").path(arguments)
+
+    def _required(self, verb: str) -> ClusterAdmin:
+        """Raises: LimpetError where the node has joined no cluster."""
+        if self._cluster is None:
+            raise LimpetError(
+                f"{verb}: this node has joined no cluster, so it knows its own pods only "
+                "(`limpet join` lets it into one; `limpet ipam list` tells the pods)"
+            )
+        return self._cluster
 
     async def _attachments(self, _: Arguments) -> Document:
         return {"attachments": [attachment_document(each) for each in self._node.attachments]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
@@ -12,6 +13,7 @@ from limpet.model.errors import ConfigError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
 from limpet.wire.cni_conf import ifname_problem
+from limpet.wire.listen import Listen, parse_listen
 
 DEFAULT_PATH = Path("/etc/limpet/agent.toml")
 _LONGEST_SEGMENT = {4: 30, 6: 126}
@@ -20,10 +22,13 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def load_settings(path: Path | None) -> Settings:
-    """Settings of `path`; of the default path, or all defaults, when None and it is not there.
+    """Settings of `path`; when None, of the file that LIMPET_CONFIG names, or of the default path.
 
+    All defaults when nothing names a file and that one is not there.
     Raises: ConfigError that names value, field and file.
     """
+    if path is None and (named := os.environ.get("LIMPET_CONFIG")):
+        path = Path(named)
     source = path or DEFAULT_PATH
     try:
         text = source.read_bytes()
@@ -138,6 +143,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _listen(value: Any) -> tuple[Listen, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ValueError('not a list of addresses with ports such as ["127.0.0.1:9471"]')
+    return tuple(map(parse_listen, texts))
+
+
 def _log_level(value: Any) -> str:
     if value not in _LOG_LEVELS:
         raise ValueError(f"not one of {', '.join(_LOG_LEVELS)}")
@@ -159,6 +171,6 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "allow_forward": _flag,
     "peer_port": _whole(1, 65535),
     "underlay_links": _texts,
-    "metrics_listen": _texts,
+    "metrics_listen": _listen,
     "log_level": _log_level,
 }

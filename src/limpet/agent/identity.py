@@ -9,17 +9,10 @@ from pathlib import Path
 import msgspec
 
 from limpet.model.errors import ConfigError, StorageError
-from limpet.model.settings import Settings
-from limpet.wire.seal import public_key_of, uid_of
 
 _KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
 _CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
-_KEY_BYTES = 32
-
-
-def cluster_folder(settings: Settings) -> Path:
-    """Everything that the node keeps of its cluster."""
-    return settings.state_dir / "cluster"
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +30,14 @@ class Identity:
 
     @property
     def public_key(self) -> bytes:
+        from limpet.wire.seal import public_key_of  # a node that is in no cluster needs no crypto
+
         return public_key_of(self.private_key)
 
     @property
     def uid(self) -> str:
+        from limpet.wire.seal import uid_of
+
         return uid_of(self.public_key)
 
     @property
@@ -80,8 +77,8 @@ def load_identity(folder: Path) -> Identity | None:
         found = msgspec.json.decode(text, type=ClusterFile)
     except msgspec.MsgspecError as error:
         raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
-    if len(key) != _KEY_BYTES:
-        raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {_KEY_BYTES}")
+    if len(key) != KEY_BYTES:
+        raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {KEY_BYTES}")
     return Identity(folder, key, found.name, found.pinned_key, found.controllers)
 
 
@@ -97,3 +94,31 @@ def boot_id() -> str:
     """Of the kernel that runs this node; nodes in namespaces on one kernel have their own."""
     kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{kernel}-{os.stat('/proc/self/ns/net').st_ino:x}"
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """The old or the new content is there, whatever happens; the new when this returns.
+
+    Only the owner may read it. Raises: StorageError.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(
+            "write", str(path), error.strerror or str(error), hint="free space, or check the disk"
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in it are on the disk. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

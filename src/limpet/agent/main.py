@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -34,6 +34,10 @@ from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, read_sysctl
 from limpet.model.errors import LimpetError, StorageError
 from limpet.model.settings import Settings
+
+if TYPE_CHECKING:
+    from limpet.agent.cluster import ClusterSide
+    from limpet.agent.metrics_server import MetricsServer
 
 _log = structlog.get_logger("agent")
 
@@ -138,7 +142,6 @@ class _Agent:
             before_sysctl=self._originals.keep,
         )
         self._node = Node(
-            settings,
             kernel=self._kernel,
             books=self._books,
             attachments=self._attachments,
@@ -148,8 +151,46 @@ class _Agent:
         )
         self._repair = Repair(self._node)
         self._watch = Watch(self._rounds, self._attachments, self._repair, settings.resync_s)
-        dispatcher = Dispatcher(self._node, Admin(self._node, self._repair))
+        self._cluster = self._cluster_side()
+        self._admin = Admin(self._node, self._repair, self._cluster)
+        self._metrics = self._metrics_server()
+        dispatcher = Dispatcher(self._node, self._admin)
         self._server = Server(settings.socket, dispatcher.answer)
+
+    def _cluster_side(self) -> ClusterSide | None:
+        """None: the node has joined none. Raises: LimpetError."""
+        if not (self._settings.cluster_dir / "cluster.json").exists():
+            return None
+        # Only now: TLS and signatures take memory and time that a node on its own need not spend.
+        from limpet.agent.cluster import ClusterSide
+        from limpet.agent.identity import load_identity
+
+        identity = load_identity(self._settings.cluster_dir)
+        if identity is None:
+            return None
+        side = ClusterSide(
+            identity,
+            self._settings,
+            rounds=self._rounds,
+            books=self._books,
+            route=self._kernel.route,
+            before_sysctl=self._originals.keep,
+        )
+        self._node.on_change = side.pods_changed
+        return side
+
+    def _metrics_server(self) -> MetricsServer | None:
+        """None: nobody is to be served."""
+        if not self._settings.metrics_listen:
+            return None
+        from limpet.agent.metrics import Metrics
+        from limpet.agent.metrics_server import MetricsServer
+
+        return MetricsServer(
+            self._settings.metrics_listen,
+            metrics=Metrics(self._node, self._admin, self._cluster).text,
+            reasons=self._admin.reasons_not_ready,
+        )
 
     async def start(self) -> None:
         self._books.open_known()
@@ -158,8 +199,14 @@ class _Agent:
                 self._books.ledger(attachment.network, attachment.data_dir)
         self._watch.start()
         self._rounds.run("start")
+        if self._cluster is not None:
+            self._cluster.begin()
         self._reaper.put()  # what an earlier agent put aside
         await self._server.start()
+        if self._cluster is not None:
+            await self._cluster.connect()
+        if self._metrics is not None:
+            await self._metrics.start()
 
     async def stop(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
@@ -168,7 +215,11 @@ class _Agent:
             parts.callback(self._books.close)
             parts.callback(self._reaper.close)
             parts.push_async_callback(self._watch.stop)
+            if self._cluster is not None:
+                parts.push_async_callback(self._cluster.close)
             parts.push_async_callback(self._server.stop)
+            if self._metrics is not None:
+                parts.push_async_callback(self._metrics.stop)
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

@@ -110,6 +110,20 @@ class Membership:
     def removed(self) -> bool:
         return self.own is not None and self.own.grant.tombstone
 
+    def is_member(self, uid: str) -> bool:
+        entry = self.snapshot.nodes.get(uid)
+        return entry is not None and not entry.grant.tombstone
+
+    def tombstone_of(self, uid: str) -> Sealed | None:
+        """None: the node was not removed, as far as is known here."""
+        entry = self.snapshot.nodes.get(uid)
+        return entry.sealed_grant if entry is not None and entry.grant.tombstone else None
+
+    @property
+    def trouble(self) -> str:
+        """Why what is known cannot be written to the disk now; empty: it can."""
+        return self._file.trouble
+
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
@@ -133,6 +147,8 @@ class Membership:
                 self.snapshot = replace(self.snapshot, nodes=nodes)
             self._file.put(self.snapshot.sealed_network if new_network else None, changed.values())
             self._tell(News(source, frozenset(changed), network=new_network))
+            if self.uid in changed:
+                self._publish()
         return outcomes
 
     def _take_network(self, sealed: Sealed) -> bool:
@@ -253,14 +269,17 @@ class Membership:
         )
         self._publish(above=entry.presence.sequence)
 
-    def _publish(self, *, above: int = -1) -> None:
+    def _publish(self, *, above: int | None = None) -> None:
+        """`above`: a sequence of ours that is known elsewhere."""
         own, wanted, last = self.own, self._wanted, self.presence
         if own is None or wanted is None or own.grant.tombstone or self.cloned:
             return
         same = last is not None and replace(wanted, sequence=last.sequence) == last
-        if same and last is not None and last.sequence > above:
+        if same and last is not None and (above is None or last.sequence > above):
             return
-        sequence = max(last.sequence + 1 if last is not None else 0, above + _JUMP)
+        sequence = last.sequence + 1 if last is not None else 0
+        if above is not None:
+            sequence = max(sequence, above + _JUMP)
         presence = replace(wanted, sequence=sequence)
         sealed = seal_presence(presence, self.identity.private_key)
         entry = NodeEntry(own.grant, own.sealed_grant, presence, sealed)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack
 
 import structlog
@@ -57,7 +57,6 @@ class Node:
 
     def __init__(
         self,
-        settings: Settings,
         *,
         kernel: NodeKernel,
         books: Books,
@@ -66,17 +65,22 @@ class Node:
         announcer: Announcer,
         rounds: Rounds,
     ) -> None:
-        self.settings = settings
         self.kernel = kernel
         self.books = books
         self.attachments = attachments
         self.reaper = reaper
         self.announcer = announcer
         self.rounds = rounds
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after an address was given or came free."""
         self._locks: dict[Key, asyncio.Lock] = {}
-        self._last_network: tuple[tuple[NetworkConf, int], PlannedNetwork] | None = None
+        self._last_network: tuple[tuple[NetworkConf, int, Settings], PlannedNetwork] | None = None
         self.unknown_keys: dict[str, tuple[str, ...]] = {}
         """Keys of a network's configuration that nobody knows, for doctor."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.rounds.settings
 
     # ADD.
 
@@ -99,6 +103,7 @@ class Node:
             except StorageError:
                 self._detach(attachment, netns=request.netns)
                 raise
+            self.on_change()
             return self._result(request, attachment, dns)
 
     def _again(
@@ -162,11 +167,11 @@ class Node:
 
     def _network(self, conf: NetworkConf) -> PlannedNetwork:
         """Of the last configuration, which nearly every request has."""
-        uplink_mtu_bytes = self.rounds.uplink_mtu_bytes
+        uplink_mtu_bytes, settings = self.rounds.uplink_mtu_bytes, self.settings
         last = self._last_network
-        if last is None or last[0] != (conf, uplink_mtu_bytes):
-            planned = plan_network(conf, self.settings, uplink_mtu_bytes=uplink_mtu_bytes)
-            last = self._last_network = ((conf, uplink_mtu_bytes), planned)
+        if last is None or last[0] != (conf, uplink_mtu_bytes, settings):
+            planned = plan_network(conf, settings, uplink_mtu_bytes=uplink_mtu_bytes)
+            last = self._last_network = ((conf, uplink_mtu_bytes, settings), planned)
         return last[1]
 
     def _connect(self, attachment: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
@@ -279,6 +284,7 @@ class Node:
             self.attachments.remove(attachment.network, attachment.holder)
         finally:
             self._unpublish(attachment)
+            self.on_change()
         return ledger
 
     def forget(self, attachment: Attachment) -> tuple[Address, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from limpet.agent.attachments import Attachments
+from limpet.agent.round_totals import RoundTotals
 from limpet.kernel.forward import HandleNftables, ensure_forward_accept
 from limpet.kernel.namespaces import Namespace, NamespaceId, namespace_id
 from limpet.kernel.node import NodeKernel
@@ -44,7 +45,14 @@ class Rounds:
         `retired`: a host end was put aside. `before_sysctl`: a setting of the node is about to
         change.
         """
-        self._settings = settings
+        self.settings = settings
+        """Those of now: segments come and go with the node's grant."""
+        self.always_bridge = False
+        """The bridge of the segments is wanted without pods: it has the overlay address."""
+        self.underlay_mtu_bytes: int | None = None
+        """Of the links to other nodes; None: the links with a default route count."""
+        self.look_beside: Callable[[str], None] | None = None
+        """Looks at what is kept beside pods, taking nothing for granted."""
         self._kernel = kernel
         self._attachments = attachments
         self._announcer = announcer
@@ -67,6 +75,7 @@ class Rounds:
         """Of the failures those that concern more than one pod."""
         self.changes = 0
         self.took_ms = 0.0
+        self.totals = RoundTotals()
         self.uplink_mtu_bytes = 1500
 
     def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
@@ -133,6 +142,12 @@ class Rounds:
         finally:
             self._running = False
 
+    def look_at_everything(self, why: str) -> None:
+        """A round here and one of what is kept beside pods."""
+        self.run(why)
+        if self.look_beside is not None:
+            self.look_beside(why)
+
     def _run(self, why: str) -> None:
         started_s = time.monotonic()
         try:
@@ -146,6 +161,7 @@ class Rounds:
         self.failures, self.troubles = failures, troubles
         self.changes = len(changes)
         self.took_ms = (time.monotonic() - started_s) * 1e3
+        self.totals.add(changes=len(changes), failures=len(failures), took_ms=self.took_ms)
         fields = {"changes": len(changes), "failed": len(failures), "why": why}
         fields["took_ms"] = f"{self.took_ms:.1f}"
         if failures:
@@ -158,21 +174,23 @@ class Rounds:
     def _round(self) -> tuple[list[Change], list[str], list[str]]:
         """Changes, failures, troubles."""
         kernel = self._kernel
-        self.uplink_mtu_bytes = kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
+        self.uplink_mtu_bytes = (
+            self.underlay_mtu_bytes or kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
+        )
         specs = self._specs.values()
-        wanted_bridges = {self._settings.bridge, *(spec.ifname for spec in specs)}
+        wanted_bridges = {self.settings.bridge, *(spec.ifname for spec in specs)}
         wanted_bridges |= {a.bridge.ifname for a in self._attachments if a.bridge is not None}
         own_bridges = kernel.own_bridges(wanted_bridges)
         no_bridges = kernel.no_bridges(wanted_bridges)
         facts = NodeFacts(
             foreign_bridges=kernel.foreign_bridges(wanted_bridges),
-            own_bridge_exists=self._settings.bridge in own_bridges,
+            own_bridge_exists=self.always_bridge or self.settings.bridge in own_bridges,
             own_bridges=own_bridges,
             no_bridges=no_bridges.keys(),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
         self.want = plan_node(
-            self._settings,
+            self.settings,
             self._attachments,
             specs,
             facts,
@@ -185,7 +203,7 @@ class Rounds:
             if not (isinstance(change, DropPort) and self._is_held(change.ifname))
         ]
         failures = list(no_bridges.values())
-        troubles = [why for ifname, why in no_bridges.items() if ifname == self._settings.bridge]
+        troubles = [why for ifname, why in no_bridges.items() if ifname == self.settings.bridge]
         for change in changes:
             try:
                 self._apply(change)

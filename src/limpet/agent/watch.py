@@ -76,8 +76,11 @@ class Watch:
 
     def _look(self) -> None:
         try:
-            why = self._why_route() or self._why_nftables()
-            if why:
+            others = self._why_nftables()
+            why = self._why_route()
+            if others:
+                self._rounds.look_at_everything(others)
+            elif why:
                 self._rounds.run(why)
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
@@ -140,4 +143,4 @@ class Watch:
             except Exception:  # noqa: BLE001 - the next time may be better
                 _log.error("leaks cannot be looked for", exc_info=True)
             await asyncio.sleep(self._resync_s)
-            self._rounds.run("timer")
+            self._rounds.look_at_everything("timer")

@@ -17,8 +17,9 @@ _SONAME = "libnftables.so.1"
 class Nftables:
     """A context in the network namespace that the calling thread is in when it is made."""
 
-    def __init__(self) -> None:
-        """Raises: LimpetError when the library is not installed."""
+    def __init__(self, table: str = NFT_TABLE) -> None:
+        """`table`: the one of ours that it is for. Raises: LimpetError without the library."""
+        self._table = table
         try:
             self._lib = ctypes.CDLL(_SONAME)
         except OSError as error:
@@ -57,7 +58,7 @@ class Nftables:
     def list_table(self) -> str | None:
         """Our table as nft prints it; None when it is not there."""
         try:
-            return self.run(f"list table inet {NFT_TABLE}", what=f"table {NFT_TABLE}")
+            return self.run(f"list table inet {self._table}", what=f"table {self._table}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -66,8 +67,8 @@ class Nftables:
     def put_table(self, ruleset: str) -> None:
         """Replaces our table by `ruleset` in one transaction; no packet meets neither."""
         self.run(
-            f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}\n{ruleset}",
-            what=f"table {NFT_TABLE}",
+            f"add table inet {self._table}\ndelete table inet {self._table}\n{ruleset}",
+            what=f"table {self._table}",
         )
         self._listed_as = {ruleset: self.list_table() or ""}
 
@@ -83,6 +84,6 @@ class Nftables:
 
     def delete_table(self) -> None:
         self.run(
-            f"add table inet {NFT_TABLE}\ndelete table inet {NFT_TABLE}\n",
-            what=f"table {NFT_TABLE}",
+            f"add table inet {self._table}\ndelete table inet {self._table}\n",
+            what=f"table {self._table}",
         )

@@ -13,6 +13,7 @@ from limpet.kernel.pods import read_sysctl, retire_host_end, write_sysctl
 from limpet.model.datapath import (
     ALIAS,
     DYING_IFNAME_PREFIX,
+    OVERLAY_PROTOCOL,
     POD_GROUP,
     POD_IFNAME_PREFIX,
     ROUTE_TABLE,
@@ -104,7 +105,7 @@ class NodeKernel:
 
     def _routes(self, names: dict[int, str]) -> Iterable[Route]:
         for info in self.route.routes():
-            if info.table != ROUTE_TABLE:
+            if info.table != ROUTE_TABLE or info.protocol == OVERLAY_PROTOCOL:
                 continue
             yield Route(
                 _prefix(info),

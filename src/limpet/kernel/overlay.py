@@ -26,6 +26,7 @@ from limpet.model.overlay import (
     OverlayState,
     PeerRoute,
     RouteKey,
+    Touched,
     VxlanDevice,
 )
 from limpet.plan import overlay_diff as diff
@@ -64,6 +65,7 @@ class OverlayKernel:
         self._neighbours: dict[NeighbourKey, Neighbour] = {}
         self._fdb: dict[FdbKey, FdbEntry] = {}
         self._loose: frozenset[str] = frozenset()
+        self._heard = (set[RouteKey](), set[NeighbourKey](), set[FdbKey]())
 
     @property
     def have(self) -> OverlayState:
@@ -191,6 +193,12 @@ class OverlayKernel:
 
     # Notifications.
 
+    def take_heard(self) -> Touched:
+        """Keys of what was heard of since the last call, our own changes among it."""
+        routes, neighbours, fdb = self._heard
+        self._heard = (set(), set(), set())
+        return Touched(frozenset(routes), frozenset(neighbours), frozenset(fdb))
+
     def hear(self, message: wire.Message | None) -> bool:
         """Takes a notification into `have`; True: not all can be known by it, observe anew.
 
@@ -215,6 +223,7 @@ class OverlayKernel:
         if info.table != ROUTE_TABLE:
             return
         route = self._peer_route(message)
+        self._heard[0].add(route_key(route))
         if message.type == wire.RTM_NEWROUTE and info.protocol == OVERLAY_PROTOCOL:
             self._routes[route_key(route)] = route
         else:
@@ -222,12 +231,13 @@ class OverlayKernel:
 
     def _hear_neighbour(self, message: wire.Message) -> None:
         info = vxlan.parse_neighbour(message)
-        if info.ifindex not in self._ours:
+        device = self._links.get(info.ifindex)
+        if info.ifindex not in self._ours or device is None:
             return
         new = message.type == wire.RTM_NEWNEIGH
-        device = self._links[info.ifindex]
         if info.family == wire.AF_BRIDGE:
             entry = self._entry(info) if new else None
+            self._heard[2].add((device, info.mac))
             if entry is not None:
                 self._fdb[fdb_key(entry)] = entry
             else:
@@ -235,6 +245,7 @@ class OverlayKernel:
         elif len(info.destination) in (4, 16):
             neighbour = self._neighbour(info) if new else None
             address = _address(info.destination)
+            self._heard[1].add((device, address.version, int(address)))
             if neighbour is not None:
                 self._neighbours[neighbour_key(neighbour)] = neighbour
             else:
@@ -267,8 +278,10 @@ class OverlayKernel:
         info = wire.parse_address(message)
         if info.ifindex in self._ours:
             kind = IPv4Interface if len(info.packed) == 4 else IPv6Interface
-            held = self._devices[self._links[info.ifindex]].addresses
-            present = kind((info.packed, info.prefix_length)) in held
+            device = self._devices.get(self._links.get(info.ifindex, ""))
+            if device is None:  # it was made after the last look, or is being deleted
+                return True
+            present = kind((info.packed, info.prefix_length)) in device.addresses
             return present == (message.type == wire.RTM_DELADDR)
         # Routes with a preferred source go with it, and the kernel does not tell.
         gone = message.type == wire.RTM_DELADDR and info.scope != wire.RT_SCOPE_LINK

@@ -10,16 +10,19 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from limpet.kernel.forward import HandleNftables, remove_forward_accept
 from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import read_sysctl, write_sysctl
 from limpet.model.datapath import (
     ALIAS,
     DYING_GROUP,
     DYING_IFNAME_PREFIX,
+    NFT_OVERLAY_TABLE,
     NFT_TABLE,
     POD_GROUP,
     POD_IFNAME_PREFIX,
     ROUTE_TABLE,
     RULE_PRIORITY,
+    VXLAN_GROUPS,
 )
 from limpet.model.errors import LimpetError
 from limpet.model.network import InterfaceAddress, Prefix
@@ -62,7 +65,7 @@ def remove_kernel_state(
     """
     report = Teardown()
     with RouteSocket() as route:
-        for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges):
+        for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges, _remove_vxlan):
             _try(report, partial(part, route, report))
         _try(report, partial(_name_gateways, route, report, gateways))
     _try(report, partial(_remove_nftables, report))
@@ -143,6 +146,13 @@ def _remove_bridges(route: RouteSocket, report: Teardown) -> None:
         report.done.append(f"bridge {bridge.ifname}: removed")
 
 
+def _remove_vxlan(route: RouteSocket, report: Teardown) -> None:
+    for link in route.links().values():
+        if link.kind == "vxlan" and link.group in VXLAN_GROUPS.values():
+            route.apply(wire.delete_link(link.ifindex, what=f"link {link.ifname}"))
+            report.done.append(f"link {link.ifname}: removed")
+
+
 def _name_gateways(
     route: RouteSocket, report: Teardown, gateways: Collection[InterfaceAddress]
 ) -> None:
@@ -162,11 +172,16 @@ def _remove_nftables(report: Teardown) -> None:
     nft = HandleNftables()
     try:
         report.done += [f"{chain}: accept rules removed" for chain in remove_forward_accept(nft)]
-        if nft.list_table() is not None:
-            nft.delete_table()
-            report.done.append(f"nftables table inet {NFT_TABLE}: removed")
     finally:
         nft.close()
+    for table in (NFT_TABLE, NFT_OVERLAY_TABLE):
+        ours = Nftables(table)
+        try:
+            if ours.list_table() is not None:
+                ours.delete_table()
+                report.done.append(f"nftables table inet {table}: removed")
+        finally:
+            ours.close()
 
 
 def _forwarding_first(path: str) -> tuple[bool, str]:

@@ -19,6 +19,8 @@ SHAPER_IFNAME_PREFIX = "lims"
 Like that of a dying link no hexadecimal digit itself, or it could be the name of a pod's host end.
 """
 NFT_TABLE = "limpet"
+NFT_OVERLAY_TABLE = "limpet_overlay"
+"""Of the network between nodes: its sets are large, and change with peers instead of pods."""
 ROUTE_TABLE = 5148
 """Our routing table, looked up before main by a rule of the same priority."""
 RULE_PRIORITY = 5148

@@ -37,9 +37,14 @@ class Settings:
     """UDP port of probes and of the exchange with other nodes."""
     underlay_links: tuple[str, ...] = ()
     """Patterns of names of the links that lead to other nodes; empty: found by themselves."""
-    metrics_listen: tuple[str, ...] = ()
-    """`address:port` where `/metrics` and `/healthz` are served in clear."""
+    metrics_listen: tuple[tuple[str, int], ...] = ()
+    """Addresses and ports where `/metrics` and `/healthz` are served in clear."""
     log_level: str = "info"
+
+    @property
+    def cluster_dir(self) -> Path:
+        """Everything that the node keeps of its cluster; `cluster.json` is there once it joined."""
+        return self.state_dir / "cluster"
 
     def range_sets(self) -> tuple[RangeSet, ...]:
         """The segments as one range set for each family that they have."""

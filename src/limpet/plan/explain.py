@@ -6,7 +6,7 @@ Made by the planner itself, so that what is explained is what the nodes do. Pure
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from limpet.model.cluster import Snapshot
 from limpet.model.network import Address, Prefix
@@ -25,7 +25,7 @@ class NodeSide:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One direction. Without a `reason` the packets get there."""
+    """One direction. Known and without a `reason`: the packets get there."""
 
     origin: Address
     target: Address
@@ -40,6 +40,8 @@ class Leg:
     """VXLAN: where the packets are sent."""
     mtu_bytes: int | None = None
     reason: str = ""
+    known: bool = True
+    """False: it is the choice of a node that was not asked; `reason` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def explain_path(
 def _leg(
     snapshot: Snapshot, sides: Mapping[str, NodeSide], origin: Address, target: Address
 ) -> Leg:
-    of_origin, of_target = _holder(snapshot, origin), _holder(snapshot, target)
+    of_origin, of_target = holder_of(snapshot, origin), holder_of(snapshot, target)
     leg = Leg(origin, target, _name(snapshot, of_origin), _name(snapshot, of_target))
     if origin.version != target.version:
         return _without(leg, f"{origin} and {target} are not of the same IP version")
@@ -70,7 +72,8 @@ def _leg(
         return leg
     side = sides.get(of_origin or "")
     if side is None:
-        return _without(leg, f"what {leg.origin_node} does is known there: ask it")
+        unknown = _without(leg, f"what {leg.origin_node} does is known there: ask it")
+        return replace(unknown, known=False)
     view = view_of(snapshot, of_origin or "", side.paths, side.own)
     plan = plan_overlay(view)
     part = plan.parts.get(of_target or "")
@@ -106,7 +109,7 @@ def _name(snapshot: Snapshot, uid: str | None) -> str:
     return "" if uid is None else snapshot.nodes[uid].grant.name
 
 
-def _holder(snapshot: Snapshot, address: Address) -> str | None:
+def holder_of(snapshot: Snapshot, address: Address) -> str | None:
     """Uid of the node that has the address: in a segment, else in what is behind it."""
     for uid, segments in effective_segments(snapshot).items():
         if any(address in prefix for prefix in segments):

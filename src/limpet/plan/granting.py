@@ -147,7 +147,9 @@ def network_problems(network: Network) -> list[str]:
         problems.append("pod_cidrs: at least one prefix is needed, for example 10.244.0.0/16")
     for version in (4, 6):
         if versions.count(version) > 1:
-            problems.append(f"pod_cidrs: more than one of IPv{version}")
+            problems.append(
+                f"pod_cidrs: more than one of IPv{version} (name one that is large enough for all)"
+            )
     for cidr in network.pod_cidrs:
         length = network.segment_lengths[cidr.version]
         if length > _LONGEST_SEGMENT[cidr.version]:
@@ -161,14 +163,15 @@ def network_problems(network: Network) -> list[str]:
                 f"(choose {cidr.prefixlen} to {_LONGEST_SEGMENT[cidr.version]})"
             )
         problems += [
-            f"pod_cidrs: {cidr} overlaps {other}, which no pod may use"
+            f"pod_cidrs: {cidr} overlaps {other}, which no pod may use (choose another, such as "
+            f"{'10.244.0.0/16' if cidr.version == 4 else 'fd00:244::/48'})"
             for other in _NEVER_PODS
             if _overlap(cidr, other)
         ]
     every = [("pod_cidrs", each) for each in network.pod_cidrs]
     every += [("service_cidrs", each) for each in network.service_cidrs]
     problems += [
-        f"{field_name}: {prefix} overlaps {other} of {other_name}"
+        f"{field_name}: {prefix} overlaps {other} of {other_name} (choose prefixes that lie apart)"
         for (other_name, other), (field_name, prefix) in combinations(every, 2)
         if _overlap(prefix, other)
     ]

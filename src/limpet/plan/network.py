@@ -97,11 +97,14 @@ def _check_mtu(network: PlannedNetwork, settings: Settings) -> None:
 
 
 def _mtu_bytes(settings: Settings, from_segments: bool, uplink_mtu_bytes: int) -> int:
-    if settings.mtu_bytes is not None:
-        return settings.mtu_bytes
-    if not from_segments:
+    if settings.mtu_bytes is None and not from_segments:
         return _REFERENCE_MTU_BYTES
-    return max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
+    return pod_mtu_bytes(settings, uplink_mtu_bytes)
+
+
+def pod_mtu_bytes(settings: Settings, uplink_mtu_bytes: int) -> int:
+    """Of a pod of the segments: room for an overlay is left, and IPv6 works."""
+    return settings.mtu_bytes or max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
 
 
 def _bridge(

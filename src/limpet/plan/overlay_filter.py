@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 
 from limpet.model.cluster import Network
-from limpet.model.datapath import NFT_TABLE
+from limpet.model.datapath import NFT_OVERLAY_TABLE
 from limpet.model.network import Address, Prefix
 from limpet.model.overlay import OverlayPlan, PeerPart
 from limpet.plan.overlay import View
@@ -39,14 +39,14 @@ Elements = Mapping[str, frozenset[str]]
 
 
 def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ()) -> str:
-    """Sets, counter and chains, to stand in our table; empty where there is no network.
+    """The table that lets in what peers may send; empty where there is no network.
 
     `bridges`: those of our pods, which have no business with the node's VXLAN port.
     """
     if view.network is None or not plan.state.devices:
         return ""
     elements = _all_elements(view, plan.parts)
-    lines = [f"\tcounter {FORGED_COUNTER} {{", "\t}", ""]
+    lines = [f"table inet {NFT_OVERLAY_TABLE} {{", f"\tcounter {FORGED_COUNTER} {{", "\t}", ""]
     checks = []
     for outer in (4, 6):
         for inner in (4, 6):
@@ -81,6 +81,7 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
             if is_plain_name(link)
         ),
         "\t}",
+        "}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -105,7 +106,7 @@ def filter_commands(
             changed = sorted(elements - less[name]) if name in less else sorted(elements)
             if changed:
                 joined = ", ".join(changed)
-                lines.append(f"{verb} element inet {NFT_TABLE} {name} {{ {joined} }}")
+                lines.append(f"{verb} element inet {NFT_OVERLAY_TABLE} {name} {{ {joined} }}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
@@ -35,6 +36,10 @@ _NETWORK, _GRANT, _PRESENCE, _KEY = b"network", b"grant", b"presence", b"key"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 _UID_BYTES = 15
 _UID_MARK = b'"uid":"'
+_MAX_SEQUENCE = (1 << 63) - 1
+_MAX_PORT = (1 << 16) - 1
+_MAX_MTU_BYTES = 1 << 16
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 T = TypeVar("T")
 
@@ -122,6 +127,18 @@ def make_entry(
     if sealed_presence is None or grant.tombstone:
         return NodeEntry(grant, sealed_grant)
     return NodeEntry(grant, sealed_grant, open_presence(sealed_presence, grant), sealed_presence)
+
+
+def parse_entry(sealed_grant: Sealed, sealed_presence: Sealed | None) -> NodeEntry:
+    """An entry that was checked before and kept where only we write: no signature is looked at.
+
+    Raises: SealError for what does not parse.
+    """
+    grant = _parse(sealed_grant.body, _grant)
+    if sealed_presence is None or grant.tombstone:
+        return NodeEntry(grant, sealed_grant)
+    presence = _parse(sealed_presence.body, _presence)
+    return NodeEntry(grant, sealed_grant, presence, sealed_presence)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -263,12 +280,39 @@ def _presence(found: dict[str, Any]) -> Presence:
     return Presence(
         **{
             **found,
+            "sequence": _whole(found["sequence"], _MAX_SEQUENCE),
+            "boot_id": _text(found["boot_id"]),
             "addresses": tuple(map(ip_address, found["addresses"])),
-            "endpoints": tuple((ip_address(at), int(port)) for at, port in found["endpoints"]),
-            "vtep_macs": _by_version(found["vtep_macs"]),
+            "endpoints": tuple(
+                (ip_address(at), _whole(port, _MAX_PORT)) for at, port in found["endpoints"]
+            ),
+            "port": _whole(found["port"], _MAX_PORT),
+            "vtep_macs": {
+                version: _mac(mac) for version, mac in _by_version(found["vtep_macs"]).items()
+            },
             "tunnel_key": _bytes(found["tunnel_key"]),
+            "link_mtu_bytes": _whole(found["link_mtu_bytes"], _MAX_MTU_BYTES),
         }
     )
+
+
+def _whole(value: object, most: int) -> int:
+    """A node signs its presence itself: what it says need not be what it should be."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is no number from 0 to {most}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _mac(value: object) -> str:
+    if not isinstance(value, str) or _MAC.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no MAC address")
+    return value
 
 
 def _bytes(text: str) -> bytes:

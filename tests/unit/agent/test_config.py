@@ -29,6 +29,9 @@ socket = "/r/agent.sock"
 rest_s = 0
 resync_s = 12.5
 allow_forward = true
+peer_port = 7000
+underlay_links = ["eth*"]
+metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
 """
 
@@ -52,6 +55,9 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
         rest_s=0.0,
         resync_s=12.5,
         allow_forward=True,
+        peer_port=7000,
+        underlay_links=("eth*",),
+        metrics_listen=(("127.0.0.1", 9471), ("::1", 9471)),
         log_level="debug",
     )
     assert len(EVERYTHING.splitlines()) == len(fields(Settings))
@@ -124,6 +130,16 @@ BAD: list[tuple[str, Any]] = [
     ("resync_s", 0),
     ("allow_forward", 1),
     ("allow_forward", "yes"),
+    ("metrics_listen", 9471),
+    ("metrics_listen", [9471]),
+    ("metrics_listen", ["9471"]),
+    ("metrics_listen", ["localhost:9471"]),
+    ("metrics_listen", ["127.0.0.1:70000"]),
+    ("metrics_listen", ["127.0.0.1:"]),
+    ("peer_port", 0),
+    ("peer_port", "7471"),
+    ("underlay_links", "eth0"),
+    ("underlay_links", [""]),
     ("log_level", "verbose"),
     ("log_level", 5),
     ("log_level", ["info"]),

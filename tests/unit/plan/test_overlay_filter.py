@@ -24,6 +24,7 @@ from tests.unit.plan.overlay_values import (
 )
 
 GOLDEN = """\
+table inet limpet_overlay {
 	counter overlay_forged {
 	}
 
@@ -108,6 +109,7 @@ GOLDEN = """\
 		udp dport 8472 @th,96,24 0x000001 fib daddr type local jump overlay_vxlan
 		iifname "eth0" jump overlay_link
 	}
+}
 """  # noqa: E501
 
 
@@ -169,7 +171,7 @@ def test_the_commands_for_what_changed_give_the_sets_of_the_whole_text(
 
     for line in commands.splitlines():
         verb, name, elements = re.fullmatch(  # type: ignore[union-attr]
-            r"(\w+) element inet limpet (\w+) \{ (.*) \}", line
+            r"(\w+) element inet limpet_overlay (\w+) \{ (.*) \}", line
         ).groups()
         named = set(elements.split(", "))
         if verb == "delete":
@@ -183,7 +185,7 @@ def test_the_commands_for_what_changed_give_the_sets_of_the_whole_text(
 
 
 def _elements(text: str) -> dict[str, set[str]]:
-    """Elements by set."""
+    """Elements by set.}"""
     found: dict[str, set[str]] = {}
     for name, body in re.findall(r"set (\w+) \{\n(.*?)\n\t\}", text, re.DOTALL):
         listed = re.search(r"elements = \{ (.*) \}", body)

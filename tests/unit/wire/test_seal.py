@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +71,28 @@ def test_a_node_cannot_speak_for_another() -> None:
         open_presence(forged, grant(1))
     with pytest.raises(SealError, match="signed"):
         open_presence(forged, grant(2))
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"sequence": "7"},
+        {"sequence": -1},
+        {"sequence": 1 << 63},
+        {"sequence": 1.5},
+        {"boot_id": 3},
+        {"port": 1 << 16},
+        {"port": "7471"},
+        {"endpoints": ((ip_address("192.0.2.1"), -1),)},
+        {"vtep_macs": {4: "02:00:00:00:00:01; drop"}},
+        {"vtep_macs": {4: None}},
+        {"link_mtu_bytes": True},
+    ],
+)
+def test_a_node_that_signs_nonsense_about_itself_is_not_believed(nonsense: dict[str, Any]) -> None:
+    sealed = seal_presence(replace(presence(1), **nonsense), node_key(1))
+    with pytest.raises(SealError, match="read document"):
+        open_presence(sealed, grant(1))
 
 
 def test_a_grant_that_names_another_key_than_its_uid_is_refused() -> None:

@@ -1,0 +1,180 @@
+"""Everything of a node that has joined a cluster, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from limpet.agent.books import Books
+from limpet.agent.controller_link import ControllerLink
+from limpet.agent.courier import Courier
+from limpet.agent.exchange import Exchange
+from limpet.agent.identity import Identity, boot_id
+from limpet.agent.membership import Membership, News
+from limpet.agent.probing import Probing
+from limpet.agent.reports import PodBook
+from limpet.agent.rounds import Rounds
+from limpet.agent.session import Session
+from limpet.agent.site import Site
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.agent.usage import segment_usage
+from limpet.kernel.netlink import RouteSocket
+from limpet.model.errors import ConfigError
+from limpet.model.network import Prefix
+from limpet.model.overlay import UnderlayLink
+from limpet.model.settings import Settings
+from limpet.plan.appetite import wanted_versions
+from limpet.plan.merge import effective_segments
+
+_log = structlog.get_logger("cluster")
+
+
+class ClusterSide:
+    """Runs on the event loop.
+
+    The network between nodes stands when `begin` returns, from what is on the disk; `connect`
+    lets others be heard.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: Settings,
+        *,
+        rounds: Rounds,
+        books: Books,
+        route: RouteSocket,
+        before_sysctl: Callable[[str], None],
+    ) -> None:
+        """Raises: LimpetError."""
+        if settings.segments:
+            raise ConfigError(
+                f"segments = {[str(each) for each in settings.segments]}: this node has joined a "
+                "cluster, which grants its segments (take the key out of the agent's configuration)"
+            )
+        self._settings = settings
+        self._rounds = rounds
+        self._books = books
+        self._connected = False
+        folder = identity.folder
+        self.membership = Membership(
+            identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
+        )
+        for problem in self.membership.problems:
+            _log.error("of what this node knew, something is lost", problem=problem)
+        self.courier = Courier(
+            identity,
+            port=settings.peer_port,
+            is_member=self.membership.is_member,
+            is_removed=self.membership.tombstone_of,
+        )
+        self.site = Site(
+            self.membership,
+            settings,
+            route=route,
+            vtep_path=folder / "vtep.json",
+            bridges=lambda: self._rounds.want.bridges,
+            before_sysctl=before_sysctl,
+        )
+        self.probing = Probing(
+            self.membership,
+            self.courier,
+            path_file=folder / "paths.json",
+            on_change=lambda _uids: self.site.set_paths(self.probing.paths),
+        )
+        self.exchange = Exchange(self.membership, self.courier)
+        self.pods = PodBook(books, folder / "reports.json")
+        self.link = ControllerLink(identity)
+        self.session = Session(
+            self.membership,
+            self.link,
+            pods=self.pods,
+            appetite=self._appetite,
+            random=random.random,
+        )
+        self.site.paths = self.probing.paths
+        self.site.on_links.append(self._links_changed)
+        self.site.on_segments.append(self._stand)
+        self.membership.subscribe(self._heard)
+        rounds.always_bridge = True
+        rounds.look_beside = self.site.look_at_everything
+        mine = effective_segments(self.membership.snapshot).get(identity.uid, ())
+        rounds.settings = self._standing(mine)
+
+    def begin(self) -> None:
+        """The first round. Raises: LimpetError."""
+        self.site.start()
+
+    async def connect(self) -> None:
+        """Raises: LimpetError when the node's port is taken."""
+        self.courier.start()
+        self._connected = True
+        self.courier.set_links(self.site.links)
+        self.exchange.set_links(self.site.links)
+        self.probing.set_links(self.site.links)
+        self.exchange.start()
+        self.probing.start()
+        self.session.start()
+
+    async def close(self) -> None:
+        async with contextlib.AsyncExitStack() as parts:  # from the last to the first
+            parts.callback(self.membership.close)
+            parts.callback(self.site.close)
+            if self._connected:
+                parts.callback(self.courier.stop)
+            parts.push_async_callback(self.exchange.stop)
+            parts.push_async_callback(self.probing.stop)
+            parts.push_async_callback(self.session.stop)
+
+    # What follows from what
+
+    def _standing(self, segments: tuple[Prefix, ...]) -> Settings:
+        network = self.membership.network
+        cidrs = network.pod_cidrs if network is not None else ()
+        return replace(
+            self._settings,
+            segments=() if self.membership.removed else segments,
+            cluster_cidrs=(*self._settings.cluster_cidrs, *cidrs),
+        )
+
+    def _stand(self, segments: tuple[Prefix, ...]) -> None:
+        """Pods get addresses of these segments from now on."""
+        settings = self._standing(segments)
+        if settings != self._rounds.settings:
+            self._rounds.settings = settings
+            _log.info("segments of this node", segments=" ".join(map(str, segments)) or "none")
+            self._rounds.run("the node's segments changed")
+
+    def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
+        self._rounds.underlay_mtu_bytes = self.site.mtu_bytes if links else None
+        if not self._connected:
+            return
+        self.courier.set_links(links)
+        self.exchange.set_links(links)
+        self.probing.set_links(links)
+        self.session.network_changed()
+
+    def _heard(self, news: News) -> None:
+        if self.membership.uid in news.uids and self.membership.removed:
+            _log.error(
+                "this node was removed from the cluster: it reaches no other node any more",
+                what_to_do="`limpet join --anew` with a new token, if it should be there",
+            )
+
+    # Segments
+
+    def _appetite(self) -> tuple[int, ...]:
+        grant, network = self.membership.grant, self.membership.network
+        if grant is None or network is None:
+            return ()
+        usage = segment_usage(self._books, self._rounds.settings.segments)
+        return wanted_versions(grant, network, usage)
+
+    def pods_changed(self) -> None:
+        """An address was given or came free."""
+        self.pods.changed()
+        self.session.wake()

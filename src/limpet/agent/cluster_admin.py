@@ -1,0 +1,196 @@
+"""What a person may ask of the cluster at a node: the way to a pod, the peers, how all stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.agent.session import SessionState
+from limpet.model.overlay import OverlayPlan, PeerPart, Rung
+from limpet.plan.network import pod_mtu_bytes
+from limpet.plan.overlay import View, may_talk
+
+if TYPE_CHECKING:
+    from limpet.agent.cluster import ClusterSide
+    from limpet.agent.node import Node
+
+Document = dict[str, Any]
+_STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
+
+
+class ClusterAdmin:
+    """Answers from what the last round was planned with: what is said is what the kernel got."""
+
+    def __init__(self, cluster: ClusterSide, node: Node) -> None:
+        self._cluster = cluster
+        self._node = node
+
+    def status(self) -> Document:
+        """The cluster's part of `limpet status`."""
+        cluster, membership = self._cluster, self._cluster.membership
+        site, network, grant = cluster.site, membership.network, membership.grant
+        return {
+            "name": network.cluster if network is not None else "",
+            "node": grant.name if grant is not None else membership.identity.name,
+            "uid": membership.uid,
+            "granted": grant is not None,
+            "removed": membership.removed,
+            "cloned": membership.cloned,
+            "controller": session_document(cluster.session.state, now_s=time.monotonic()),
+            "revision": membership.snapshot.revision,
+            "segments": [str(each) for each in site.view.segments.get(membership.uid, ())],
+            "pod_cidrs": [str(each) for each in network.pod_cidrs] if network is not None else [],
+            "vxlan_id": network.vxlan_id if network is not None else 0,
+            "vxlan_port": network.vxlan_port if network is not None else 0,
+            "links": [
+                {
+                    "ifname": link.ifname,
+                    "mtu_bytes": link.mtu_bytes,
+                    "addresses": [str(address) for address in link.addresses],
+                }
+                for link in site.links
+            ],
+            "peers": count_peers(site.view, site.plan),
+            "contested": len(site.plan.contested),
+            "disk": [*membership.problems, *filter(None, [membership.trouble])],
+            "last_round": {
+                "rounds": site.totals.rounds,
+                "changes": site.totals.changes,
+                "failed": site.failures,
+                "took_ms": round(site.took_ms, 1),
+            },
+            "messages": dict(sorted(cluster.courier.counters.items())),
+            "offers": dict(sorted(membership.counters.items())),
+        }
+
+    def why_no_segments(self) -> str:
+        """In words, should the node have none."""
+        membership, state = self._cluster.membership, self._cluster.session.state
+        if membership.removed:
+            return "this node was removed from the cluster"
+        why = state.refused or state.error or "the controller has not answered yet"
+        return f"the cluster has granted this node no segment yet: {why}"
+
+    async def peers(self, arguments: Mapping[str, Any]) -> Document:
+        """Every other node; removed ones too if `all` is true."""
+        site, now_s = self._cluster.site, time.monotonic()
+        heard_s = {uid: now_s - heard.at_s for uid, heard in self._cluster.exchange.heard.items()}
+        every = bool(arguments.get("all"))
+        peers = await asyncio.to_thread(
+            peer_documents, site.view, site.plan, heard_s=heard_s, every=every
+        )
+        return {"peers": peers}
+
+    async def path(self, arguments: Mapping[str, Any]) -> Document:
+        """Between two words, each an address or a pod of this node. Raises: LimpetError."""
+        words, site = self._words(), self._cluster.site
+        origins, targets = (
+            addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
+        )
+        pairs = pairs_of(origins, targets, site.view)
+        paths = [
+            await asyncio.to_thread(path_document, site.view, site.plan, *pair, words)
+            for pair in pairs
+        ]
+        return {"paths": paths, "failed": site.failures}
+
+    def _words(self) -> NodeWords:
+        node, rounds = self._node, self._node.rounds
+        settings = node.settings
+        attached = [
+            LocalPod(each.pod_namespace, each.pod_name, address.ip, attached=True)
+            for each in node.attachments
+            for address in each.addresses
+        ]
+        live = {pod.address for pod in attached}
+        kept = [
+            LocalPod(binding.key.namespace, binding.key.pod, address, attached=False)
+            for ledger in node.books
+            for address, binding in ledger.bindings().items()
+            if address not in live
+        ]
+        mtu_bytes = pod_mtu_bytes(settings, rounds.uplink_mtu_bytes)
+        return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
+
+
+def session_document(state: SessionState, *, now_s: float) -> Document:
+    """`for_s`: seconds that it has been connected, or has not."""
+    return {
+        "address": state.controller,
+        "connected": state.connected,
+        "for_s": round(now_s - state.since_s, 1),
+        "error": state.error,
+        "refused": state.refused,
+        "over": state.over,
+    }
+
+
+def count_peers(view: View, plan: OverlayPlan) -> dict[str, int]:
+    """How many peers are reached on each rung, are not, and are not to be (`apart`)."""
+    found = Counter(_kind(uid, view, plan) for uid in view.snapshot.nodes if uid != view.uid)
+    return {kind: found[kind] for kind in (*(rung.value for rung in Rung), "unreached", "apart")}
+
+
+def _kind(uid: str, view: View, plan: OverlayPlan) -> str:
+    """Empty: the peer was removed from the cluster."""
+    grant = view.snapshot.nodes[uid].grant
+    if grant.tombstone:
+        return ""
+    if view.network is None or view.grant is None:
+        return "unreached"
+    if not may_talk(view.network, view.grant, grant):
+        return "apart"
+    return _rung(plan.parts.get(uid, PeerPart()), plan) or "unreached"
+
+
+def _rung(part: PeerPart, plan: OverlayPlan) -> str:
+    """The higher one where IPv4 and IPv6 go different ways; empty: the peer is not reached."""
+    if part.refused or not part.routes:
+        return ""
+    plain = any(route.device not in plan.state.devices for route in part.routes)
+    return str((Rung.ROUTE if plain else Rung.VXLAN).value)
+
+
+def peer_documents(
+    view: View, plan: OverlayPlan, *, heard_s: Mapping[str, float], every: bool
+) -> list[Document]:
+    """By name. `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
+
+    `every`: also what was removed from the cluster.
+    """
+    found = [
+        {**_peer_document(uid, view, plan), "heard_s": _rounded(heard_s.get(uid))}
+        for uid, entry in view.snapshot.nodes.items()
+        if uid != view.uid and (every or not entry.grant.tombstone)
+    ]
+    return sorted(found, key=lambda peer: (peer["name"], peer["uid"]))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _peer_document(uid: str, view: View, plan: OverlayPlan) -> Document:
+    entry = view.snapshot.nodes[uid]
+    grant, presence = entry.grant, entry.presence
+    nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
+    part = plan.parts.get(uid, PeerPart(refused=nothing))
+    return {
+        "name": grant.name,
+        "uid": uid,
+        "state": _STATES.get(_kind(uid, view, plan), "reached"),
+        "rung": _rung(part, plan),
+        "devices": sorted({route.device for route in part.routes}),
+        "next_hops": sorted({str(route.next_hop) for route in part.routes}),
+        "underlay": str(part.fdb[0].underlay) if part.fdb else "",
+        "mtu_bytes": min((route.mtu_bytes for route in part.routes), default=None),
+        "segments": [str(prefix) for prefix in view.segments.get(uid, ())],
+        "addresses": [str(each) for each in presence.addresses] if presence is not None else [],
+        "sequence": presence.sequence if presence is not None else None,
+        "why": part.refused,
+        "without": [f"{prefix}: {reason}" for prefix, reason in part.without],
+    }

@@ -1,0 +1,40 @@
+"""How the node does: why it takes no pods, and how full its segments are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.agent.node import Node
+from limpet.agent.usage import segment_usage
+
+Document = dict[str, Any]
+
+
+def reasons_not_ready(node: Node, *, without_segments: str = "no segments") -> list[str]:
+    """Why a pod could not be started here, in words; empty when it could.
+
+    `without_segments`: why there are none, should it be so.
+    """
+    own = node.settings.data_dir
+    refusals = (ledger.refusal for ledger in node.books)
+    return [
+        *([] if node.settings.segments else [without_segments]),
+        *(why for folder, why in node.books.failed.items() if folder.parent == own),
+        *(str(refusal) for refusal in refusals if refusal is not None),
+        *node.rounds.troubles,
+    ]
+
+
+def segment_states(node: Node) -> list[Document]:
+    """Of each segment its size, and how many addresses are in each state."""
+    return [
+        {
+            "prefix": str(use.prefix),
+            "size": use.size,
+            "free": use.size - use.live - use.bound,
+            "live": use.live,
+            "resting": use.resting,
+            "bound": use.bound,
+        }
+        for use in segment_usage(node.books, node.settings.segments)
+    ]

@@ -1,0 +1,155 @@
+"""Figures of the agent, for Prometheus; read when they are asked for, none is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from limpet import __version__
+from limpet.agent.admin import Admin
+from limpet.agent.cluster_admin import count_peers
+from limpet.agent.health import segment_states
+from limpet.agent.node import Node
+from limpet.agent.round_totals import RoundTotals
+
+if TYPE_CHECKING:
+    from limpet.agent.cluster import ClusterSide
+
+_PREFIX = "limpet_agent_"
+
+
+class Metrics:
+    """Of one agent; docs/metrics.md says what each figure means."""
+
+    def __init__(self, node: Node, admin: Admin, cluster: ClusterSide | None) -> None:
+        self._node = node
+        self._admin = admin
+        self._cluster = cluster
+        self._started_s = time.monotonic()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        rounds = self._node.rounds
+        loops = {"node": (rounds.totals, rounds.failures)}
+        yield from self._of_node()
+        if self._cluster is not None:
+            site = self._cluster.site
+            loops["site"] = (site.totals, site.failures)
+            yield from _of_cluster(self._cluster)
+        yield from _of_rounds(loops)
+
+    def _of_node(self) -> Iterator[Metric]:
+        node = self._node
+        yield _gauge("info", "Version of the agent.", {(__version__,): 1}, "version")
+        yield _gauge(
+            "uptime_seconds",
+            "Since its start; restarts are its resets. No clock is trusted.",
+            {(): time.monotonic() - self._started_s},
+        )
+        yield _gauge(
+            "ready",
+            "Whether pods can be started.",
+            {(): not self._admin.reasons_not_ready()},
+        )
+        yield _gauge("attachments", "Pod interfaces.", {(): len(node.attachments)})
+        yield _gauge(
+            "addresses",
+            "Addresses of the node's segments by state; bound ones are absent pods'.",
+            {
+                (segment["prefix"], state): segment[state]
+                for segment in segment_states(node)
+                for state in ("live", "bound", "resting", "free")
+            },
+            "segment",
+            "state",
+        )
+        yield _gauge(
+            "findings",
+            "Problems in the records of addresses.",
+            {(): sum(len(ledger.findings) for ledger in node.books)},
+        )
+
+    # For the registry: nothing is read before it is asked for.
+    def describe(self) -> list[Metric]:
+        return []
+
+
+def _of_rounds(loops: Mapping[str, tuple[RoundTotals, list[str]]]) -> Iterator[Metric]:
+    """Of the loop for pods and of that for other nodes."""
+    for name, text, field in (
+        ("rounds", "Rounds.", "rounds"),
+        ("round_changes", "Changes that rounds made or tried.", "changes"),
+        ("round_failures", "Changes that failed, in each round that tried them.", "failures"),
+        ("round_seconds", "Time that rounds took.", "took_s"),
+    ):
+        values: dict[tuple[str, ...], float] = {
+            (loop,): getattr(totals, field) for loop, (totals, _) in loops.items()
+        }
+        yield _counter(name, text, values, "loop")
+    yield _gauge(
+        "last_round_failures",
+        "Changes that failed in the last round.",
+        {(loop,): len(failures) for loop, (_, failures) in loops.items()},
+        "loop",
+    )
+
+
+def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
+    membership, site, state = cluster.membership, cluster.site, cluster.session.state
+    mine = site.view.segments.get(membership.uid, ())
+    yield _gauge(
+        "peers",
+        "Other nodes by how they are reached.",
+        {(rung,): count for rung, count in count_peers(site.view, site.plan).items()},
+        "rung",
+    )
+    yield _gauge("links", "Links to other nodes.", {(): len(site.links)})
+    yield _gauge("segments", "Segments of the node.", {(): len(mine)})
+    yield _gauge(
+        "snapshot_revision",
+        "Highest revision of the cluster that is known here.",
+        {(): membership.snapshot.revision},
+    )
+    yield _gauge(
+        "disk_trouble", "1 while what is known cannot be written.", {(): bool(membership.trouble)}
+    )
+    yield _gauge("controller_connected", "1 while the controller is.", {(): state.connected})
+    yield _gauge("removed", "1 once the node was removed.", {(): membership.removed})
+    yield _gauge("cloned", "1 once another machine has its identity.", {(): membership.cloned})
+    for name, text, counters in (
+        ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
+        ("exchange", "Messages of the exchange that were not answered.", cluster.exchange),
+        ("offers", "What was said of nodes, by source and outcome.", membership),
+    ):
+        yield _counted(name, text, counters.counters)
+
+
+def _counted(name: str, text: str, counters: Mapping[str, int]) -> Metric:
+    return _counter(name, text, {(key,): count for key, count in counters.items()}, "outcome")
+
+
+def _gauge(
+    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, float(value))
+    return family
+
+
+def _counter(
+    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, float(value))
+    return family

@@ -1,0 +1,348 @@
+"""The network between nodes on this node: rounds of their own over snapshot, paths and links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import structlog
+
+from limpet.agent.membership import Membership, News
+from limpet.agent.round_totals import RoundTotals
+from limpet.agent.vtep import VERSIONS, keep_vtep_macs
+from limpet.kernel.netlink import Notifications, RouteSocket
+from limpet.kernel.nftables import Nftables
+from limpet.kernel.overlay import OVERLAY_NOTIFICATIONS, OverlayKernel
+from limpet.kernel.underlay import read_underlay
+from limpet.model.datapath import (
+    DYING_GROUP,
+    NFT_OVERLAY_TABLE,
+    POD_GROUP,
+    VXLAN_GROUPS,
+    VXLAN_IFNAME_PREFIX,
+)
+from limpet.model.errors import KernelError, LimpetError
+from limpet.model.network import Prefix
+from limpet.model.overlay import OverlayPlan, OwnSide, PeerPath, Touched, UnderlayLink
+from limpet.model.settings import Settings
+from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
+from limpet.plan.overlay_diff import (
+    DropDevice,
+    DropDeviceAddress,
+    LoosenLink,
+    OverlayChange,
+    PutDevice,
+    PutDeviceAddress,
+    diff_overlay,
+)
+from limpet.plan.overlay_filter import filter_commands, plan_filter
+from limpet.wire import netlink as wire
+
+_log = structlog.get_logger("site")
+
+_GATHER_S = 0.02
+"""How long changes are gathered: one round serves all of them."""
+_RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+_DEVICE_CHANGES = (PutDevice, DropDevice, LoosenLink, PutDeviceAddress, DropDeviceAddress)
+_DEFAULT_MTU_BYTES = 1500
+
+
+class Site:
+    """Runs on the event loop. A change is met within some twenty milliseconds."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: Settings,
+        *,
+        route: RouteSocket,
+        vtep_path: Path,
+        bridges: Callable[[], Collection[str]],
+        before_sysctl: Callable[[str], None],
+    ) -> None:
+        """`bridges`: of our pods. `before_sysctl`: a setting of the node is about to change.
+
+        In the network namespace of the calling thread. Raises: LimpetError.
+        """
+        self._membership = membership
+        self._settings = settings
+        self._route = route
+        self._vtep_path = vtep_path
+        self._bridges = bridges
+        self._before_sysctl = before_sysctl
+        self._kernel = OverlayKernel(route)
+        self._nft = Nftables(NFT_OVERLAY_TABLE)
+        self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
+        self._filter = ""
+        self._anew = True
+        """The kernel has to be read anew: what was notified does not tell all."""
+        self._whole = True
+        """Every key has to be looked at, not only those that a change touches."""
+        self._wake: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._whys: list[str] = []
+        self._retries = 0
+        self._vteps: dict[int, str] = {}
+        self._versions: set[int] = set()
+        """IP versions that the underlay has had since the start."""
+        self.links: tuple[UnderlayLink, ...] = ()
+        self.paths: Mapping[str, PeerPath] = {}
+        self.view = view_of(membership.snapshot, membership.uid, {}, OwnSide())
+        self.plan = OverlayPlan()
+        self.failures: list[str] = []
+        self.totals = RoundTotals()
+        self.took_ms = 0.0
+        """The last round."""
+        self.on_links: list[Callable[[tuple[UnderlayLink, ...]], None]] = []
+        self.on_segments: list[Callable[[tuple[Prefix, ...]], None]] = []
+        """Called before a round that brings other segments of this node."""
+
+    # What wakes it
+
+    def start(self) -> None:
+        """The first round. Raises: LimpetError when it cannot be known what the kernel has."""
+        own = self._membership.presence
+        existing = {
+            version: link.mac
+            for version in VERSIONS
+            if (link := self._route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
+            and link.group == VXLAN_GROUPS[version]
+        }
+        self._versions |= existing.keys()
+        recorded = own.vtep_macs if own is not None else {}
+        self._vteps = keep_vtep_macs(
+            self._vtep_path, self._membership.uid, recorded=recorded, existing=existing
+        )
+        self._read_links()
+        self._membership.subscribe(self._heard_news)
+        asyncio.get_running_loop().add_reader(self._notifications.fileno(), self._notified)
+        self.run("start")
+
+    def close(self) -> None:
+        for timer in (self._wake, self._gathering):
+            if timer is not None:
+                timer.cancel()
+        with contextlib.suppress(RuntimeError):  # no loop runs any more
+            asyncio.get_running_loop().remove_reader(self._notifications.fileno())
+        self._notifications.close()
+        self._nft.close()
+
+    def set_paths(self, paths: Mapping[str, PeerPath], why: str = "a path changed") -> None:
+        """`paths` by the peer's uid; another mapping than the last one if anything is different."""
+        self.paths = paths
+        self.wake(why)
+
+    def wake(self, why: str) -> None:
+        """A round soon."""
+        self._whys.append(why)
+        if self._wake is None:
+            self._wake = asyncio.get_running_loop().call_later(_GATHER_S, self._woken)
+
+    def look_at_everything(self, why: str) -> None:
+        """A round now that takes nothing for granted: the timer's, or after others' changes."""
+        self._anew = self._whole = True
+        self._filter = ""
+        self._read_links()
+        self.run(why)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self.run(", ".join(dict.fromkeys(self._whys)))
+
+    def _heard_news(self, news: News) -> None:
+        self.wake(f"{len(news.uids) or 'network'} changed, {news.source.value}")
+
+    def _notified(self) -> None:
+        """The reader rests while notifications are gathered."""
+        asyncio.get_running_loop().remove_reader(self._notifications.fileno())
+        self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._gathered)
+
+    def _gathered(self) -> None:
+        asyncio.get_running_loop().add_reader(self._notifications.fileno(), self._notified)
+        try:
+            if self._drain():
+                self.run("the kernel has something else than planned")
+        except KernelError as error:
+            _log.warning("notifications cannot be read", error=str(error))
+
+    def _drain(self) -> bool:
+        """Takes up notifications; True: something is not as planned. Raises: KernelError."""
+        links_changed = False
+        for message in self._notifications.drain():
+            if self._kernel.hear(message):
+                self._anew = self._whole = True
+            links_changed |= message is None or self._is_about_underlay(message)
+        if links_changed:
+            self._read_links()
+        touched = self._kernel.take_heard()
+        if not self._whole:
+            want, have = self.plan.state, self._kernel.have
+            self._whole = (
+                any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
+                or any(
+                    want.neighbours.get(key) != have.neighbours.get(key)
+                    for key in touched.neighbours
+                )
+                or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
+            )
+        return self._whole
+
+    def _is_about_underlay(self, message: wire.Message) -> bool:
+        if message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR):
+            return True
+        if message.type not in (wire.RTM_NEWLINK, wire.RTM_DELLINK):
+            return False
+        if message.body[0] == wire.AF_BRIDGE:
+            return False
+        link = wire.parse_link(message)
+        return link.group not in (POD_GROUP, DYING_GROUP, *VXLAN_GROUPS.values())
+
+    def _read_links(self) -> None:
+        network = self._membership.network
+        links = read_underlay(
+            self._route,
+            patterns=self._settings.underlay_links,
+            not_in=network.pod_cidrs if network is not None else (),
+        )
+        if links == self.links:
+            return
+        self.links = links
+        _log.info(
+            "links to other nodes",
+            links=" ".join(
+                f"{link.ifname}({','.join(str(a) for a in link.addresses)})" for link in links
+            ),
+        )
+        self.announce()
+        for listener in self.on_links:
+            listener(links)
+        if self.totals.rounds:
+            self.wake("links changed")
+
+    def announce(self) -> None:
+        """What the node says of itself, if it is not what it said last."""
+        if not self.links:
+            return  # cut off: whoever hears us again hears the addresses of then
+        self._membership.announce(
+            addresses=tuple(address.ip for link in self.links for address in link.addresses)[:16],
+            port=self._settings.peer_port,
+            vtep_macs=self._own_side().vtep_macs,
+            link_mtu_bytes=self.mtu_bytes,
+        )
+
+    @property
+    def mtu_bytes(self) -> int:
+        """Of the smallest link to other nodes: what every pod can count on."""
+        return min((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES)
+
+    def _own_side(self) -> OwnSide:
+        # A device stays when its underlay flaps.
+        self._versions |= {address.version for link in self.links for address in link.addresses}
+        return OwnSide(
+            vtep_macs={v: mac for v, mac in self._vteps.items() if v in self._versions},
+            link_mtu_bytes=max((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES),
+            links=frozenset(link.ifname for link in self.links),
+            link_prefixes=tuple(
+                address.network for link in self.links for address in link.addresses
+            ),
+        )
+
+    # A round
+
+    def run(self, why: str) -> None:
+        """Observe, plan, diff, apply. Raises nothing; a failure is met again soon."""
+        self._whys.clear()
+        started_s = time.monotonic()
+        changes: list[OverlayChange] = []
+        try:
+            changes, self.failures = self._round()
+        except LimpetError as error:
+            self._anew = self._whole = True
+            self.failures = [str(error)]
+        except Exception as error:  # noqa: BLE001 - the next round may be better
+            _log.error("round failed", why=why, exc_info=True)
+            self._anew = self._whole = True
+            self.failures = [f"internal error: {error!r} (see the agent's log)"]
+        self.took_ms = (time.monotonic() - started_s) * 1e3
+        self.totals.add(changes=len(changes), failures=len(self.failures), took_ms=self.took_ms)
+        self._report(why, changes)
+
+    def _report(self, why: str, changes: list[OverlayChange]) -> None:
+        fields = {
+            "peers": len(self.plan.parts),
+            "changes": len(changes),
+            "failed": len(self.failures),
+            "why": why,
+            "took_ms": f"{self.took_ms:.1f}",
+        }
+        if self.failures:
+            _log.warning("round", **fields, error=self.failures[0])
+            delay_s = _RETRY_S[min(self._retries, len(_RETRY_S) - 1)]
+            self._retries += 1
+            asyncio.get_running_loop().call_later(delay_s, self.wake, "some changes had failed")
+            return
+        self._retries = 0
+        if changes:
+            _log.info("round", **fields)
+        else:
+            _log.debug("round", **fields)
+
+    def _round(self) -> tuple[list[OverlayChange], list[str]]:
+        """Changes and failures. Raises: KernelError."""
+        self._drain()
+        before, plan_before = self.view, self.plan
+        membership = self._membership
+        view = view_of(
+            membership.snapshot, membership.uid, self.paths, self._own_side(), before=before
+        )
+        mine = view.segments.get(membership.uid, ()) if view.grant is not None else ()
+        if mine != before.segments.get(membership.uid, ()) or not self.totals.rounds:
+            for listener in self.on_segments:
+                listener(mine)
+        touched: Touched | None
+        if self._whole:
+            plan, touched = plan_overlay(view), None
+        else:
+            plan, touched = replan_overlay(plan_before, before, view)
+        self.view, self.plan = view, plan
+        have = self._kernel.observe(plan.state) if self._anew else self._kernel.have
+        changes = diff_overlay(plan.state, have, touched)
+        failures = [
+            str(each) for each in self._kernel.apply(changes, before_sysctl=self._before_sysctl)
+        ]
+        self._anew = self._whole = bool(failures)
+        # Of a device the kernel tells more than was asked for; it is read anew the next time.
+        self._anew |= any(isinstance(change, _DEVICE_CHANGES) for change in changes)
+        try:
+            self._put_filter(before, plan_before, whole=touched is None)
+        except KernelError as error:
+            self._whole = True
+            failures.append(str(error))
+        return changes, failures
+
+    def _put_filter(self, before: View, plan_before: OverlayPlan, *, whole: bool) -> None:
+        """Raises: KernelError."""
+        if not whole and self._filter:
+            uids = [
+                uid
+                for uid in self.plan.parts.keys() | plan_before.parts.keys()
+                if self.plan.parts.get(uid) is not plan_before.parts.get(uid)
+            ]
+            commands = filter_commands(self.view, plan_before, self.plan, uids)
+            if not commands:
+                return
+            with contextlib.suppress(KernelError):  # it is put as a whole then
+                self._nft.run(commands, what="the filter of peers")
+                self._filter = "changed"
+                return
+        text = plan_filter(self.view, self.plan, bridges=self._bridges())
+        if not text:
+            if self._nft.list_table() is not None:
+                self._nft.delete_table()
+        elif self._nft.read_ruleset(text) != text:
+            self._nft.put_table(text)
+        self._filter = text

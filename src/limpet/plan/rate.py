@@ -1,0 +1,48 @@
+"""How often something may happen: token buckets, time passed in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+
+class TokenBucket:
+    """`burst` at once, `rate_per_s` for long."""
+
+    __slots__ = ("_at_s", "_burst", "_rate_per_s", "_tokens")
+
+    def __init__(self, rate_per_s: float, burst: float, now_s: float = 0.0) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._tokens = burst
+        self._at_s = now_s
+
+    def take(self, now_s: float, cost: float = 1.0) -> bool:
+        """Whether there was room for `cost`; if not, nothing is taken."""
+        passed_s = max(0.0, now_s - self._at_s)
+        self._tokens = min(self._burst, self._tokens + passed_s * self._rate_per_s)
+        self._at_s = now_s
+        if self._tokens < cost:
+            return False
+        self._tokens -= cost
+        return True
+
+
+class TokenBuckets:
+    """A bucket for each key. Of more than `most` keys, those not heard of longest are forgotten."""
+
+    def __init__(self, rate_per_s: float, burst: float, *, most: int) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._most = most
+        self._buckets: OrderedDict[Hashable, TokenBucket] = OrderedDict()
+
+    def take(self, key: Hashable, now_s: float, cost: float = 1.0) -> bool:
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = TokenBucket(self._rate_per_s, self._burst, now_s)
+            if len(self._buckets) > self._most:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(key)
+        return bucket.take(now_s, cost)

@@ -1,0 +1,133 @@
+"""A node's side of the cluster without a kernel: identity, snapshot and session, each the real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from limpet.agent.attachments import Attachments
+from limpet.agent.books import Books
+from limpet.agent.controller_link import ControllerLink
+from limpet.agent.identity import Identity, load_identity
+from limpet.agent.join import Joined, JoinOrder, join
+from limpet.agent.membership import Membership
+from limpet.agent.reports import PodBook
+from limpet.agent.session import Session
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.model.cluster import Grant
+from limpet.model.settings import Settings
+from tests.controller.machines import Controller
+
+PATIENCE_S = 20.0
+
+
+class Member:
+    """A node's folders, and who it is once it has joined."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.settings = Settings(
+            state_dir=folder / "state", run_dir=folder / "run", data_dir=folder / "networks"
+        )
+
+    def order(self, controller: Controller, token: str = "", **changes: object) -> JoinOrder:
+        order = JoinOrder(token or controller.token(), (f"127.0.0.1:{controller.port}",), self.name)
+        return replace(order, **changes)  # type: ignore[arg-type]
+
+    def join(self, controller: Controller, token: str = "", **changes: object) -> Joined:
+        """Raises: LimpetError."""
+        return join(self.settings, self.order(controller, token, **changes), ())
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.cluster_dir
+
+    @property
+    def identity(self) -> Identity:
+        found = load_identity(self.folder)
+        assert found is not None
+        return found
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self,
+        *,
+        controllers: Sequence[str] = (),
+        appetite: Callable[[Grant], tuple[int, ...]] = lambda _grant: (),
+        boot_id: str = "boot",
+    ) -> AsyncIterator[Running]:
+        identity = self.identity
+        if controllers:
+            identity = replace(identity, controllers=tuple(controllers))
+        running = Running(self.settings, identity, appetite, boot_id)
+        running.session.start()
+        try:
+            yield running
+        finally:
+            await running.session.stop()
+            running.close()
+
+
+class Running:
+    """Its agent's cluster side."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        appetite: Callable[[Grant], tuple[int, ...]],
+        boot_id: str,
+    ) -> None:
+        file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
+        self.membership = Membership(identity, file, boot_id=boot_id)
+        self.books = Books(settings, Attachments(settings.run_dir / "attachments"))
+        self.books.open_known()
+        self.pods = PodBook(self.books, identity.folder / "reports.json")
+        self.session = Session(
+            self.membership,
+            ControllerLink(identity),
+            pods=self.pods,
+            appetite=lambda: appetite(self.grant) if self.membership.grant else (),
+            random=lambda: 0.0,
+        )
+
+    def close(self) -> None:
+        self.books.close()
+        self.membership.close()
+
+    @property
+    def grant(self) -> Grant:
+        assert self.membership.grant is not None
+        return self.membership.grant
+
+    @property
+    def segments(self) -> set[str]:
+        return set(map(str, self.grant.segments))
+
+    def announce(self, address: str) -> None:
+        self.membership.announce(
+            addresses=(ip_address(address),), port=7471, vtep_macs={}, link_mtu_bytes=1500
+        )
+
+    def addresses_of(self, uid: str) -> tuple[str, ...]:
+        """As this node knows them."""
+        entry = self.membership.snapshot.nodes.get(uid)
+        if entry is None or entry.presence is None:
+            return ()
+        return tuple(map(str, entry.presence.addresses))
+
+    async def connected(self) -> None:
+        await until(lambda: self.session.state.connected)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what happens in another process, or on the disk."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s
+        await asyncio.sleep(0.01)

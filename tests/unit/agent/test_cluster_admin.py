@@ -1,0 +1,285 @@
+"""What a node says of the way to a pod, and of its peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from limpet.agent.cluster_admin import count_peers, peer_documents, session_document
+from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.agent.session import SessionState
+from limpet.model.cluster import Snapshot
+from limpet.model.errors import LimpetError
+from limpet.model.overlay import PeerPath
+from limpet.plan.overlay import View, plan_overlay, view_of
+from tests.unit.plan.overlay_values import (
+    OWN,
+    PEER,
+    UID,
+    a_grant,
+    clusters,
+    node,
+    plain,
+    snapshot,
+    uid,
+    view,
+    vxlan,
+)
+
+WEB = LocalPod("default", "web-0", ip_address("10.244.1.2"), attached=True)
+WEB6 = LocalPod("default", "web-0", ip_address("fd00:0:0:1::2"), attached=True)
+GONE = LocalPod("default", "db-0", ip_address("10.244.1.9"), attached=False)
+OTHER_WEB = LocalPod("shop", "web-0", ip_address("10.244.1.3"), attached=True)
+WORDS = NodeWords((WEB, WEB6, GONE), "limpet0", 1450)
+THERE = "10.244.2.7"
+
+
+def seen(*paths: tuple[str, PeerPath], community: str = "") -> View:
+    second = node(2, communities=(community,)) if community else node(2)
+    return view(second, node(3), paths=dict(paths))
+
+
+def path(origin: str, target: str, seen_from: View) -> dict[str, Any]:
+    plan = plan_overlay(seen_from)
+    return path_document(seen_from, plan, ip_address(origin), ip_address(target), WORDS)
+
+
+def test_a_pod_is_known_by_namespace_and_name_with_all_its_addresses() -> None:
+    assert addresses_of("default/web-0", WORDS.pods) == (WEB.address, WEB6.address)
+    assert addresses_of("web-0", WORDS.pods) == (WEB.address, WEB6.address)
+    assert addresses_of("10.9.9.9", WORDS.pods) == (ip_address("10.9.9.9"),)
+
+
+def test_a_name_that_several_pods_have_is_asked_back() -> None:
+    with pytest.raises(LimpetError, match="default/web-0, shop/web-0"):
+        addresses_of("web-0", (WEB, OTHER_WEB))
+
+    assert addresses_of("shop/web-0", (WEB, OTHER_WEB)) == (OTHER_WEB.address,)
+
+
+@pytest.mark.parametrize("word", ["nobody", "shop/web-0", "10.0.0.300", "", "/", "a/b/c"])
+def test_of_what_is_not_here_it_is_said_where_it_may_be_known(word: str) -> None:
+    with pytest.raises(LimpetError, match="limpet pod list"):
+        addresses_of(word, WORDS.pods)
+
+
+def test_both_ip_versions_are_explained_where_both_ends_have_them() -> None:
+    here = seen()
+    both = [WEB.address, WEB6.address]
+    far = [ip_address("fd00:0:0:2::7"), ip_address(THERE)]
+
+    assert pairs_of(both, far, here) == [(WEB.address, far[1]), (WEB6.address, far[0])]
+    assert pairs_of(both, far[:1], here) == [(WEB6.address, far[0])]
+    assert pairs_of([WEB.address], far[:1], here) == [(WEB.address, far[0])]
+
+
+def test_of_a_pods_addresses_one_of_the_cluster_counts() -> None:
+    lan = ip_address("192.0.2.200")
+
+    assert pairs_of([lan, WEB.address], [ip_address(THERE)], seen()) == [
+        (WEB.address, ip_address(THERE))
+    ]
+
+
+def test_the_way_to_a_peer_is_known_and_of_its_way_back_what_is_let_in() -> None:
+    found = path("10.244.1.2", THERE, seen((PEER, vxlan(2))))
+
+    there, back = found["there"], found["back"]
+    assert found["reachable"] is True
+    assert (there["origin_pod"], there["target_node"]) == ("default/web-0", "node-2")
+    assert (there["rung"], there["device"], there["underlay"]) == ("vxlan", "limvx4", "192.0.2.2")
+    assert there["mtu_bytes"] == 1450
+    assert not back["known"]
+    assert "10.244.2.0/24" in back["let_in"]["sources"]
+    assert back["let_in"]["outer"] == ["192.0.2.2"]
+    assert found["peer_uid"] == PEER
+
+
+def test_asked_from_the_other_end_the_same_is_said_the_other_way_round() -> None:
+    here = seen((PEER, plain(2)))
+
+    one, other = path("10.244.1.2", THERE, here), path(THERE, "10.244.1.2", here)
+
+    assert (one["there"], one["back"]) == (other["back"], other["there"])
+    assert other["peer_uid"] == PEER
+    assert other["reachable"] is True
+
+
+def test_without_a_proven_path_it_is_not_reachable_and_the_reason_is_said() -> None:
+    found = path("10.244.1.2", THERE, seen())
+
+    assert found["reachable"] is False
+    assert "no path to it is proven" in found["there"]["reason"]
+
+
+def test_packets_of_a_peer_that_shares_no_community_are_dropped_here_for_sure() -> None:
+    found = path("10.244.1.2", THERE, seen((PEER, plain(2)), community="a"))
+
+    assert found["reachable"] is False
+    assert found["back"]["known"]
+    assert "shares no community" in found["back"]["reason"]
+
+
+def test_two_pods_of_this_node_meet_on_its_bridge() -> None:
+    found = path("10.244.1.2", "10.244.1.9", seen())
+
+    assert (found["there"]["rung"], found["there"]["device"]) == ("local", "limpet0")
+    assert found["reachable"] is True
+    assert found["peer_uid"] == ""
+    assert found["notes"] == ["10.244.1.9 is kept for pod default/db-0, which is not attached now"]
+
+
+def test_an_address_of_ours_that_no_pod_has_is_noted_but_not_the_gateways() -> None:
+    assert path("10.244.1.77", THERE, seen())["notes"] == [
+        "10.244.1.77 belongs to no pod of this node now"
+    ]
+    assert path("10.244.1.1", THERE, seen())["notes"] == []
+
+
+@pytest.mark.parametrize("target", ["10.244.3.7", "10.244.2.8"])
+def test_what_goes_on_between_other_nodes_is_not_guessed(target: str) -> None:
+    found = path(THERE, target, seen((PEER, plain(2)), (uid(3), plain(3))))
+
+    assert found["reachable"] is None
+    assert not found["there"]["known"]
+    assert "node-2 does is known there" in found["there"]["reason"]
+    assert found["peer_uid"] == ""
+
+
+def test_an_address_outside_of_the_cluster_is_noted_as_such() -> None:
+    found = path("10.244.1.2", "198.51.100.1", seen())
+
+    assert found["reachable"] is False
+    assert found["notes"] == [
+        "198.51.100.1 is no address of the cluster: the node's own routes lead there"
+    ]
+
+
+def test_addresses_of_different_ip_versions_have_no_way() -> None:
+    found = path("10.244.1.2", "fd00:0:0:2::7", seen((PEER, plain(2))))
+
+    assert found["reachable"] is False
+    assert "not of the same IP version" in found["there"]["reason"]
+
+
+@given(clusters())
+def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
+    cluster: tuple[Snapshot, dict[str, PeerPath]],
+) -> None:
+    here = view_of(cluster[0], UID, cluster[1], OWN)
+    plan = plan_overlay(here)
+
+    found = path_document(here, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS)
+
+    for leg in (found["there"], found["back"]):
+        if leg["rung"] in ("route", "vxlan"):
+            target = ip_address(leg["target"])
+            assert any(target in route.prefix for route in plan.parts[found["peer_uid"]].routes)
+    if found["reachable"] and found["peer_uid"]:
+        assert any(leg["rung"] for leg in (found["there"], found["back"]))
+
+
+# Peers
+
+
+def peers(seen_from: View, *, every: bool = False) -> dict[str, dict[str, Any]]:
+    found = peer_documents(seen_from, plan_overlay(seen_from), heard_s={PEER: 1.26}, every=every)
+    return {peer["name"]: peer for peer in found}
+
+
+def test_each_peer_is_listed_with_its_way_or_with_why_there_is_none() -> None:
+    found = peers(seen((PEER, vxlan(2))))
+
+    assert list(found) == ["node-2", "node-3"]
+    reached, other = found.values()
+    assert (reached["state"], reached["rung"], reached["devices"]) == (
+        "reached",
+        "vxlan",
+        ["limvx4"],
+    )
+    assert (reached["underlay"], reached["mtu_bytes"]) == ("192.0.2.2", 1450)
+    assert (other["state"], other["why"]) == ("unreached", "no path to it is proven")
+
+
+def test_when_a_peer_was_heard_from_is_said_as_far_as_it_is_remembered() -> None:
+    assert [peer["heard_s"] for peer in peers(seen()).values()] == [1.3, None]
+
+
+def test_a_removed_node_is_listed_only_when_asked_for() -> None:
+    here = view(node(2), node(3, tombstone=True), paths={})
+
+    assert list(peers(here)) == ["node-2"]
+    assert peers(here, every=True)["node-3"]["state"] == "removed"
+
+
+def test_what_of_a_peer_is_not_reached_is_said_beside_what_is() -> None:
+    only_ipv4 = plain(2, next_hops=(ip_address("192.0.2.2"),), underlay=None)
+
+    (found, _) = peers(seen((PEER, only_ipv4))).values()
+
+    assert found["state"] == "reached"
+    assert [each.split(": ")[0] for each in found["without"]] == ["fd00:0:0:2::/64"]
+
+
+def test_a_node_without_a_grant_lists_its_peers_as_unreached() -> None:
+    here = view_of(snapshot(node(2)), UID, {}, OWN)
+
+    assert peers(here)["node-2"]["why"] == "this node has no grant"
+
+
+def counted(here: View) -> dict[str, int]:
+    return {kind: count for kind, count in count_peers(here, plan_overlay(here)).items() if count}
+
+
+def test_peers_are_counted_by_the_rung_that_their_packets_take() -> None:
+    assert counted(seen((PEER, plain(2)), (uid(3), vxlan(3)))) == {"route": 1, "vxlan": 1}
+    assert counted(seen()) == {"unreached": 2}
+
+
+def test_peers_that_are_not_to_be_reached_do_not_count_as_unreached() -> None:
+    assert counted(seen((uid(3), vxlan(3)), community="a")) == {"vxlan": 1, "apart": 1}
+    assert counted(view(node(2), node(3, tombstone=True), paths={})) == {"unreached": 1}
+
+
+@given(clusters())
+def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
+    cluster: tuple[Snapshot, dict[str, PeerPath]],
+) -> None:
+    here = view_of(cluster[0], UID, cluster[1], OWN)
+    plan = plan_overlay(here)
+    listed = peer_documents(here, plan, heard_s={}, every=False)
+
+    assert count_peers(here, plan) == {
+        kind: sum(kind in (peer["rung"], peer["state"]) for peer in listed)
+        for kind in ("route", "vxlan", "unreached", "apart")
+    }
+    for peer in listed:
+        assert (peer["state"] == "reached") == bool(peer["rung"])
+        assert bool(peer["why"]) == (peer["state"] != "reached")
+
+
+def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
+    state = SessionState("c:7470", connected=True, since_s=100.0, error="", refused="", over=False)
+
+    assert session_document(state, now_s=161.24) == {
+        "address": "c:7470",
+        "connected": True,
+        "for_s": 61.2,
+        "error": "",
+        "refused": "",
+        "over": False,
+    }
+
+
+def test_a_peers_segments_are_those_that_count_not_those_it_once_had() -> None:
+    shared = (ip_network("10.244.2.0/24"),)
+    newer = replace(node(3), grant=a_grant(3, segments=shared, revision=9))
+
+    found = peers(view(node(2, segments=shared), newer, paths={}))
+
+    assert found["node-2"]["segments"] == []
+    assert found["node-3"]["segments"] == ["10.244.2.0/24"]
