@@ -1,0 +1,128 @@
+"""Processes that outlive the command that started them: agents and the controller of the lab."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from limpet.lab.command import LabError
+
+_READY_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 20.0
+_LOG_SHOWN = 2000
+
+
+class Daemon:
+    """A process in a session of its own; a file holds its pid and when it started.
+
+    Whoever reads that file later never takes another process with the same pid for it.
+    """
+
+    def __init__(self, what: str, pid_file: Path, log: Path) -> None:
+        """`what`: for a person, such as `agent of crane-1`."""
+        self.what = what
+        self.log = log
+        self._pid_file = pid_file
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self, command: Sequence[str], *, notify: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Returns when the process says that it is ready. Raises: LabError with its log.
+
+        `notify`: where the socket is made that it says so to, as a service manager's.
+        """
+        notify.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        notify.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as readiness:
+            readiness.bind(str(notify))
+            with open(self.log, "ab") as log:
+                self._child = subprocess.Popen(
+                    command,
+                    env={**os.environ, **(environment or {}), "NOTIFY_SOCKET": str(notify)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            pid = self._child.pid
+            self._pid_file.write_text(f"{pid} {_started_at(pid)}\n", encoding="ascii")
+            if not _becomes_ready(readiness, pid):
+                self.kill()
+                raise LabError(f"start {self.what}: {self.tail()}")
+
+    def tail(self) -> str:
+        """The end of its log."""
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return text[-_LOG_SHOWN:] or "it said nothing"
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        try:
+            pid, started_at = map(int, self._pid_file.read_text(encoding="ascii").split())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if _started_at(pid) == started_at else None
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it and waits until it has ended. Raises: LabError when it does not end."""
+        pid = self.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._end(pid, number)
+        if self._child is not None:
+            self._child.wait(_STOP_TIMEOUT_S)
+            self._child = None
+        self._pid_file.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Ends it whatever it does. Raises: LabError."""
+        self.stop(signal.SIGKILL)
+
+    def _end(self, pid: int, number: signal.Signals) -> None:
+        descriptor = os.pidfd_open(pid)
+        try:
+            if self.pid != pid:
+                return  # ended meanwhile, and the number is another's
+            signal.pidfd_send_signal(descriptor, number)
+            if not select.select([descriptor], [], [], _STOP_TIMEOUT_S)[0]:
+                raise LabError(
+                    f"stop {self.what}: process {pid} has not ended after {_STOP_TIMEOUT_S:g} s"
+                )
+        finally:
+            os.close(descriptor)
+
+
+def _becomes_ready(readiness: socket.socket, pid: int) -> bool:
+    descriptor = os.pidfd_open(pid)
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    try:
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            found = select.select([readiness.fileno(), descriptor], [], [], left_s)[0]
+            if readiness.fileno() in found:
+                if readiness.recv(100).startswith(b"READY=1"):
+                    return True
+            elif found:
+                return False
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _started_at(pid: int) -> int | None:
+    """In clock ticks after the boot; None: there is no such process, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name may hold blanks and brackets; the fields after it don't.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])

@@ -1,0 +1,234 @@
+"""Worlds for tests, and what tests do in them: traffic, waiting, listening to the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from limpet.lab.command import LabError, run_command
+from limpet.lab.machine import Machine
+from limpet.lab.pod import LabPod
+from limpet.lab.topology import parse_topology
+from limpet.lab.world import World
+
+_numbers = itertools.count()
+_WITHIN_S = 20.0
+
+ONE_LAN = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+[site.lan]
+lan = ["192.168.10.0/24", "fd00:10::/64"]
+nodes = { node-1 = 1, node-2 = 1, node-3 = 1 }
+"""
+TWO_SITES = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+[site.harbour]
+lan = ["192.168.10.0/24", "fd00:10::/64"]
+nodes = { crane-1 = 1, crane-2 = 1 }
+[site.quarry]
+lan = ["192.168.20.0/24", "fd00:20::/64"]
+nodes = { digger-1 = 1 }
+[controller]
+segment_length_v4 = 29
+"""
+
+
+@contextlib.contextmanager
+def a_world(topology: str, folder: Path) -> Iterator[World]:
+    """A world that runs, with every pod attached and reached; whatever happens, it goes again."""
+    name = f"t{os.getpid()}-{next(_numbers)}"
+    world = World(parse_topology(topology, name, "a test"), name, folder / name)
+    try:
+        world.up()
+        everybody_reaches_everybody(world)
+        yield world
+    except Exception:
+        for machine in world.machines.values():
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"--- {machine.label}\n{machine.log()[-6000:]}\n")
+        raise
+    finally:
+        world.down()
+
+
+def everybody_reaches_everybody(world: World, *, within_s: float = _WITHIN_S) -> float:
+    """Seconds that it took. Raises: AssertionError with who did not answer whom."""
+    matrix = world.reach(within_s=within_s)
+    assert matrix.failures == []
+    return matrix.took_s
+
+
+def until(true: Callable[[], bool], *, within_s: float = _WITHIN_S) -> None:
+    """Waits for something that tells nobody. Raises: AssertionError."""
+    end_s = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end_s, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def limpet(machine: Machine, *words: str) -> str:
+    """What a command prints on the node. Raises: LabError."""
+    command = (sys.executable, "-m", "limpet", *words, "--config", str(machine.config_path))
+    return run_command(*command, netns=machine.name)
+
+
+def vtep_macs(machine: Machine) -> dict[str, str]:
+    """MACs of the node's VXLAN devices as the kernel has them."""
+    return {
+        name: link["address"] for name, link in machine.links().items() if name.startswith("limvx")
+    }
+
+
+def routes(machine: Machine, version: int = 4) -> dict[str, dict[str, Any]]:
+    """Routes of our table by prefix, without the barrier."""
+    text = machine.run("ip", f"-{version}", "-j", "route", "show", "table", "5148")
+    return {route["dst"]: route for route in json.loads(text) if route.get("type") != "unreachable"}
+
+
+def route_devices(machine: Machine, pod: LabPod) -> set[str]:
+    """Devices by which the node reaches a pod, IPv4 and IPv6."""
+    found = set()
+    for address in pod.addresses:
+        (route,) = json.loads(machine.run("ip", "-j", "route", "get", str(address.ip)))
+        found.add(route["dev"])
+    return found
+
+
+def remember(machine: Machine) -> dict[str, list[str]]:
+    """Addresses of the node's pods by name."""
+    return {pod.name: [str(a) for a in pod.addresses] for pod in machine.pods.values()}
+
+
+# Traffic
+
+_ECHO = """
+import select, socket, sys
+tcp = socket.create_server(("::", 7), family=socket.AF_INET6, dualstack_ipv6=True)
+udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+udp.bind(("::", 7))
+print("up", flush=True)
+while True:
+    for ready in select.select([tcp, udp], [], [])[0]:
+        if ready is udp:
+            data, source = udp.recvfrom(65536)
+            udp.sendto(data, source)
+            continue
+        client, _ = tcp.accept()
+        with client:
+            size = int.from_bytes(client.recv(8, socket.MSG_WAITALL), "big")
+            client.sendall(client.recv(size, socket.MSG_WAITALL))
+"""
+_ASK = """
+import os, socket, sys
+kind, address, size, whole = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "whole"
+data = os.urandom(size)
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as s:
+    s.settimeout(3)
+    if whole:  # IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, ..._PMTUDISC_DO
+        s.setsockopt(*((41, 23, 2) if family == socket.AF_INET6 else (0, 10, 2)))
+    s.connect((address, 7))
+    if kind == "tcp":
+        s.sendall(size.to_bytes(8, "big") + data)
+        with s.makefile("rb") as answer:
+            got = answer.read(size)
+    else:
+        s.send(data)
+        got = s.recv(65536)
+print("same" if got == data else "other")
+"""
+
+
+@contextlib.contextmanager
+def echoing(netns: str) -> Iterator[None]:
+    """Within the block, port 7 of TCP and UDP says what it is told."""
+    process = subprocess.Popen(
+        ["nsenter", f"--net=/run/netns/{netns}", sys.executable, "-c", _ECHO],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"up\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def echo(netns: str, kind: str, address: object, size: int, *, whole: bool = False) -> str:
+    """`same` when all came back; `whole`: no packet may be cut into pieces. Raises: LabError."""
+    words = (kind, str(address), str(size), "whole" if whole else "")
+    return run_command(sys.executable, "-c", _ASK, *words, netns=netns).strip()
+
+
+class Pinging:
+    """Pings a hundred times a second until it is stopped."""
+
+    def __init__(self, netns: str, address: object) -> None:
+        self._process = subprocess.Popen(
+            [
+                *("nsenter", f"--net=/run/netns/{netns}"),
+                *("ping", "-n", "-q", "-i", "0.01", "-W", "2", str(address)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Pinging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def stop(self) -> tuple[int, int]:
+        """Packets sent, packets answered."""
+        self._process.send_signal(signal.SIGINT)
+        text, _ = self._process.communicate(timeout=20)
+        words = next(line for line in text.splitlines() if "transmitted" in line).split()
+        return int(words[0]), int(words[3])
+
+
+@contextlib.contextmanager
+def listening(machine: Machine) -> Iterator[Callable[[], list[str]]]:
+    """What the kernel told of routes, neighbours and links of the network between nodes."""
+    process = subprocess.Popen(
+        ["nsenter", f"--net={machine.netns_path}", "ip", "monitor", "route", "neigh", "link"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    told: list[str] = []
+
+    def stop() -> list[str]:
+        process.terminate()
+        text, _ = process.communicate(timeout=20)
+        told[:] = [line for line in text.splitlines() if "table 5148" in line or "limvx" in line]
+        return told
+
+    try:
+        yield stop
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_refused(call: Callable[[], object]) -> str:
+    """The words of a command that must fail."""
+    try:
+        call()
+    except LabError as error:
+        return str(error)
+    raise AssertionError("it was not refused")

@@ -1,0 +1,104 @@
+"""Nodes that are removed, replaced, or there twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from limpet.lab.world import World
+from tests.lab.bed import (
+    ONE_LAN,
+    a_world,
+    is_refused,
+    remember,
+    routes,
+    until,
+)
+
+NODES = ONE_LAN.replace("node-3 = 1", "node-3 = 1, node-4 = 1, node-5 = 1, node-6 = 1")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Each test has nodes of its own in it."""
+    with a_world(NODES, tmp_path_factory.mktemp("membership")) as made:
+        yield made
+
+
+def reaches(world: World, source: str, target: str) -> bool:
+    """Whether any address of the first node's pod is answered by the second's."""
+    (pod,) = world.machine(source).pods.values()
+    (peer,) = world.machine(target).pods.values()
+    return any(pod.reaches(address.ip, within_s=1) for address in peer.addresses)
+
+
+def test_a_removed_node_is_refused_by_who_heard_of_it_from_a_neighbour_alone(world: World) -> None:
+    """Node 2 sleeps while node 3 is removed, and wakes up when the cloud is cut."""
+    first, second, third = (world.machine(f"node-{n}") for n in (1, 2, 3))
+    segments = {each["prefix"] for each in third.ask("status")["segments"]}
+    second.stop_agent()
+    third.stop_agent()
+
+    world.controller.command("node", "remove", "node-3")
+    until(lambda: segments.isdisjoint({*routes(first, 4), *routes(first, 6)}))
+    world.cut("cloud")
+    second.start_agent()
+
+    until(lambda: segments.isdisjoint({*routes(second, 4), *routes(second, 6)}))
+    third.start_agent()  # with its old grant
+    until(lambda: third.ask("status")["cluster"]["removed"])
+    assert not reaches(world, "node-3", "node-1")
+    assert not reaches(world, "node-3", "node-2")
+    assert not reaches(world, "node-1", "node-3")
+    assert reaches(world, "node-1", "node-2")
+    world.restore("cloud")
+    third.stop_agent()
+    third.start_agent()
+    until(lambda: third.ask("status")["cluster"]["removed"])
+    assert not reaches(world, "node-3", "node-1")
+
+
+def test_a_dead_machine_is_replaced_by_new_hardware(world: World) -> None:
+    dead = world.machine("node-4")
+    segments = [each["prefix"] for each in dead.ask("status")["segments"]]
+    pods = remember(dead)
+    reported = [pod.name for pod in dead.pods.values()]
+    until(lambda: all(n in world.controller.command("pod", "list") for n in reported))
+    dead.power_off()
+    shutil.rmtree(dead.disk / "state")
+    shutil.rmtree(dead.disk / "networks")
+
+    world.controller.command("node", "replace", "node-4")
+    dead.create()
+    dead.join(world.controller.token(), world.controller.endpoints)
+    dead.start_agent()
+    for name in dead.wanted_pods:
+        dead.attach(name)
+
+    assert [each["prefix"] for each in dead.ask("status")["segments"]] == segments
+    assert remember(dead) == pods
+    until(lambda: reaches(world, "node-1", "node-4") and reaches(world, "node-4", "node-1"))
+
+
+def test_a_cloned_disk_is_told_loudly_and_says_nothing_any_more(world: World) -> None:
+    original, copy = world.machine("node-5"), world.machine("node-6")
+    copy.stop_agent()
+    shutil.rmtree(copy.disk / "state" / "cluster")
+    shutil.copytree(original.disk / "state" / "cluster", copy.disk / "state" / "cluster")
+
+    copy.start_agent()
+
+    until(lambda: any(m.ask("status")["cluster"]["cloned"] for m in (original, copy)), within_s=30)
+    assert "another machine has this node's identity" in original.log() + copy.log()
+
+
+def test_a_token_lets_one_node_in_once(world: World) -> None:
+    node = world.machine("node-1")
+    token = world.controller.token()
+
+    words = is_refused(lambda: node.join(token, world.controller.endpoints))
+
+    assert "joined" in words
+    assert "--anew" in words

@@ -1,0 +1,173 @@
+"""What a person at a node sees of the cluster, with real agents."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from limpet.lab.command import LabError
+from limpet.lab.machine import Machine
+from limpet.lab.world import World
+from tests.lab.bed import ONE_LAN, a_world, is_refused, limpet, until
+
+AT = "127.0.0.1:9471"
+FETCH = f"import urllib.request as r; print(r.urlopen('http://{AT}/metrics').read().decode())"
+TOPOLOGY = ONE_LAN + f'[agent]\nmetrics_listen = ["{AT}"]\n'
+
+
+@pytest.fixture(scope="module")
+def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with a_world(TOPOLOGY, tmp_path_factory.mktemp("path")) as world:
+        yield world
+
+
+def path(machine: Machine, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(limpet(machine, "path", *words, "--output", "json"))[
+        "paths"
+    ]
+    return found
+
+
+def test_a_pod_is_found_by_name_and_the_way_to_a_peer_is_a_route_of_both_ip_versions(
+    lan: World,
+) -> None:
+    one, other = lan.machine("node-1"), lan.machine("node-2")
+    (pod,), (far,) = one.pods.values(), other.pods.values()
+
+    for address in far.addresses:
+        (found,) = path(one, f"{pod.namespace}/{pod.name}", str(address.ip))
+        there = found["there"]
+        assert found["reachable"] is True
+        assert (there["rung"], there["device"]) == ("route", "eth0")
+        assert there["origin"] in {str(each.ip) for each in pod.addresses}
+        assert (there["origin_node"], there["target_node"]) == ("node-1", "node-2")
+        assert any(address.ip.version == 4 or ":" in p for p in found["back"]["let_in"]["sources"])
+
+
+def test_each_end_explains_its_own_direction_and_both_fit(lan: World) -> None:
+    one, other = lan.machine("node-1"), lan.machine("node-2")
+    (pod,), (far,) = one.pods.values(), other.pods.values()
+    ends = str(pod.addresses[0].ip), str(far.addresses[0].ip)
+
+    (here,), (there,) = path(one, *ends), path(other, *ends)
+
+    assert here["there"]["known"]
+    assert not here["back"]["known"]
+    assert there["back"]["known"]
+    assert not there["there"]["known"]
+    assert there["back"]["origin_pod"].endswith(far.name)
+
+
+def test_two_pods_of_a_node_meet_on_its_bridge(lan: World) -> None:
+    node = lan.machine("node-1")
+    (pod,) = node.pods.values()
+    gateway = node.overlay_addresses()[0]
+
+    text = limpet(node, "path", pod.name, str(gateway))
+
+    assert "there: on this node, over limpet0" in text
+
+
+def test_what_nobody_has_is_refused_with_where_it_may_be_known(lan: World) -> None:
+    words = is_refused(lambda: limpet(lan.machine("node-1"), "path", "nobody", "10.244.0.1"))
+
+    assert "limpet pod list" in words
+
+
+def test_an_address_without_a_node_is_exit_code_1(lan: World) -> None:
+    node = lan.machine("node-1")
+    (pod,) = node.pods.values()
+
+    with pytest.raises(LabError):
+        limpet(node, "path", pod.name, "10.244.255.9")
+
+
+def test_peers_and_status_tell_how_the_node_stands(lan: World) -> None:
+    node = lan.machine("node-1")
+
+    peers = json.loads(limpet(node, "peer", "list", "--output", "json"))["peers"]
+    status = json.loads(limpet(node, "status", "--output", "json"))["cluster"]
+
+    assert [(each["name"], each["rung"]) for each in peers] == [
+        ("node-2", "route"),
+        ("node-3", "route"),
+    ]
+    assert all(each["heard_s"] is not None for each in peers)
+    assert status["peers"] == {"route": 2, "vxlan": 0, "unreached": 0, "apart": 0}
+    assert (status["node"], status["controller"]["connected"]) == ("node-1", True)
+    assert status["links"][0]["ifname"] == "eth0"
+    assert "2 other nodes: 2 by route" in limpet(node, "status")
+
+
+def figures(node: Machine) -> dict[str, float]:
+    text = node.run(sys.executable, "-c", FETCH)
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("limpet_")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_figures_of_the_cluster_are_served(lan: World) -> None:
+    found = figures(lan.machine("node-1"))
+
+    assert found['limpet_agent_peers{rung="route"}'] == 2
+    assert found["limpet_agent_controller_connected"] == 1
+    assert found["limpet_agent_segments"] >= 2
+    assert found["limpet_agent_snapshot_revision"] >= 3
+    assert found['limpet_agent_messages_total{outcome="received"}'] > 0
+    assert found['limpet_agent_rounds_total{loop="site"}'] > 0
+    assert found['limpet_agent_last_round_failures{loop="site"}'] == 0
+
+
+def doctor(node: Machine) -> dict[str, list[str]]:
+    """Findings by level, whatever the exit code."""
+    command = f"{sys.executable} -m limpet doctor --output json --config {node.config_path}"
+    text = node.run("sh", "-c", f"{command} || true")
+    found: dict[str, list[str]] = {"ok": [], "warn": [], "error": []}
+    for each in json.loads(text)["findings"]:
+        found[each["level"]].append(each["what"])
+    return found
+
+
+def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: World) -> None:
+    node = lan.machine("node-3")
+    sound = doctor(node)
+    assert any("has an identity: node-3" in what for what in sound["ok"])
+    assert any("all 2 other nodes are reached" in what for what in sound["ok"])
+    assert any("the controller at" in what for what in sound["ok"])
+
+    def about(found: dict[str, list[str]]) -> list[str]:
+        words = ("flannel.9", "10.244.", "segment", "controller", "nodes")
+        return [
+            w for level in ("warn", "error") for w in found[level] if any(x in w for x in words)
+        ]
+
+    assert about(sound) == []
+
+    node.stop_agent()
+    node.run("ip", "link", "delete", "limvx4")
+    node.run(
+        *("ip", "link", "add", "flannel.9", "type", "vxlan", "id", "1"),
+        *("dstport", "8472", "local", "192.0.2.9", "nolearning"),
+    )
+    node.start_agent()
+    try:
+        until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] != [])
+        found = about(doctor(node))
+        assert any("flannel.9 is a VXLAN device with the cluster's id 1" in w for w in found)
+    finally:
+        node.run("ip", "link", "delete", "flannel.9")
+    until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] == [], within_s=40)
+    assert about(doctor(node)) == []
+
+
+def test_without_an_agent_path_says_so(lan: World) -> None:
+    node = lan.machine("node-2")
+    node.stop_agent()
+    try:
+        words = is_refused(lambda: limpet(node, "path", "10.244.0.1", "10.244.1.1"))
+        assert "is it running?" in words
+    finally:
+        node.start_agent()

@@ -1,0 +1,146 @@
+"""Pods and nodes on several links reach each other, by paths that were proven."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from limpet.lab.world import World
+from tests.lab.bed import (
+    ONE_LAN,
+    TWO_SITES,
+    Pinging,
+    a_world,
+    echo,
+    echoing,
+    everybody_reaches_everybody,
+    limpet,
+    route_devices,
+    routes,
+    until,
+    vtep_macs,
+)
+
+FILTERING = ONE_LAN.replace("nodes =", "drops_unknown_sources = true\nnodes =")
+UDP_HEADERS = {4: 28, 6: 48}
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with a_world(TWO_SITES, tmp_path_factory.mktemp("sites")) as world:
+        yield world
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("crane-1", "crane-2"), ("crane-1", "digger-1"), ("digger-1", "crane-2")],
+)
+def test_pods_of_different_nodes_exchange_full_size_packets(
+    sites: World, source: str, target: str
+) -> None:
+    (pod,) = sites.machine(source).pods.values()
+    (peer,) = sites.machine(target).pods.values()
+    with echoing(peer.netns):
+        for address in peer.addresses:
+            largest = 1450 - UDP_HEADERS[address.version]
+            assert echo(pod.netns, "tcp", address.ip, 1 << 20) == "same"
+            assert echo(pod.netns, "udp", address.ip, 64) == "same"
+            assert echo(pod.netns, "udp", address.ip, largest, whole=True) == "same"
+            assert echo(pod.netns, "udp", address.ip, 8000) == "same"
+
+
+def test_nodes_reach_pods_and_pods_reach_nodes_by_overlay_address(sites: World) -> None:
+    node = sites.machine("crane-1")
+    (pod,) = sites.machine("digger-1").pods.values()
+    with echoing(pod.netns):
+        for address in pod.addresses:
+            assert echo(node.name, "tcp", address.ip, 1 << 16) == "same"
+    with echoing(node.name):
+        for overlay in node.overlay_addresses():
+            assert echo(pod.netns, "tcp", overlay, 1 << 16) == "same"
+            assert echo(pod.netns, "udp", overlay, 64) == "same"
+
+
+def test_one_link_is_a_plain_route_and_a_router_between_is_vxlan(sites: World) -> None:
+    (neighbour,) = sites.machine("crane-2").pods.values()
+    (far,) = sites.machine("digger-1").pods.values()
+    node = sites.machine("crane-1")
+
+    until(lambda: route_devices(node, neighbour) == {"eth0"})
+
+    assert route_devices(node, far) <= {"limvx4", "limvx6"}
+
+
+def test_a_path_is_told_in_both_directions_and_measured(sites: World) -> None:
+    node = sites.machine("crane-1")
+    (pod,) = node.pods.values()
+    (far,) = sites.machine("digger-1").pods.values()
+
+    answer = json.loads(
+        limpet(node, "path", pod.name, str(far.addresses[0].ip), "--probe", "--output", "json")
+    )
+
+    assert answer["there"]["rung"] == "vxlan"
+    assert answer["there"]["device"] in ("limvx4", "limvx6")
+    assert answer["there"]["target_node"] == "digger-1"
+    assert answer["probes"]
+
+
+def test_what_others_damage_comes_back_and_pods_do_not_notice(sites: World) -> None:
+    node = sites.machine("crane-1")
+    macs, wanted = vtep_macs(node), routes(node)
+    links = {link for link in node.links() if link.startswith("lim") and "vx" not in link}
+
+    for damage in (
+        ("ip", "link", "delete", next(iter(macs))),
+        ("ip", "route", "flush", "table", "5148"),
+        ("ip", "neigh", "flush", "dev", "limvx4", "nud", "permanent"),
+        ("nft", "flush", "ruleset"),
+        ("ip", "link", "set", "eth0", "down"),
+    ):
+        node.run(*damage)
+        if damage[-1] == "down":
+            node.run("ip", "link", "set", "eth0", "up")
+            node.run("ip", "route", "replace", "default", "via", "192.168.10.1")
+            for address in node.addresses:
+                if address.version == 6:  # the kernel takes it away with the link
+                    node.run("ip", "addr", "replace", str(address), "dev", "eth0", "nodad")
+        everybody_reaches_everybody(sites)
+
+    assert vtep_macs(node) == macs
+    until(lambda: routes(node).keys() == wanted.keys())
+    assert {link for link in node.links() if link.startswith("lim") and "vx" not in link} == links
+
+
+def test_an_agent_is_upgraded_without_losing_a_packet(sites: World) -> None:
+    node, peer = sites.machine("crane-1"), sites.machine("digger-1")
+    (pod,) = node.pods.values()
+    (far,) = peer.pods.values()
+    (neighbour,) = sites.machine("crane-2").pods.values()
+    everybody_reaches_everybody(sites)
+    with ExitStack() as running:
+        pinging = [
+            running.enter_context(Pinging(pod.netns, address.ip))
+            for target in (far, neighbour)
+            for address in target.addresses
+        ]
+        for machine in (node, peer):
+            machine.stop_agent()
+            machine.start_agent()
+        everybody_reaches_everybody(sites)
+        counts = [each.stop() for each in pinging]
+
+    assert all(sent > 50 for sent, _answered in counts)
+    assert [answered for _sent, answered in counts] == [sent for sent, _answered in counts]
+
+
+def test_a_switch_that_drops_unknown_sources_ends_on_vxlan(tmp_path: Path) -> None:
+    with a_world(FILTERING, tmp_path) as world:
+        node = world.machine("node-1")
+        (pod,) = world.machine("node-2").pods.values()
+
+        assert route_devices(node, pod) <= {"limvx4", "limvx6"}
