@@ -10,9 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.across import across_route, across_vxlan
+from bench.controller import controller_https, controller_store, controller_watchers
 from bench.figures import Figure, Target
 from bench.launch import launcher_floor, run
+from bench.member import member
 from bench.node import Node, Pod
+from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
 from bench.resident import peak_resident_kib
 from bench.throughput import differences, link_settings, transfer
@@ -259,5 +263,12 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "tcp": (tcp, 60, 4),
     "agent": (agent, 7, 2),
     "shim": (shim, 60, 8),
+    "across-route": (across_route, 16, 2),
+    "across-vxlan": (across_vxlan, 16, 2),
+    "overlay": (overlay, 7, 1),
+    "member": (member, 3, 1),
+    "controller-store": (controller_store, 5, 1),
+    "controller-https": (controller_https, 5, 1),
+    "controller-watchers": (controller_watchers, 15, 3),
 }
 """By name: the function, its rounds, its rounds in a quick run."""

@@ -1,23 +1,23 @@
-"""The network between nodes at many peers: planning, one changed peer, programming, the filter.
+"""The network between nodes at many peers, as far as one node plans and programs it.
 
-`python -m bench.overlay [PEERS ...]`, as root; a namespace of its own is made and removed.
+Peers are simulated: a snapshot, and a proven VXLAN path to each. Cost is told for what changes,
+and for one node of 100 to 5,000: it should stay the same.
 """
 
 from __future__ import annotations
 
-import gc
-import os
 import statistics
-import subprocess
-import sys
 import time
-import tracemalloc
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Any, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING
 
-from limpet.kernel.namespaces import Namespace
+from bench.figures import Figure, Target
+from bench.netns import Netns
+from bench.node import ip
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OverlayKernel
@@ -29,12 +29,16 @@ from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
 from limpet.plan.overlay_diff import diff_overlay
 from limpet.plan.overlay_filter import filter_commands, plan_filter
 
-SIZES = (100, 1000, 5000)
-_ROUNDS = 7
+if TYPE_CHECKING:
+    from bench.measures import Bed
+
+SIZES = (100, 1000, 2000, 3000, 4000, 5000)
+_ROUNDS_OF_CURVE = 3
+_CHANGES_EACH_ROUND = 5
 _UNSEALED = Sealed(b"", b"")
 _OWN = OwnSide({4: "02:4c:04:00:00:00", 6: "02:4c:06:00:00:00"}, 1500, frozenset({"eth0"}))
-_T = TypeVar("_T")
 _PLACE = 10 << 24, 0xFD << 120
+_CHANGED = "n7"
 
 
 def cluster(peers: int) -> tuple[Snapshot, dict[str, PeerPath]]:
@@ -61,165 +65,167 @@ def _entry(number: int, sequence: int = 1) -> NodeEntry:
         ),
     )
     macs = {
-        4: f"02:4c:04:{sequence:02x}:{number >> 8:02x}:{number & 255:02x}",
-        6: f"02:4c:06:{sequence:02x}:{number >> 8:02x}:{number & 255:02x}",
+        4: f"02:4c:04:00:{number >> 8:02x}:{number & 255:02x}",
+        6: f"02:4c:06:00:{number >> 8:02x}:{number & 255:02x}",
     }
-    at = _underlay(number)
+    at = _underlay(number, sequence)
     presence = Presence(uid, sequence, "boot", addresses=(at,), vtep_macs=macs)
     return NodeEntry(grant, _UNSEALED, presence, _UNSEALED)
 
 
-def _underlay(number: int) -> Address:
-    return ip_address(f"172.16.{number >> 8}.{number & 255}")
+def _underlay(number: int, sequence: int = 1) -> Address:
+    """Another one with each sequence."""
+    return ip_address(f"172.{15 + sequence}.{number >> 8}.{number & 255}")
 
 
-def _path(number: int) -> PeerPath:
-    return PeerPath(Rung.VXLAN, underlay=_underlay(number))
+def _path(number: int, sequence: int = 1) -> PeerPath:
+    return PeerPath(Rung.VXLAN, underlay=_underlay(number, sequence))
 
 
-def median_ms(action: Callable[[], object], rounds: int = _ROUNDS) -> float:
-    samples = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        action()
-        samples.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(samples)
+@dataclass
+class Samples:
+    """Of one size, in milliseconds. CPU: with the kernel's work on our behalf."""
+
+    plan: list[float] = field(default_factory=list)
+    plan_cpu: list[float] = field(default_factory=list)
+    program: list[float] = field(default_factory=list)
+    program_cpu: list[float] = field(default_factory=list)
+    change_cpu: list[float] = field(default_factory=list)
+    messages: list[float] = field(default_factory=list)
 
 
-def planning(peers: int) -> dict[str, float]:
-    snapshot, paths = cluster(peers)
-    view = view_of(snapshot, "n0", paths, _OWN)
-    plan = plan_overlay(view)
-    state: dict[str, Any] = {"view": view, "plan": plan}
-    sequence = iter(range(2, 200))
-
-    def one_presence() -> None:
-        entry = _entry(7, next(sequence))
-        _change(state, replace(snapshot, nodes={**snapshot.nodes, "n7": entry}), paths)
-
-    def one_path() -> None:
-        new = {**paths, "n7": PeerPath(Rung.VXLAN, underlay=_underlay(next(sequence)))}
-        _change(state, state["view"].snapshot, new)
-
-    def one_grant() -> None:
-        entry = _entry(7)
-        grant = replace(entry.grant, generation=next(sequence), labels={"a": "b"})
-        nodes = {**snapshot.nodes, "n7": replace(entry, grant=grant)}
-        _change(state, replace(snapshot, nodes=nodes), paths)
-
-    return {
-        "segments of all (effective_segments) and the view": median_ms(
-            lambda: view_of(snapshot, "n0", paths, _OWN)
-        ),
-        "plan of all": median_ms(lambda: plan_overlay(view)),
-        "one changed presence: view, plan, diff": median_ms(one_presence),
-        "one changed path: view, plan, diff": median_ms(one_path),
-        "one changed grant: view, plan, diff": median_ms(one_grant),
-        "filter text of all": median_ms(lambda: plan_filter(view, plan)),
+def overlay(bed: Bed, rounds: int) -> list[Figure]:
+    """Planning and programming 5,000 peers, one that changes, and what one more node costs."""
+    largest = SIZES[-1]
+    measure(largest, 1)  # so that no size pays for the first use of anything
+    found = {
+        peers: measure(peers, rounds if peers == largest else min(rounds, _ROUNDS_OF_CURVE))
+        for peers in SIZES
     }
+    plan_us = [[ms * 1e3 / n for ms in found[n].plan_cpu] for n in SIZES]
+    program_us = [[ms * 1e3 / n for ms in found[n].program_cpu] for n in SIZES]
+    sizes = ", ".join(map(str, SIZES))
+    for what, curve in (("planned", plan_us), ("programmed", program_us)):
+        told = ", ".join(f"{statistics.median(samples):.0f}" for samples in curve)
+        bed.notes.append(f"overlay: a node {what} costs {told} CPU us, of {sizes} nodes")
+    told = ", ".join(f"{statistics.median(found[n].change_cpu):.2f}" for n in SIZES)
+    bed.notes.append(f"overlay: one changed peer costs {told} CPU ms, of {sizes} nodes")
+    of = found[largest]
+    whole = [ms / 1e3 for ms in of.program]
+    flat = f"one node of {largest}, by one of {SIZES[0]}"
+    few = Target(8, of_ratio=False)
+    return [
+        Figure("plan-5000", f"plan for {largest} nodes", "ms", of.plan, target=_at_most(250)),
+        Figure(
+            "program-5000",
+            f"{largest} peers programmed from nothing",
+            "s",
+            whole,
+            target=_at_most(5),
+        ),
+        Figure(
+            "change-5000",
+            f"one changed peer of {largest}: planned and programmed",
+            "CPU ms",
+            of.change_cpu,
+            target=_at_most(5),
+        ),
+        Figure(
+            "change-5000-messages",
+            "... objects told to the kernel",
+            "objects",
+            of.messages,
+            target=few,
+        ),
+        Figure("plan-curve", f"{flat}: planned", "CPU us", plan_us[-1], plan_us[0], Target(2)),
+        Figure(
+            "program-curve",
+            f"{flat}: programmed",
+            "CPU us",
+            program_us[-1],
+            program_us[0],
+            Target(2),
+        ),
+    ]
 
 
-def _change(state: dict[str, Any], snapshot: Snapshot, paths: dict[str, PeerPath]) -> None:
-    before: View = state["view"]
-    held: OverlayPlan = state["plan"]
-    after = view_of(snapshot, "n0", paths, _OWN, before=before)
-    state["plan"], touched = replan_overlay(held, before, after)
-    state["view"] = after
-    assert touched is not None
-    assert 0 <= len(diff_overlay(state["plan"].state, held.state, touched)) <= 5
+def _at_most(bound: float) -> Target:
+    return Target(bound, of_ratio=False)
 
 
-class _Clock:
-    """Samples by name, milliseconds."""
-
-    def __init__(self) -> None:
-        self.samples: dict[str, list[float]] = {}
-
-    def __call__(self, name: str, action: Callable[..., _T], *arguments: object) -> _T:
-        started = time.perf_counter()
-        result = action(*arguments)
-        self.samples.setdefault(name, []).append((time.perf_counter() - started) * 1e3)
-        return result
-
-
-def programming(peers: int, rounds: int = 3) -> dict[str, float]:
-    """In a fresh namespace each time."""
+def measure(peers: int, rounds: int) -> Samples:
+    """In a fresh namespace each round."""
     snapshot, paths = cluster(peers)
-    view = view_of(snapshot, "n0", paths, _OWN)
-    plan = plan_overlay(view)
-    clock = _Clock()
+    samples = Samples()
     for number in range(rounds):
-        netns = f"lov-bench-{os.getpid()}-{number}"
-        subprocess.run(["ip", "netns", "add", netns], check=True)
+        with _timed(samples.plan), _timed(samples.plan_cpu, time.process_time):
+            view = view_of(snapshot, "n0", paths, _OWN)
+            plan = plan_overlay(view)
+        netns = Netns(f"peers-{peers}-{number}")
         try:
-            _gateway(netns)
-            with Namespace(f"/run/netns/{netns}") as opened, opened.entered():
-                _program(clock, view, plan)
-                _filter(clock, view, plan)
+            with netns.inside():
+                _prepare_links()
+                _program(view, plan, samples)
         finally:
-            subprocess.run(["ip", "netns", "delete", netns], check=True)
-    return {name: statistics.median(samples) for name, samples in clock.samples.items()}
+            netns.close()
+    return samples
 
 
-def _program(clock: _Clock, view: View, plan: OverlayPlan) -> None:
-    with RouteSocket() as route:
-        kernel = OverlayKernel(route)
-        changes = diff_overlay(plan.state, kernel.observe(plan.state))
-        assert clock("programmed from nothing", kernel.apply, changes) == []
-        clock("observed", kernel.observe, plan.state)
-        assert clock("diff of all", diff_overlay, plan.state, kernel.have) == []
-        nodes = {**view.snapshot.nodes, "n7": _entry(7, 2)}
-        after = view_of(replace(view.snapshot, nodes=nodes), "n0", view.paths, _OWN, before=view)
-        new, touched = replan_overlay(plan, view, after)
-        few = diff_overlay(new.state, kernel.have, touched)
-        assert len(few) == 4
-        assert clock("one changed peer programmed", kernel.apply, few) == []
+@contextmanager
+def _timed(samples: list[float], clock: Callable[[], float] = time.perf_counter) -> Iterator[None]:
+    started = clock()
+    yield
+    samples.append((clock() - started) * 1e3)
 
 
-def _filter(clock: _Clock, view: View, plan: OverlayPlan) -> None:
+def _prepare_links() -> None:
+    ip("link add limpet0 type bridge")
+    ip("link set limpet0 up")
+    ip("addr add 10.0.0.1/24 dev limpet0 noprefixroute")
+    ip("addr add fd00::1/64 dev limpet0 nodad noprefixroute")
+    ip("link add eth0 type veth peer name eth1")
+    ip("link set lo up")
+
+
+def _program(view: View, plan: OverlayPlan, samples: Samples) -> None:
     nft = Nftables(NFT_OVERLAY_TABLE)
-    text = plan_filter(view, plan)
-    clock("filter put whole", lambda: nft.run(text, what="the filter"))
-    silent = replace(plan, parts={**plan.parts, "n7": replace(plan.parts["n7"], sources=())})
-    commands = filter_commands(view, plan, silent, ["n7"])
-    assert commands
-    clock("filter, one changed peer", lambda: nft.run(commands, what="the filter"))
-    nft.close()
+    try:
+        with RouteSocket() as route:
+            kernel = OverlayKernel(route)
+            with _timed(samples.program), _timed(samples.program_cpu, time.process_time):
+                assert kernel.apply(diff_overlay(plan.state, kernel.observe(plan.state))) == []
+                nft.put_table(plan_filter(view, plan))
+            assert diff_overlay(plan.state, kernel.observe(plan.state)) == []
+            sequences = count(2)
+            for _ in range(_CHANGES_EACH_ROUND):
+                view, plan, told = _change(kernel, nft, view, plan, next(sequences), samples)
+                samples.messages.append(told)
+            assert diff_overlay(plan.state, kernel.observe(plan.state)) == []
+    finally:
+        nft.close()
 
 
-def _gateway(netns: str) -> None:
-    lines = (
-        "link add limpet0 type bridge",
-        "link set limpet0 up",
-        "addr add 10.0.0.1/24 dev limpet0 noprefixroute",
-        "addr add fd00::1/64 dev limpet0 nodad noprefixroute",
-        "link add eth0 type veth peer name eth1",
-        "link set lo up",
-    )
-    subprocess.run(["ip", "-n", netns, "-b", "-"], input="\n".join(lines), text=True, check=True)
-
-
-def memory_mib(peers: int) -> float:
-    """Of plan and view, beside the snapshot."""
-    snapshot, paths = cluster(peers)
-    gc.collect()
-    tracemalloc.start()
-    view = view_of(snapshot, "n0", paths, _OWN)
-    plan = plan_overlay(view)
-    gc.collect()
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert plan.parts
-    return used / (1 << 20)
-
-
-def main() -> None:
-    for peers in [int(word) for word in sys.argv[1:]] or SIZES:
-        print(f"{peers} peers")
-        for name, value in {**planning(peers), **programming(peers)}.items():
-            print(f"  {name:52} {value:9.2f} ms")
-        print(f"  {'memory of view and plan':52} {memory_mib(peers):9.2f} MiB")
-
-
-if __name__ == "__main__":
-    main()
+def _change(
+    kernel: OverlayKernel,
+    nft: Nftables,
+    before: View,
+    plan: OverlayPlan,
+    sequence: int,
+    samples: Samples,
+) -> tuple[View, OverlayPlan, int]:
+    """One peer has another address: new snapshot, new path, then all that a round does."""
+    number = int(_CHANGED[1:])
+    nodes = {**before.snapshot.nodes, _CHANGED: _entry(number, sequence)}
+    paths = {**before.paths, _CHANGED: _path(number, sequence)}
+    snapshot = replace(before.snapshot, nodes=nodes)
+    with _timed(samples.change_cpu, time.process_time):
+        view = view_of(snapshot, "n0", paths, _OWN, before=before)
+        new, touched = replan_overlay(plan, before, view)
+        assert touched is not None
+        changes = diff_overlay(new.state, kernel.have, touched)
+        assert kernel.apply(changes) == []
+        commands = filter_commands(view, plan, new, [_CHANGED])
+        nft.run(commands, what="the filter of peers")
+    assert changes
+    elements = sum(line.count(",") + 1 for line in commands.splitlines())
+    return view, new, len(changes) + elements

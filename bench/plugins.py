@@ -13,8 +13,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.launch import Command, Outcome, run, run_many
@@ -165,8 +167,16 @@ class Limpet(Plugin):
 
     label = "limpet"
 
-    def __init__(self, node: Node, wrapper: tuple[str, ...] = (sys.executable, "-m")) -> None:
-        """`wrapper` is what runs the module `limpet`: Python, or Python under a profiler."""
+    def __init__(
+        self,
+        node: Node,
+        wrapper: tuple[str, ...] = (sys.executable, "-m"),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`wrapper` is what runs the module `limpet`: Python, or Python under a profiler.
+
+        `settings`: of the agent, beside the bench's.
+        """
         super().__init__(node)
         self.program = Path(shim_path())
         self.socket = node.run_folder / "agent.sock"
@@ -181,16 +191,17 @@ class Limpet(Plugin):
             "ipam": {"type": "limpet"},
         }
         config = node.folder / "agent.toml"
-        settings = {
+        of_agent = {
             "segments": list(SEGMENTS),
             "data_dir": str(node.folder / "networks"),
             "state_dir": str(node.folder / "state"),
             "run_dir": str(node.run_folder),
             "socket": str(self.socket),
             "mtu_bytes": MTU_BYTES,
+            **settings,
         }
         # What JSON writes of strings, lists and numbers is TOML too.
-        config.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in settings.items()))
+        config.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in of_agent.items()))
         self._arguments = [*wrapper, "limpet", "agent", "--config", str(config)]
         self._log = node.folder / "agent.log"
         self.ready_ms = self.start()

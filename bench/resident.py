@@ -1,4 +1,4 @@
-"""Peak resident memory of a process that lives for a millisecond."""
+"""Memory and processor time of processes, also of one that lives for a millisecond."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ _libc.ptrace.restype = ctypes.c_long
 def resident_kib(pid: int) -> int:
     """Resident memory of a process now, in KiB."""
     return _field_kib(pid, "status", "VmRSS")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of all its threads so far. Source: proc_pid_stat(5), utime and stime."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _field_kib(pid: int, file: str, field: str) -> int:

@@ -1,4 +1,4 @@
-"""TCP from pod to pod on one node, by iperf3, and what has to be equal for it to be compared."""
+"""TCP and UDP from pod to pod, by iperf3, and what has to be equal for it to be compared."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from bench.netns import Netns
 from bench.node import Node, Pod, ip_json, output_of
 
 _BYTES = "1500M"
+_DATAGRAMS = "60000"
+_FIRST = ("nice", "-n", "-20")
+"""Whatever else runs on the machine is to take as little as it can."""
 _CLIENT_LIMIT_S = 30
 
 
@@ -28,14 +33,9 @@ def transfer(client: Pod, server: Pod) -> Transfer:
     Short, so that many interleaved rounds fit in a run: on a busy machine that says more.
     """
     target = server.address(4)
-    command = ["iperf3", "--client", target, "--bytes", _BYTES]
+    command = [*_FIRST, "iperf3", "--client", target, "--bytes", _BYTES]
     command += ["--congestion", "cubic", "--json", "--connect-timeout", "3000"]
-    with _iperf3_server(server), client.netns.inside():
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CLIENT_LIMIT_S)
-    report = json.loads(done.stdout or "{}")
-    # It may tell of a failure in its report and exit with 0.
-    if done.returncode != 0 or "error" in report:
-        raise RuntimeError(f"iperf3 to {target}: {report.get('error', done.stderr.strip())}")
+    report = _iperf3(command, client, server)
     received, cpu = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]
     cpu_s = (cpu["host_total"] + cpu["remote_total"]) / 100 * received["seconds"]
     return Transfer(received["bits_per_second"] / 1e9, cpu_s / (received["bytes"] / 1e9))
@@ -46,7 +46,7 @@ def _iperf3_server(pod: Pod) -> Iterator[None]:
     """A server that listens in the pod, for one client: a used one is busy for a while."""
     with pod.netns.inside():
         server = subprocess.Popen(
-            ["iperf3", "--server", "--one-off", "--forceflush"],
+            [*_FIRST, "iperf3", "--server", "--one-off", "--forceflush"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -61,30 +61,54 @@ def _iperf3_server(pod: Pod) -> Iterator[None]:
             server.kill()
 
 
+def packets(client: Pod, server: Pod) -> float:
+    """64-byte UDP datagrams over IPv4 that arrive, thousands a second; the sender never waits."""
+    target = server.address(4)
+    command = [*_FIRST, "iperf3", "--client", target, "--udp", "--length", "64", "--bitrate", "0"]
+    command += ["--blockcount", _DATAGRAMS, "--json", "--connect-timeout", "3000"]
+    end = _iperf3(command, client, server)["end"]["sum"]
+    arrived: int = end["packets"] - end["lost_packets"]
+    return arrived / float(end["seconds"]) / 1e3
+
+
+def _iperf3(command: list[str], client: Pod, server: Pod) -> dict[str, Any]:
+    """Its report. Raises: RuntimeError."""
+    with _iperf3_server(server), client.netns.inside():
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CLIENT_LIMIT_S)
+    report: dict[str, Any] = json.loads(done.stdout or "{}")
+    # It may tell of a failure in its report and exit with 0.
+    if done.returncode != 0 or "error" in report:
+        raise RuntimeError(f"{' '.join(command)}: {report.get('error', done.stderr.strip())}")
+    return report
+
+
 def link_settings(node: Node, pod: Pod) -> dict[str, str]:
     """MTU, queues and offloads along a pod's path: its interface, the node's end, the bridge."""
-    (inner,) = ip_json(pod.netns, "link show dev eth0")
     (host,) = node.pod_links_of(pod)
     outer = next(link for link in ip_json(node.netns, "link show") if link["ifindex"] == host)
-    (bridge,) = ip_json(node.netns, f"link show dev {outer['master']}")
+    return {
+        **link_settings_of(pod.netns, "eth0", "pod"),
+        **link_settings_of(node.netns, outer["ifname"], "node's end"),
+        **link_settings_of(node.netns, outer["master"], "bridge"),
+    }
+
+
+def link_settings_of(netns: Netns, ifname: str, place: str) -> dict[str, str]:
+    """MTU, queues and offloads of one link; every key begins with `place`."""
+    (link,) = ip_json(netns, f"link show dev {ifname}")
     settings = {}
-    for place, netns, link in (
-        ("pod", pod.netns, inner),
-        ("node's end", node.netns, outer),
-        ("bridge", node.netns, bridge),
-    ):
-        for key in ("mtu", "qdisc", "num_tx_queues", "num_rx_queues", "gso_max_size"):
-            settings[f"{place} {key}"] = str(link.get(key))
-        for line in output_of(netns, ["ethtool", "-k", link["ifname"]]).splitlines()[1:]:
-            feature, _, value = line.strip().partition(": ")
-            settings[f"{place} {feature}"] = value.removesuffix(" [fixed]")
+    for key in ("mtu", "qdisc", "num_tx_queues", "num_rx_queues", "gso_max_size"):
+        settings[f"{place} {key}"] = str(link.get(key))
+    for line in output_of(netns, ["ethtool", "-k", ifname]).splitlines()[1:]:
+        feature, _, value = line.strip().partition(": ")
+        settings[f"{place} {feature}"] = value.removesuffix(" [fixed]")
     return settings
 
 
 def differences(ours: dict[str, str], reference: dict[str, str]) -> list[str]:
     """What is not equal, in words."""
     return [
-        f"{key}: {ours.get(key)} (limpet), {reference.get(key)} (reference)"
+        f"{key}: {ours.get(key)} (limpet), {reference.get(key)} (other)"
         for key in sorted(ours.keys() | reference.keys())
         if ours.get(key) != reference.get(key)
     ]

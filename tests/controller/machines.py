@@ -52,6 +52,8 @@ class Controller:
         }
         self.config = folder / "controller.toml"
         self.log = folder / "log"
+        self.prefix: list[str] = []
+        """A command that becomes the controller, in an environment that it has made for it."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -85,7 +87,10 @@ class Controller:
             ready.settimeout(20)
             with open(self.log, "ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "limpet", "controller", "--config", str(self.config)],
+                    [
+                        *(*self.prefix, sys.executable, "-m", "limpet", "controller"),
+                        *("--config", str(self.config)),
+                    ],
                     stderr=log,
                     env={**os.environ, "NOTIFY_SOCKET": str(address)},
                 )

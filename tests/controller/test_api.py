@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,7 +16,7 @@ import pytest
 
 from limpet.model.errors import LimpetError
 from limpet.wire.api import SERVER_NAME, Code, PodAddress, WatchKind
-from limpet.wire.seal import open_network, public_key_of
+from limpet.wire.seal import open_network, open_presence, public_key_of
 from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
 
 
@@ -276,6 +279,39 @@ def test_two_machines_with_one_identity_are_told(controller: Controller) -> None
     nodes_do(controller, "a", body)
 
 
+def test_a_change_of_roles_is_signed_anew_and_every_watcher_hears_it(
+    controller: Controller,
+) -> None:
+    async def body(a: Node, b: Node) -> None:
+        async with b.watch() as lines:
+            await until_bookmark(lines)
+            before = a.grant
+            assert controller.ask("node.set", node="a", roles=["cloud", "relay"]) == {
+                "roles": ["cloud", "relay"]
+            }
+            (entry, _) = await until_bookmark(lines)
+        assert entry.grant is not None
+        heard = b.open(entry.grant)
+        assert {role.value for role in heard.roles} == {"cloud", "relay"}
+        assert heard.generation == before.generation + 1
+        assert heard.revision > before.revision
+        assert heard.segments == before.segments
+
+        controller.ask("node.set", node="a", add_roles=["cloud"])  # it has it: nothing to tell
+        assert (await a.hello()).grant == entry.grant
+
+    nodes_do(controller, "ab", body)
+
+
+def test_a_node_is_not_left_without_a_role(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        with pytest.raises(LimpetError, match="at least one of edge, cloud, relay"):
+            controller.ask("node.set", node="a", remove_roles=["edge"])
+        assert (await node.hello()).grant == node.grants[0]
+
+    nodes_do(controller, "a", body)
+
+
 # Watching
 
 
@@ -448,6 +484,113 @@ def test_bytes_that_are_no_tls_and_no_http_leave_the_controller_as_it_was(
 
     nodes_do(controller, "a", body)
     assert "Traceback" not in controller.log.read_text()
+
+
+async def open_tls(controller: Controller) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As a stranger, without a certificate."""
+    insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    insecure.check_hostname = False
+    insecure.verify_mode = ssl.CERT_NONE
+    return await asyncio.open_connection("127.0.0.1", controller.port, ssl=insecure)
+
+
+@contextlib.asynccontextmanager
+async def tls(
+    controller: Controller,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await open_tls(controller)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+
+
+def test_a_body_that_does_not_come_in_whole_is_waited_for_no_longer(
+    make_controller: Callable[..., Controller],
+) -> None:
+    controller = make_controller(patience_s=0.2).start()
+
+    async def body() -> None:
+        async with tls(controller) as (reader, writer):
+            writer.write(b'POST /v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{"tok')
+            assert b" 400 " in await reader.readline()
+            assert b"no whole body came within 0.2 s" in await reader.read()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("data", [b"", b"POST /v1/join HTTP/1.1\r\nHost: x\r\n"])
+def test_a_connection_that_asks_nothing_is_closed(
+    make_controller: Callable[..., Controller], data: bytes
+) -> None:
+    controller = make_controller(idle_s=0.2).start()
+
+    async def body() -> None:
+        async with tls(controller) as (reader, writer):
+            writer.write(data)
+            assert await reader.read() == b""
+
+    asyncio.run(body())
+
+
+def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
+    make_controller: Callable[..., Controller],
+) -> None:
+    controller = make_controller(patience_s=0.5, log_level="info").start()
+
+    async def body(slow: Node, quick: Node, busy: Node) -> None:
+        assert slow.joined is not None
+        context = slow.context(slow.joined.ca, slow.joined.certificate)
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", controller.port, ssl=context, server_hostname=SERVER_NAME, limit=1024
+        )
+        writer.write(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\nLimpet-Revision: 0\r\n\r\n")
+        addresses = tuple(ip_address(0xFD << 120 | number) for number in range(2000))
+        async with quick.watch() as lines:
+            await until_bookmark(lines)
+            sequence = 0
+            while f"uid={slow.uid}" not in controller.log.read_text():
+                sequence += 1
+                await busy.publish(sequence=sequence, addresses=addresses)
+                async for line in lines:
+                    if line.presence is not None:
+                        heard = open_presence(line.presence, busy.grant)
+                        if heard.sequence == sequence:
+                            break
+                assert sequence < 2000, "a watcher that reads nothing is still there"
+        writer.transport.abort()
+
+    nodes_do(controller, "abc", body)
+
+
+def test_a_thousand_connections_that_ask_nothing_keep_no_node_out(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        before = resident_bytes(controller.pid)
+        idle = [
+            await asyncio.open_connection("127.0.0.1", controller.port) for _ in range(1000)
+        ] + [await open_tls(controller) for _ in range(300)]
+        await node.close()
+        await node.hello()
+        (other,) = await join_all(controller, "other")
+        await other.close()
+        grown = resident_bytes(controller.pid) - before
+        assert grown < 100 << 20
+        for _, writer in idle:
+            writer.transport.abort()
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        nodes_do(controller, "a", body)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1]) << 10
 
 
 def test_what_is_not_there_is_told_in_json(controller: Controller) -> None:

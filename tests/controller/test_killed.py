@@ -1,18 +1,23 @@
-"""The controller is killed at random while nodes join, grow, publish and report."""
+"""The controller is killed at random while nodes join, grow, publish, report and are removed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
 
-from limpet.wire.api import Code, PodAddress
+from limpet.model.cluster import Grant
+from limpet.model.errors import ControllerUnavailable, LimpetError
+from limpet.wire.api import Code, PodAddress, WatchKind
 from tests.controller.machines import Controller, Node, Refusal
 
 NODES = 200
+REMOVED_EACH = 10
+"""One in so many is removed in the midst of it."""
 KILLS = 8
 ACKNOWLEDGED_AT_LEAST = 5 * NODES
 AT_ONCE = 40
@@ -28,6 +33,15 @@ class World:
         self.kills = 0
         self.killing = asyncio.Lock()
         self.next_kill = self.random.randrange(20, 150)
+
+    async def command(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        """As a person who asks again."""
+        while True:
+            try:
+                return await asyncio.to_thread(self.controller.ask, verb, **arguments)
+            except ControllerUnavailable:
+                async with self.killing:
+                    continue
 
     async def insist(self, ask: Callable[[], Awaitable[object]]) -> None:
         """Asks until there is an answer, as an agent does."""
@@ -58,6 +72,38 @@ async def live(world: World, node: Node, token: str) -> None:
     await node.close()
 
 
+async def live_and_go(world: World, node: Node, token: str) -> None:
+    await live(world, node, token)
+    try:
+        await world.command("node.remove", node=node.uid)
+    except LimpetError as error:
+        if "was removed" not in str(error):  # then the answer to it was lost
+            raise
+
+
+async def follow(world: World, node: Node, heard: dict[str, Grant], until: asyncio.Event) -> None:
+    """As an agent watches: goes on where it was, for as long as the others live."""
+    since = None
+    while True:
+        try:
+            async with node.watch(since) as lines:
+                async for line in lines:
+                    if line.grant is not None:
+                        grant = node.open(line.grant)
+                        assert (
+                            grant.uid not in heard
+                            or grant.generation >= heard[grant.uid].generation
+                        )
+                        heard[grant.uid] = grant
+                    since = line.version or since
+                    if until.is_set() and line.kind is WatchKind.BOOKMARK:
+                        return
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass
+        async with world.killing:
+            continue
+
+
 async def publish(node: Node, sequence: int) -> int:
     return await node.publish(sequence=sequence)
 
@@ -70,15 +116,25 @@ def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
     tokens = [controller.token() for _ in range(NODES)]
     nodes = [Node(controller.url, f"node-{number}") for number in range(NODES)]
 
+    removed = set(nodes[::REMOVED_EACH])
+    heard: dict[str, Grant] = {}
+
     async def run() -> None:
         world = World(controller, seed=7)
+        watcher, over = Node(controller.url, "watcher"), asyncio.Event()
+        await watcher.join(controller.token())
+        following = asyncio.create_task(follow(world, watcher, heard, over))
         some = asyncio.Semaphore(AT_ONCE)
 
         async def one(node: Node, token: str) -> None:
             async with some:
-                await live(world, node, token)
+                await (live_and_go if node in removed else live)(world, node, token)
 
         await asyncio.gather(*map(one, nodes, tokens))
+        over.set()
+        await world.command("node.label", node="watcher", add={"the": "end"})
+        await following
+        await watcher.close()
         assert world.kills == KILLS
         assert world.answers >= ACKNOWLEDGED_AT_LEAST
 
@@ -86,9 +142,17 @@ def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
     controller.kill()
     controller.start()
 
-    known = {each["uid"]: each for each in controller.ask("node.list")["nodes"]}
-    assert set(known) == {node.uid for node in nodes}
-    for node in nodes:
+    every = {each["uid"]: each for each in controller.ask("node.list")["nodes"]}
+    assert {uid for uid, each in every.items() if each["state"] == "removed"} == {
+        node.uid for node in removed
+    }
+    assert {uid: (each["generation"], each["segments"]) for uid, each in every.items()} == {
+        uid: (grant.generation, list(map(str, grant.segments))) for uid, grant in heard.items()
+    }
+    known = {uid: each for uid, each in every.items() if each["state"] != "removed"}
+    del known[next(uid for uid, each in known.items() if each["name"] == "watcher")]
+    assert set(known) == {node.uid for node in nodes} - {node.uid for node in removed}
+    for node in set(nodes) - removed:
         acknowledged = {
             str(segment) for sealed in node.grants for segment in node.open(sealed).segments
         }
@@ -97,12 +161,20 @@ def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
         assert known[node.uid]["generation"] >= node.grant.generation
     held = [segment for each in known.values() for segment in each["segments"]]
     assert len(held) == len(set(held))
-    listed = {each["segment"]: each["uid"] for each in controller.ask("segment.list")["segments"]}
-    assert listed == {
+    segments = controller.ask("segment.list")["segments"]
+    listed = {each["segment"]: each["uid"] for each in segments if each["node"] != "watcher"}
+    resting = {each["segment"]: each["uid"] for each in segments if each["state"] == "resting"}
+    assert listed == resting | {
         segment: each["uid"] for each in known.values() for segment in each["segments"]
     }
-    assert len(controller.ask("pod.list")["pods"]) == NODES
-    revisions = [each["revision"] for each in known.values()]
+    assert resting == {
+        str(segment): node.uid
+        for node in removed
+        for sealed in node.grants
+        for segment in node.open(sealed).segments
+    }
+    assert len(controller.ask("pod.list")["pods"]) == NODES - len(removed)
+    revisions = [each["revision"] for each in every.values()]
     assert len(revisions) == len(set(revisions))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.controller.sqlite import copy_database
+from limpet.controller.database import copy_database
 from limpet.wire.api import Code, HelloAnswer, HelloRequest
 from limpet.wire.seal import open_grant, open_network, trusted_keys
 from tests.controller.machines import Controller, Node, Refusal, join_all
@@ -97,12 +97,41 @@ def test_a_peer_shows_the_grant_of_a_node_that_is_away(
         restore(controller, tmp_path / "backup")
 
         answer = await peer.hello()
-        assert answer.show_above is None  # it was the only one that the back-up knows
+        assert answer.show_above is not None
         assert await peer.show([away.sealed]) == 1
         assert await peer.show([away.sealed]) == 0
         segments = controller.ask("segment.list")["segments"]
         assert {each["segment"] for each in segments if each["node"] == "away"} == set(held(away))
         await close(peer)
+
+    asyncio.run(body())
+
+
+def test_a_node_shows_what_it_knows_of_others_before_its_report_ends_the_recovery(
+    make_controller: MakeController, tmp_path: Path
+) -> None:
+    controller = make_controller(restore_margin=1).start()
+
+    async def body() -> None:
+        (peer,) = await join_all(controller, "peer")
+        back_up(controller, tmp_path / "backup")
+        away = await join_all(controller, "away-1", "away-2", "away-3")
+        await close(peer, *away)
+        controller.stop()
+        for path in controller.database.parent.glob("controller.db*"):
+            path.unlink()
+        restore(controller, tmp_path / "backup")
+
+        peer.revision = max(node.grant.revision for node in away)
+        with pytest.raises(Refusal) as caught:
+            await peer.hello()
+        assert caught.value.code is Code.SHOW_GRANTS
+        assert controller.ask("recovery")["recovering"]
+        assert await peer.show([node.sealed for node in away]) == 3
+        await peer.hello()
+        (new,) = await join_all(controller, "new")
+        assert not set(held(new)) & set(held(*away))
+        await close(peer, new)
 
     asyncio.run(body())
 

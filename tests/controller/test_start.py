@@ -80,13 +80,32 @@ def test_a_database_that_was_cut_short_is_refused_and_not_touched(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"pod_cidrs": ["10.0.0.0/16", "10.0.0.0/17"]}, "more than one of IPv4"),
-        ({"pod_cidrs": ["10.0.0.0/16"], "service_cidrs": ["10.0.128.0/20"]}, "overlaps"),
-        ({"pod_cidrs": ["10.0.0.0/16"], "segment_length_v4": 12}, "no /12 fits into 10.0.0.0/16"),
-        ({"segment_length_v4": 31}, "a segment holds a gateway and a pod"),
-        ({"pod_cidrs": ["169.254.0.0/17"]}, "which no pod may use"),
+        (
+            {"pod_cidrs": ["10.0.0.0/16", "10.0.0.0/17"]},
+            "more than one of IPv4 (name one that is large enough for all)",
+        ),
+        (
+            {"pod_cidrs": ["10.0.0.0/16"], "service_cidrs": ["10.0.128.0/20"]},
+            "service_cidrs: 10.0.128.0/20 overlaps 10.0.0.0/16 of pod_cidrs "
+            "(choose prefixes that lie apart)",
+        ),
+        (
+            {"pod_cidrs": ["10.0.0.0/16"], "segment_length_v4": 12},
+            "no /12 fits into 10.0.0.0/16 (choose 16 to 30)",
+        ),
+        ({"segment_length_v4": 31}, "a segment holds a gateway and a pod, so at most 30"),
+        ({"segment_length_v6": 64, "pod_cidrs": ["fd00::/65"]}, "no /64 fits into fd00::/65"),
+        (
+            {"pod_cidrs": ["169.254.0.0/17"]},
+            "which no pod may use (choose another, such as 10.244.0.0/16)",
+        ),
+        (
+            {"pod_cidrs": ["10.244.0.0/16"], "listen": "10.244.9.1:7470"},
+            "listen = 10.244.9.1 overlaps 10.244.0.0/16 of the cluster",
+        ),
         ({"pod_cidrs": ["10.0.0.1/16"]}, "host bits"),
-        ({"pod_cidrs": []}, "at least one prefix"),
+        ({"pod_cidrs": []}, "at least one prefix is needed, for example 10.244.0.0/16"),
+        ({"patience_s": 0}, "not a number of seconds above 0"),
         ({"segment_quota": 0}, "whole number from 1"),
         ({"listen": "here"}, "not an address and port"),
         ({"bogus": 1}, "unknown key 'bogus'"),
@@ -141,6 +160,7 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         ["node", "list"],
         ["node", "show", "a"],
         ["node", "label", "a", "site=north", "floor=2"],
+        ["node", "set", "a", "--role", "cloud", "--role", "relay"],
         ["node", "replace", "a"],
         ["node", "replace", "a", "--cancel"],
         ["segment", "list"],
@@ -156,6 +176,10 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         as_json = controller.command(*words, "--output", "json")
         assert isinstance(json.loads(as_json.stdout), dict), words
     assert controller.ask("node.show", node="a")["labels"] == {"site": "north", "floor": "2"}
+    assert controller.command("node", "set", "a", "--add-role", "edge").stdout == (
+        "cloud,edge,relay\n"
+    )
+    assert controller.command("node", "set", "a", "--remove-role", "cloud").stdout == "edge,relay\n"
     assert controller.command("node", "label", "a", "floor-").stdout == "site=north\n"
     assert controller.command("node", "remove", "a").stdout == f"a ({node.uid}) removed\n"
     assert "awaits" not in controller.command("node", "list").stdout
@@ -170,6 +194,10 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         (["token", "create", "--role", "king"], 1),
         (["token", "create", "--ttl", "soon"], 2),
         (["node", "label", "a", "x"], 2),
+        (["node", "set", "nobody", "--role", "edge"], 1),
+        (["node", "set", "nobody", "--add-role", "king"], 1),
+        (["node", "set", "nobody"], 2),
+        (["node", "set", "nobody", "--role", "edge", "--add-role", "cloud"], 2),
         (["controller", "backup", "/nowhere/at/all"], 1),
         (["controller", "restore", "/nowhere/at/all"], 1),
     ],

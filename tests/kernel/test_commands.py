@@ -53,6 +53,16 @@ def test_status_says_how_full_the_node_is(node: LabNode, limpet: Shell) -> None:
     assert limpet.json("status")["attachments"] == 1
 
 
+@pytest.mark.parametrize("command", [("path", "10.244.7.2", "10.244.7.3"), ("peer", "list")])
+def test_a_node_in_no_cluster_says_so_when_asked_for_others(
+    limpet: Shell, command: tuple[str, ...]
+) -> None:
+    assert limpet(*command) == 1
+    assert limpet.out == ""
+    assert "this node has joined no cluster" in limpet.err
+    assert "limpet join" in limpet.err
+
+
 def test_status_of_an_agent_without_segments_is_exit_code_1(
     make_node: NodeFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

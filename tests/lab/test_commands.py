@@ -144,7 +144,9 @@ def test_a_mistake_is_told_with_what_there_is(
     assert said in refused(lab(*words))
 
 
-def test_a_world_that_is_half_gone_is_shown_and_taken_away(world: str, topology_file: Path) -> None:
+def test_a_world_that_is_half_gone_is_shown_and_taken_away(
+    doomed: str, topology_file: Path
+) -> None:
     run_command("ip", "netns", "del", f"limpet-lab.{doomed}.gate")
     run_command("ip", "netns", "del", f"limpet-lab.{doomed}.backbone")
 
@@ -169,10 +171,11 @@ def test_a_world_whose_record_is_damaged_is_taken_away_with_its_processes(doomed
     assert existing_namespaces(DOOMED) == []
 
 
-def test_what_does_not_come_up_is_taken_away_again(topology_file: Path) -> None:
-    topology_file.write_text(topology_file.read_text() + '[agent]\nlog_level = "shout"\n')
+def test_what_does_not_come_up_is_taken_away_again(topology_file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text(topology_file.read_text() + '[agent]\nlog_level = "shout"\n')
 
-    said = refused(lab("up", str(topology_file), name=DOOMED))
+    said = refused(lab("up", str(broken), name=DOOMED))
 
     assert "log_level" in said
     assert existing_namespaces(DOOMED) == []

@@ -62,6 +62,23 @@ def test_each_end_explains_its_own_direction_and_both_fit(lan: World) -> None:
     assert there["back"]["origin_pod"].endswith(far.name)
 
 
+def test_probes_tell_round_trips_by_what_the_path_stands_on(lan: World) -> None:
+    node = lan.machine("node-1")
+    (pod,) = node.pods.values()
+    (far,) = lan.machine("node-3").pods.values()
+    ends = pod.name, str(far.addresses[0].ip)
+
+    probes = json.loads(limpet(node, "path", *ends, "--probe", "--output", "json"))["probes"]
+
+    used = [each for each in probes if each["in_use"]]
+    assert {each["asked"] for each in used} == {"link", "overlay"}
+    for each in used:
+        assert each["node"] == "node-3"
+        assert each["answered"] == each["sent"] == len(each["rtts_ms"])
+        assert all(0 < trip_ms < 1000 for trip_ms in each["rtts_ms"])
+    assert "overlay address on the link" in limpet(node, "path", *ends, "--probe")
+
+
 def test_two_pods_of_a_node_meet_on_its_bridge(lan: World) -> None:
     node = lan.machine("node-1")
     (pod,) = node.pods.values()
@@ -139,7 +156,7 @@ def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: Wor
     assert any("the controller at" in what for what in sound["ok"])
 
     def about(found: dict[str, list[str]]) -> list[str]:
-        words = ("flannel.9", "10.244.", "segment", "controller", "nodes")
+        words = ("flannel.9", "10.244.", "the controller", "other nodes", "not as planned")
         return [
             w for level in ("warn", "error") for w in found[level] if any(x in w for x in words)
         ]
@@ -163,10 +180,17 @@ def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: Wor
     assert about(doctor(node)) == []
 
 
-def test_without_an_agent_path_says_so(lan: World) -> None:
-    node = lan.machine("node-2")
+def test_a_node_whose_agent_ended_answers_no_probe_and_without_an_agent_path_says_so(
+    lan: World,
+) -> None:
+    node, other = lan.machine("node-2"), lan.machine("node-1")
+    (far,) = node.pods.values()
+    ends = str(other.overlay_addresses()[0]), str(far.addresses[0].ip)
     node.stop_agent()
     try:
+        with pytest.raises(LabError):
+            limpet(other, "path", *ends, "--probe")
+        assert path(other, *ends)[0]["reachable"]
         words = is_refused(lambda: limpet(node, "path", "10.244.0.1", "10.244.1.1"))
         assert "is it running?" in words
     finally:

@@ -84,9 +84,10 @@ def test_a_path_is_told_in_both_directions_and_measured(sites: World) -> None:
         limpet(node, "path", pod.name, str(far.addresses[0].ip), "--probe", "--output", "json")
     )
 
-    assert answer["there"]["rung"] == "vxlan"
-    assert answer["there"]["device"] in ("limvx4", "limvx6")
-    assert answer["there"]["target_node"] == "digger-1"
+    (path,) = answer["paths"]
+    assert path["there"]["rung"] == "vxlan"
+    assert path["there"]["device"] in ("limvx4", "limvx6")
+    assert path["there"]["target_node"] == "digger-1"
     assert answer["probes"]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.agent.probing import Measured
 from limpet.agent.session import SessionState
+from limpet.model.errors import LimpetError
 from limpet.model.overlay import OverlayPlan, PeerPart, Rung
+from limpet.model.probe import Trial
 from limpet.plan.network import pod_mtu_bytes
 from limpet.plan.overlay import View, may_talk
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from limpet.agent.node import Node
 
 Document = dict[str, Any]
+_PROBES = 4
+"""One may be lost."""
 _STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
 
 
@@ -64,6 +69,8 @@ class ClusterAdmin:
                 "took_ms": round(site.took_ms, 1),
             },
             "messages": dict(sorted(cluster.courier.counters.items())),
+            "exchange": dict(sorted(cluster.exchange.counters.items())),
+            "probes": dict(sorted(cluster.probing.counters.items())),
             "offers": dict(sorted(membership.counters.items())),
         }
 
@@ -86,7 +93,10 @@ class ClusterAdmin:
         return {"peers": peers}
 
     async def path(self, arguments: Mapping[str, Any]) -> Document:
-        """Between two words, each an address or a pod of this node. Raises: LimpetError."""
+        """Between two words, each an address or a pod of this node. Raises: LimpetError.
+
+        `probe`: the node at the other end is asked as well.
+        """
         words, site = self._words(), self._cluster.site
         origins, targets = (
             addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
@@ -96,7 +106,19 @@ class ClusterAdmin:
             await asyncio.to_thread(path_document, site.view, site.plan, *pair, words)
             for pair in pairs
         ]
-        return {"paths": paths, "failed": site.failures}
+        peers = dict.fromkeys(path["peer_uid"] for path in paths if path["peer_uid"])
+        probes = [
+            {"node": site.view.snapshot.nodes[uid].grant.name, "uid": uid, **probe}
+            for uid in (peers if arguments.get("probe") else ())
+            for probe in probe_documents([await self._measure(uid) for _ in range(_PROBES)])
+        ]
+        return {"paths": paths, "probes": probes, "failed": site.failures}
+
+    async def _measure(self, uid: str) -> tuple[Measured, ...]:
+        try:
+            return await self._cluster.probing.measure(uid)
+        except LimpetError:  # a peer that is not probed: the path says why it has none
+            return ()
 
     def _words(self) -> NodeWords:
         node, rounds = self._node, self._node.rounds
@@ -126,6 +148,29 @@ def session_document(state: SessionState, *, now_s: float) -> Document:
         "error": state.error,
         "refused": state.refused,
         "over": state.over,
+    }
+
+
+def probe_documents(rounds: Iterable[Iterable[Measured]]) -> list[Document]:
+    """Of each kind of probe how many were sent and answered, in the order of the first round."""
+    found: dict[Trial, list[Measured]] = {}
+    for measured in rounds:
+        for each in measured:
+            found.setdefault(each.trial, []).append(each)
+    return [_probe_document(trial, answers) for trial, answers in found.items()]
+
+
+def _probe_document(trial: Trial, answers: list[Measured]) -> Document:
+    trips_ms = [each.rtt_ms for each in answers if each.rtt_ms is not None]
+    return {
+        "asked": trial.ask.name.lower(),
+        "address": str(trial.address),
+        "device": trial.device,
+        "version": trial.version or trial.address.version,
+        "in_use": answers[-1].in_use,
+        "sent": len(answers),
+        "answered": len(trips_ms),
+        "rtts_ms": [round(trip_ms, 3) for trip_ms in trips_ms],
     }
 
 

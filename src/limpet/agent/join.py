@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import ssl
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +99,9 @@ def join(settings: Settings, order: JoinOrder, lan: Collection[Prefix]) -> Joine
             )
         if order.anew:
             _check_no_agent(settings)
-        key = _keep_key(folder)
-        answer = asyncio.run(_ask_each(order, key))
+        key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
+        # Written before it is asked for: an answer that is lost on the way is for this key.
+        answer = asyncio.run(_ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
         network, entry = _open(answer, key)
         if not order.force:
             _check_lan(network, entry, lan)
@@ -160,16 +161,13 @@ def _check_no_agent(settings: Settings) -> None:
             ) from error
 
 
-def _keep_key(folder: Path) -> bytes:
-    """The node's private key, made if there is none, on the disk. Raises: LimpetError."""
+def _known_key(folder: Path) -> bytes | None:
+    """The node's private key; None: none was made yet. Raises: StorageError."""
     path = folder / "node.key"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
         key = path.read_bytes()
     except FileNotFoundError:
-        key = Ed25519PrivateKey.generate().private_bytes_raw()
-        write_durably(path, key)
+        return None
     except OSError as error:
         raise StorageError("read", str(path), error.strerror or str(error)) from error
     if len(key) != KEY_BYTES:
@@ -179,31 +177,43 @@ def _keep_key(folder: Path) -> bytes:
             f"{len(key)} bytes instead of {KEY_BYTES}",
             hint="remove the file, or join with --anew",
         )
+    return key
+
+
+def _keep_key(folder: Path, key: bytes) -> None:
+    """The node's private key is on the disk when this returns. Raises: StorageError."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise StorageError("make folder", str(folder), error.strerror or str(error)) from error
+    if _known_key(folder) is None:
+        write_durably(folder / "node.key", key)
     pem = Ed25519PrivateKey.from_private_bytes(key).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
     write_durably(folder / "node.key.pem", pem)
-    return key
 
 
 # Over the network
 
 
-async def _ask_each(order: JoinOrder, key: bytes) -> JoinAnswer:
+async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None]) -> JoinAnswer:
     """Raises: LinkError that tells what is wrong with each; RefusedError."""
     failures = []
     for at in order.controllers:
         try:
-            return await _ask(at, order, key)
+            return await _ask(at, order, key, keep_key)
         except LinkError as error:
             failures.append(str(error))
     raise LinkError("; ".join(failures))
 
 
-async def _ask(at: str, order: JoinOrder, key: bytes) -> JoinAnswer:
+async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], None]) -> JoinAnswer:
     context = await _trust(at, order.token)
+    keep_key()
     request = JoinRequest(
         token=order.token.strip(),
         name=order.name,

@@ -127,6 +127,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     yield _gauge("cloned", "1 once another machine has its identity.", {(): membership.cloned})
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
+        ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
         ("exchange", "Messages of the exchange that were not answered.", cluster.exchange),
         ("offers", "What was said of nodes, by source and outcome.", membership),
     ):

@@ -84,6 +84,7 @@ class Site:
         """Every key has to be looked at, not only those that a change touches."""
         self._wake: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._whys: list[str] = []
         self._retries = 0
         self._vteps: dict[int, str] = {}
@@ -99,7 +100,7 @@ class Site:
         """The last round."""
         self.on_links: list[Callable[[tuple[UnderlayLink, ...]], None]] = []
         self.on_segments: list[Callable[[tuple[Prefix, ...]], None]] = []
-        """Called before a round that brings other segments of this node."""
+        """Called before a round that brings other segments of this node, or another network."""
 
     # What wakes it
 
@@ -123,7 +124,7 @@ class Site:
         self.run("start")
 
     def close(self) -> None:
-        for timer in (self._wake, self._gathering):
+        for timer in (self._wake, self._gathering, self._retry):
             if timer is not None:
                 timer.cancel()
         with contextlib.suppress(RuntimeError):  # no loop runs any more
@@ -168,28 +169,33 @@ class Site:
                 self.run("the kernel has something else than planned")
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
+            self._anew = self._whole = True
+            self.wake("notifications could not be read")
 
     def _drain(self) -> bool:
-        """Takes up notifications; True: something is not as planned. Raises: KernelError."""
+        """Takes up notifications; True: by them something is not as planned. Raises: KernelError.
+
+        Also when something that had failed may succeed now; not at every notification then.
+        """
         links_changed = False
+        unclear = False
         for message in self._notifications.drain():
-            if self._kernel.hear(message):
-                self._anew = self._whole = True
+            unclear |= self._kernel.hear(message)
             links_changed |= message is None or self._is_about_underlay(message)
+        self._anew |= unclear
+        damaged = unclear or self._is_damaged(self._kernel.take_heard())
+        self._whole |= damaged
         if links_changed:
             self._read_links()
-        touched = self._kernel.take_heard()
-        if not self._whole:
-            want, have = self.plan.state, self._kernel.have
-            self._whole = (
-                any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
-                or any(
-                    want.neighbours.get(key) != have.neighbours.get(key)
-                    for key in touched.neighbours
-                )
-                or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
-            )
-        return self._whole
+        return damaged or (links_changed and bool(self.failures))
+
+    def _is_damaged(self, touched: Touched) -> bool:
+        want, have = self.plan.state, self._kernel.have
+        return (
+            any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
+            or any(want.neighbours.get(key) != have.neighbours.get(key) for key in touched.neighbours)
+            or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
+        )
 
     def _is_about_underlay(self, message: wire.Message) -> bool:
         if message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR):
@@ -256,6 +262,9 @@ class Site:
     def run(self, why: str) -> None:
         """Observe, plan, diff, apply. Raises nothing; a failure is met again soon."""
         self._whys.clear()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         started_s = time.monotonic()
         changes: list[OverlayChange] = []
         try:
@@ -283,7 +292,9 @@ class Site:
             _log.warning("round", **fields, error=self.failures[0])
             delay_s = _RETRY_S[min(self._retries, len(_RETRY_S) - 1)]
             self._retries += 1
-            asyncio.get_running_loop().call_later(delay_s, self.wake, "some changes had failed")
+            self._retry = asyncio.get_running_loop().call_later(
+                delay_s, self.wake, "some changes had failed"
+            )
             return
         self._retries = 0
         if changes:
@@ -300,7 +311,11 @@ class Site:
             membership.snapshot, membership.uid, self.paths, self._own_side(), before=before
         )
         mine = view.segments.get(membership.uid, ()) if view.grant is not None else ()
-        if mine != before.segments.get(membership.uid, ()) or not self.totals.rounds:
+        if (
+            mine != before.segments.get(membership.uid, ())
+            or view.network != before.network
+            or not self.totals.rounds
+        ):
             for listener in self.on_segments:
                 listener(mine)
         touched: Touched | None

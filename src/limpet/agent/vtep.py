@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from limpet.model.errors import StorageError
 _log = structlog.get_logger("vtep")
 VERSIONS = (4, 6)
 """IP versions of the underlay."""
+_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+"""What a device takes and peers take for it."""
 
 
 def keep_vtep_macs(
@@ -45,10 +48,13 @@ def derived_vtep_mac(uid: str, version: int) -> str:
 
 def _read(path: Path) -> dict[int, str]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        macs = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        if wrong := [mac for mac in macs.values() if not _UNICAST_MAC.fullmatch(mac)]:
+            raise ValueError(f"{wrong[0]!r} is no MAC of one device")
+        return macs
     except FileNotFoundError:
         return {}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:  # also of what is no UTF-8
         # What it held is in the cluster's record, or on the device, nearly always.
         _log.warning("the kept MACs cannot be read", path=str(path), error=str(error))
         return {}

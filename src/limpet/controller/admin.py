@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,20 @@ import structlog
 from aiohttp import web
 
 from limpet import __version__
-from limpet.controller import grants, recovery
+from limpet.controller import grants, nodes, recovery
 from limpet.controller.authority import digest_of
 from limpet.controller.cluster import Cluster
+from limpet.controller.documents import (
+    network_document,
+    node_document,
+    presence_document,
+    segment_document,
+)
 from limpet.controller.metrics import Metrics
 from limpet.controller.records import TOKEN, TokenRecord
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
-from limpet.model.cluster import Grant, Network, Presence, Role
+from limpet.model.cluster import Role
 from limpet.model.errors import LimpetError
 from limpet.wire.api import (
     ApiError,
@@ -63,6 +69,14 @@ class LabelArguments(msgspec.Struct, forbid_unknown_fields=True):
     drop: tuple[str, ...] = ()
 
 
+class SetArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    roles: tuple[str, ...] | None = None
+    """In place of those that it has; None: those stay."""
+    add_roles: tuple[str, ...] = ()
+    remove_roles: tuple[str, ...] = ()
+
+
 class PodArguments(msgspec.Struct, forbid_unknown_fields=True):
     node: str | None = None
 
@@ -93,6 +107,7 @@ class Admin:
             "node.remove": (NodeArguments, self._node_remove),
             "node.replace": (ReplaceArguments, self._node_replace),
             "node.label": (LabelArguments, self._node_label),
+            "node.set": (SetArguments, self._node_set),
             "segment.list": (NoArguments, self._segment_list),
             "network.show": (NoArguments, self._network_show),
             "pod.list": (PodArguments, self._pod_list),
@@ -157,7 +172,7 @@ class Admin:
 
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
-                _node_document(tables, grant, reports.get(grant.uid))
+                node_document(tables, grant, reports.get(grant.uid))
                 for grant in sorted(tables.grants.values(), key=lambda each: (each.name, each.uid))
             ]
 
@@ -170,11 +185,11 @@ class Admin:
 
         def make(tables: Tables) -> dict[str, Any]:
             grant = tables.grants[uid]
-            document = _node_document(tables, grant, report.at_s if report else None)
+            document = node_document(tables, grant, report.at_s if report else None)
             record = tables.presences.get(uid)
             presence = None
             if record is not None:
-                presence = _presence_document(open_presence(record.sealed, grant))
+                presence = presence_document(open_presence(record.sealed, grant))
             return {
                 **document,
                 "public_key": base64.b64encode(grant.public_key).decode(),
@@ -193,7 +208,7 @@ class Admin:
     async def _node_replace(self, arguments: ReplaceArguments) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
             wanted = not arguments.cancel
-            grant = grants.await_replacement(tables, arguments.node, wanted=wanted)
+            grant = nodes.await_replacement(tables, arguments.node, wanted=wanted)
             segments = list(map(str, grant.segments))
             return {"name": grant.name, "uid": grant.uid, "segments": segments}
 
@@ -204,14 +219,24 @@ class Admin:
             if problem := name_problem(key):
                 raise RefusedError(Code.BAD_REQUEST, f"label {key[:80]!r}: {problem}")
         labels = await self._cluster.change(
-            lambda tables: grants.label(tables, arguments.node, arguments.add, arguments.drop)
+            lambda tables: nodes.label(tables, arguments.node, arguments.add, arguments.drop)
         )
         return {"labels": dict(labels)}
+
+    async def _node_set(self, arguments: SetArguments) -> dict[str, Any]:
+        what = f"set roles of {arguments.node}"
+        only = None if arguments.roles is None else _roles(arguments.roles, what)
+        add, drop = _roles(arguments.add_roles, what), _roles(arguments.remove_roles, what)
+        roles = await self._cluster.change(
+            lambda tables: nodes.set_roles(tables, arguments.node, only, add, drop)
+        )
+        _log.info("set roles", node=arguments.node, roles=",".join(each.value for each in roles))
+        return {"roles": sorted(each.value for each in roles)}
 
     async def _segment_list(self, _arguments: NoArguments) -> dict[str, Any]:
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
-                _segment_document(tables, prefix)
+                segment_document(tables, prefix)
                 for prefix in sorted(
                     tables.space.holdings, key=lambda each: (each.version, each.network_address)
                 )
@@ -226,7 +251,7 @@ class Admin:
                 taken = sum(1 for each in tables.space.holdings if each.version == version)
                 free[version] = tables.space.size(version) - taken
             return {
-                **_network_document(tables.network),
+                **network_document(tables.network),
                 "cluster_revision": tables.state.revision,
                 "free_segments": {f"ipv{version}": count for version, count in free.items()},
             }
@@ -237,7 +262,7 @@ class Admin:
         reports = await self._cluster.reports.all()
 
         def make(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-            wanted = arguments.node and grants.find_node(tables, arguments.node).uid
+            wanted = arguments.node and nodes.find_node(tables, arguments.node).uid
             live = sorted(
                 (
                     grant
@@ -252,15 +277,15 @@ class Admin:
                 if grant.uid in reports
                 for pod in reports[grant.uid].pods
             ]
-            nodes = []
+            found = []
             for grant in live:
                 report = reports.get(grant.uid)
                 at_s = report.at_s if report else None
-                nodes.append({"node": grant.name, "uid": grant.uid, "reported_at_s": at_s})
-            return pods, nodes
+                found.append({"node": grant.name, "uid": grant.uid, "reported_at_s": at_s})
+            return pods, found
 
-        pods, nodes = await self._cluster.change(make)
-        return {"pods": pods, "nodes": nodes}
+        pods, reporting = await self._cluster.change(make)
+        return {"pods": pods, "nodes": reporting}
 
     async def _rotate_key(self, _arguments: NoArguments) -> dict[str, Any]:
         return {"grants_signed": await self._cluster.rotate_key()}
@@ -294,86 +319,23 @@ def _check_token(arguments: TokenArguments) -> None:
     """Raises: ApiError."""
     if not 0 < arguments.ttl_s <= _LONGEST_TOKEN_S:
         raise ApiError(f"create token: {arguments.ttl_s:g} s is no time from 1 s to a year")
-    for role in arguments.roles:
-        if role not in [each.value for each in Role]:
-            known = ", ".join(each.value for each in Role)
-            raise ApiError(f"create token: role {role!r} is none of {known}")
+    _roles(arguments.roles, "create token")
     for name in (*arguments.communities, *arguments.labels):
         if problem := name_problem(name):
             raise ApiError(f"create token: {name[:80]!r}: {problem}")
+
+
+def _roles(names: Collection[str], what: str) -> frozenset[Role]:
+    """Raises: ApiError for a role that there is not."""
+    known = {each.value: each for each in Role}
+    for name in names:
+        if name not in known:
+            raise ApiError(f"{what}: role {name[:80]!r} is none of {', '.join(known)}")
+    return frozenset(known[name] for name in names)
 
 
 def _any_uid(tables: Tables, name_or_uid: str) -> str:
     """Of a removed node too, if it is named by uid. Raises: RefusedError."""
     if name_or_uid in tables.grants:
         return name_or_uid
-    return grants.find_node(tables, name_or_uid).uid
-
-
-def _node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> dict[str, Any]:
-    presence = tables.presences.get(grant.uid)
-    record = tables.nodes[grant.uid]
-    state = "removed" if grant.tombstone else "granted"
-    if record.awaits_replacement:
-        state = "awaits replacement"
-    if presence is not None and presence.cloned_at_s is not None:
-        state = "cloned"
-    return {
-        "name": grant.name,
-        "uid": grant.uid,
-        "state": state,
-        "roles": sorted(role.value for role in grant.roles),
-        "communities": list(grant.communities),
-        "labels": dict(grant.labels),
-        "segments": list(map(str, grant.segments)),
-        "generation": grant.generation,
-        "revision": grant.revision,
-        "joined_at_s": record.joined_at_s,
-        "presence_at_s": presence.at_s if presence else None,
-        "presence_sequence": presence.sequence if presence else None,
-        "reported_at_s": reported_at_s,
-    }
-
-
-def _presence_document(presence: Presence) -> dict[str, Any]:
-    return {
-        "sequence": presence.sequence,
-        "boot_id": presence.boot_id,
-        "addresses": list(map(str, presence.addresses)),
-        "endpoints": [f"[{at}]:{port}" for at, port in presence.endpoints],
-        "port": presence.port,
-        "vtep_macs": {f"ipv{version}": mac for version, mac in presence.vtep_macs.items()},
-        "link_mtu_bytes": presence.link_mtu_bytes,
-    }
-
-
-def _segment_document(tables: Tables, prefix: Any) -> dict[str, Any]:
-    holding = tables.space.holdings[prefix]
-    grant = tables.grants.get(holding.uid)
-    if not holding.uid:
-        state = "unknown"
-    else:
-        state = "held" if holding.resting_since_s is None else "resting"
-    return {
-        "segment": str(prefix),
-        "state": state,
-        "node": grant.name if grant else "",
-        "uid": holding.uid,
-        "resting_since_s": holding.resting_since_s,
-    }
-
-
-def _network_document(network: Network) -> dict[str, Any]:
-    return {
-        "cluster": network.cluster,
-        "generation": network.generation,
-        "revision": network.revision,
-        "pod_cidrs": list(map(str, network.pod_cidrs)),
-        "segment_lengths": {f"ipv{v}": length for v, length in network.segment_lengths.items()},
-        "service_cidrs": list(map(str, network.service_cidrs)),
-        "vxlan_id": network.vxlan_id,
-        "vxlan_port": network.vxlan_port,
-        "default_community": network.default_community.value,
-        "segment_quota": network.segment_quota,
-        "keys": [base64.b64encode(key.public_key).decode() for key in network.keys],
-    }
+    return nodes.find_node(tables, name_or_uid).uid

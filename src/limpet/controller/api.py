@@ -45,8 +45,6 @@ from limpet.wire.api import (
 from limpet.wire.seal import SealError
 
 _log = structlog.get_logger("api")
-_PATIENCE_S = 30.0
-"""For a body to come in, and for a watcher to take a line."""
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.NOT_FOUND, 413: Code.TOO_LARGE}
 _UNREVISIONED = -1
 
@@ -57,10 +55,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Api:
     """Requests in, answers out."""
 
-    def __init__(self, cluster: Cluster, ca_certificate: str, metrics: Metrics) -> None:
+    def __init__(
+        self, cluster: Cluster, ca_certificate: str, metrics: Metrics, patience_s: float
+    ) -> None:
         self._cluster = cluster
         self._ca_certificate = ca_certificate
         self._metrics = metrics
+        self._patience_s = patience_s
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._closing = asyncio.Event()
 
@@ -112,8 +113,13 @@ class Api:
             self._metrics.count(resource.canonical if resource else "other", code)
 
     async def _body(self, request: web.Request, kind: type[T]) -> T:
-        async with asyncio.timeout(_PATIENCE_S):
-            data = await request.read()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                data = await request.read()
+        except TimeoutError as error:
+            raise RefusedError(
+                Code.BAD_REQUEST, f"no whole body came within {self._patience_s:g} s"
+            ) from error
         return decode(data, kind)
 
     # Anybody
@@ -213,7 +219,7 @@ class Api:
         return response
 
     async def _send(self, response: web.StreamResponse, lines: bytes) -> None:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(self._patience_s):
             await response.write(lines)
 
     async def _refuse(self, response: web.StreamResponse, refused: Refused) -> None:
@@ -259,8 +265,6 @@ def _refused(error: Exception) -> Refused:
     if isinstance(error, web.HTTPException):
         code = _BY_STATUS.get(error.status, Code.BAD_REQUEST)
         return Refused(code, error.text or error.reason)
-    if isinstance(error, TimeoutError):
-        return Refused(Code.BAD_REQUEST, f"no whole body came within {_PATIENCE_S:.0f} s")
     if isinstance(error, StorageError | LimpetError):
         _log.error("not done", error=str(error))
         return Refused(Code.TRY_AGAIN, f"the controller can't now: {error}")

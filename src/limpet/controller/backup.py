@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 from limpet.controller.config import ControllerSettings
+from limpet.controller.database import begin_new_life, copy_database, read_item
 from limpet.controller.records import STATE, StateRecord
 from limpet.controller.recovery import begin
 from limpet.controller.registry import Registry
-from limpet.controller.sqlite import SqliteStore, begin_new_life, copy_database, read_item
+from limpet.controller.sqlite import SqliteStore
 from limpet.controller.tables import Tables
 from limpet.model.errors import LimpetError, StorageError
 

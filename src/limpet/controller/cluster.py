@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from limpet.controller import grants, recovery
+from limpet.controller import grants, nodes, recovery
 from limpet.controller.authority import create_cluster, digest_of, new_key, node_certificate
 from limpet.controller.config import ControllerSettings, next_network
 from limpet.controller.feed import Feed
@@ -126,16 +126,17 @@ class Cluster:
             _absorb(tables, [request.grant], margin, now_s)
             grants.live_grant(tables, uid)
             _check_revision(tables, request.revision)
+            _check_shown(tables, request.revision)
+            lost = tables.state.recovery  # also where this report ends it: others may be away
             if recovery.note_report(tables, uid, margin):
                 _log.info("every node has reported: granting as ever")
             presence = tables.presences.get(uid)
-            still = tables.state.recovery
             return HelloAnswer(
                 revision=tables.state.revision,
                 network=tables.sealed_network,
                 grant=tables.nodes[uid].sealed,
                 presence_sequence=presence.sequence if presence else -1,
-                show_above=still.above if still else None,
+                show_above=lost.above if lost else None,
             )
 
         answer = await self.change(make)
@@ -182,7 +183,7 @@ class Cluster:
     # What a person asks
 
     async def remove(self, name_or_uid: str) -> str:
-        grant = await self.change(lambda tables: grants.remove(tables, name_or_uid, time.time()))
+        grant = await self.change(lambda tables: nodes.remove(tables, name_or_uid, time.time()))
         await self.reports.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)
         return grant.uid
@@ -204,6 +205,19 @@ def _check_revision(tables: Tables, revision: int) -> None:
             f"the node knows revision {revision}, the controller {state.revision}: was it restored "
             "from an old back-up? It needs the grants that it does not know",
             above=above,
+        )
+
+
+def _check_shown(tables: Tables, revision: int) -> None:
+    """A node shows what was lost of others before its report can end the recovery: they hold
+    segments, and may be away."""
+    lost = tables.state.recovery
+    if lost is not None and lost.highest_lost < revision <= lost.below:
+        raise RefusedError(
+            Code.SHOW_GRANTS,
+            f"the node knows revision {revision} of before the restore, and the controller those "
+            f"up to {lost.highest_lost}: it needs the grants that it does not know",
+            above=lost.above,
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from limpet.model.errors import ConfigError
 from limpet.model.network import Prefix
 from limpet.plan.granting import network_problems
 from limpet.wire.api import name_problem
+from limpet.wire.listen import Listen, parse_listen
 
 DEFAULT_PATH = Path("/etc/limpet/controller.toml")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
 """Of a network: chosen once. Every segment was cut by them."""
-
-Listen = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,10 @@ class ControllerSettings:
     """How long segments rest after their node was removed, by the controller's clock."""
     restore_margin: int = 64
     """Segments of each family that are held back after a restore, at least."""
+    patience_s: float = 30.0
+    """For a request's body to come in, and for a watcher to take what it is told."""
+    idle_s: float = 75.0
+    """How long a connection may stay open without a request; agents keep theirs for the next."""
     log_level: str = "info"
     network: Network = field(
         default_factory=lambda: Network(
@@ -55,10 +59,14 @@ class ControllerSettings:
 
 
 def load_settings(path: Path | None) -> ControllerSettings:
-    """Settings of `path`; of the default path, or all defaults, when None and it is not there.
+    """Settings of `path`; when None, of the file that LIMPET_CONTROLLER_CONFIG names, or of the
+    default path.
 
+    All defaults when nothing names a file and that one is not there.
     Raises: ConfigError that names value, field and file.
     """
+    if path is None and (named := os.environ.get("LIMPET_CONTROLLER_CONFIG")):
+        path = Path(named)
     source = path or DEFAULT_PATH
     try:
         text = source.read_bytes()
@@ -150,6 +158,12 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _positive_seconds(value: Any) -> float:
+    if _seconds(value) == 0:
+        raise ValueError("not a number of seconds above 0")
+    return float(value)
+
+
 def _path(value: Any) -> Path:
     if not isinstance(value, str) or not value.startswith("/"):
         raise ValueError("not an absolute path")
@@ -160,18 +174,7 @@ def _listen(value: Any) -> tuple[Listen, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise ValueError('not an address and port such as "0.0.0.0:7470" or "[::]:7470"')
-    return tuple(map(_address_and_port, texts))
-
-
-def _address_and_port(text: str) -> Listen:
-    address, colon, port = text.rpartition(":")
-    try:
-        host = ip_address(address.removeprefix("[").removesuffix("]"))
-    except ValueError as error:
-        raise ValueError(f"{text!r}: not an address and port such as 0.0.0.0:7470") from error
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r}: no port from 0 to 65535")
-    return str(host), int(port)
+    return tuple(map(parse_listen, texts))
 
 
 def _name(value: Any) -> str:
@@ -201,6 +204,8 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "socket": _path,
     "quarantine_s": _seconds,
     "restore_margin": _whole(0, 100_000),
+    "patience_s": _positive_seconds,
+    "idle_s": _positive_seconds,
     "log_level": _log_level,
 }
 _NETWORK_FIELDS: dict[str, Callable[[Any], Any]] = {

@@ -6,7 +6,7 @@ Each raises RefusedError before or after it has put something: the registry undo
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as replace_fields
@@ -19,7 +19,6 @@ from limpet.controller.records import (
     NetworkRecord,
     NodeRecord,
     PresenceRecord,
-    SegmentRecord,
 )
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
@@ -173,7 +172,7 @@ def _take_over(
     dead = tables.grants[dead_uid]
     for prefix in dead.segments:
         tables.hold(prefix, uid)
-    _bury(tables, dead, replaced_by=uid)
+    bury(tables, dead, replaced_by=uid)
     grant = replace(
         dead,
         uid=uid,
@@ -183,6 +182,19 @@ def _take_over(
         supersedes=_superseding(dead.supersedes, (dead_uid,)),
     )
     return Joined(uid, _put_first(tables, grant, now_s), dead_uid)
+
+
+def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
+    tombstone = Grant(
+        uid=grant.uid,
+        name=grant.name,
+        public_key=grant.public_key,
+        generation=grant.generation + 1,
+        revision=tables.next_revision(),
+        tombstone=True,
+    )
+    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by)
+    tables.put(PRESENCE, grant.uid, None)
 
 
 def _put_first(tables: Tables, grant: Grant, now_s: float) -> Sealed:
@@ -253,66 +265,7 @@ def _check_quota(tables: Tables, grant: Grant, version: int) -> None:
         )
 
 
-# Nodes change and go
-
-
-def find_node(tables: Tables, name_or_uid: str) -> Grant:
-    """A node that is not removed. Raises: RefusedError."""
-    grant = tables.grants.get(name_or_uid)
-    if grant is not None:
-        return live_grant(tables, grant.uid)
-    uids = tables.uids_of(name_or_uid)
-    if not uids:
-        raise RefusedError(
-            Code.NOT_FOUND, f"node {name_or_uid}: there is none (limpet node list shows all)"
-        )
-    if len(uids) > 1:
-        raise RefusedError(
-            Code.BAD_REQUEST,
-            f"node {name_or_uid}: several machines have this name; name the uid: {', '.join(uids)}",
-        )
-    return tables.grants[uids[0]]
-
-
-def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
-    """Revokes the node for ever; its segments rest. Returns its last grant."""
-    grant = find_node(tables, name_or_uid)
-    for prefix in grant.segments:
-        tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
-    _bury(tables, grant)
-    return grant
-
-
-def _bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
-    tombstone = Grant(
-        uid=grant.uid,
-        name=grant.name,
-        public_key=grant.public_key,
-        generation=grant.generation + 1,
-        revision=tables.next_revision(),
-        tombstone=True,
-    )
-    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by)
-    tables.put(PRESENCE, grant.uid, None)
-
-
-def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Grant:
-    """The next that joins under the node's name takes its segments; or no longer so."""
-    grant = find_node(tables, name_or_uid)
-    record = replace_fields(tables.nodes[grant.uid], awaits_replacement=wanted)
-    tables.put_node(record, grant)
-    return grant
-
-
-def label(
-    tables: Tables, name_or_uid: str, add: Mapping[str, str], drop: Iterable[str]
-) -> Mapping[str, str]:
-    """All labels that the node has then."""
-    grant = find_node(tables, name_or_uid)
-    labels = {key: value for key, value in {**grant.labels, **add}.items() if key not in set(drop)}
-    if labels != grant.labels:
-        change_grant(tables, grant, labels=labels)
-    return labels
+# What holds for all
 
 
 def put_network(tables: Tables, network: Network) -> None:

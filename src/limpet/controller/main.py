@@ -8,6 +8,7 @@ import asyncio.sslproto
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -25,21 +26,20 @@ from limpet.controller.api import Api
 from limpet.controller.authority import server_context
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
 from limpet.controller.cluster import Cluster
-from limpet.controller.config import DEFAULT_PATH, ControllerSettings, Listen, load_settings
+from limpet.controller.config import DEFAULT_PATH, ControllerSettings, load_settings
 from limpet.controller.metrics import Metrics
+from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.sqlite import SqliteStore
-from limpet.model.errors import LimpetError, StorageError
+from limpet.model.errors import ConfigError, KernelError, LimpetError, StorageError
+from limpet.wire.listen import Listen
 
 _log = structlog.get_logger("controller")
 _BACKLOG = 1024
 _TLS_BUFFER_BYTES = 32 << 10
 _GOODBYE_S = 2.0
 """For requests that are under way at the end, and for clients that do not stop sending."""
-_SERVING: dict[str, Any] = {
-    "access_log": None,
-    "shutdown_timeout": _GOODBYE_S,
-    "lingering_time": _GOODBYE_S,
-}
+_OPEN_FILES = 65536
+"""One for each connection; every agent has one that watches."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,12 +80,15 @@ def _configure_log(level: str) -> None:
 
 async def _run(settings: ControllerSettings) -> None:
     started_s = time.monotonic()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, _OPEN_FILES), most_files))
     asyncio.get_running_loop().set_exception_handler(_note)
     # Every TLS connection has a buffer of this size, 256 KiB by default: half a gigabyte for two
     # thousand watchers. A TLS record has at most 16.
     asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
     with only_controller(settings):
         check_no_restore_was_cut_off(settings)
+        _check_reach(settings)
         async with contextlib.AsyncExitStack() as undo:
             store = SqliteStore(settings.database)
             undo.push_async_callback(store.close)
@@ -104,6 +107,19 @@ async def _run(settings: ControllerSettings) -> None:
             _log.info("stopping")
 
 
+def _check_reach(settings: ControllerSettings) -> None:
+    """Raises: ConfigError while no cluster is made; later it is told."""
+    try:
+        problem = reach_problem(settings, read_links())
+    except KernelError as error:
+        _log.warning("not checked whether nodes can reach it", error=str(error))
+        return
+    if problem and not settings.database.exists():
+        raise ConfigError(f"make cluster {settings.network.cluster}: {problem}")
+    if problem:
+        _log.warning("some nodes can't reach it", why=problem)
+
+
 async def _serve(
     settings: ControllerSettings, cluster: Cluster, undo: contextlib.AsyncExitStack
 ) -> list[str]:
@@ -111,30 +127,34 @@ async def _serve(
     metrics = Metrics()
     authority = await cluster.change(lambda tables: tables.authority)
     admin = Admin(cluster, metrics, settings.restore_margin)
-    health = web.Application()
-    health.add_routes(admin.health_routes())
-    for at in settings.metrics_listen:
-        await _listen(health, at, None, undo)
-    await _listen_on_socket(admin.application(), settings.socket, undo)
-    api = Api(cluster, authority.ca_certificate, metrics)
-    runner = web.AppRunner(api.application(), **_SERVING)
-    await runner.setup()
-    undo.push_async_callback(runner.cleanup)
+    if settings.metrics_listen:
+        health = web.Application()
+        health.add_routes(admin.health_routes())
+        runner = await _runner(health, settings, undo)
+        for at in settings.metrics_listen:
+            await _add_site(runner, at, None)
+    runner = await _runner(admin.application(), settings, undo)
+    await _listen_on_socket(runner, settings.socket, undo)
+    api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s)
+    runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
     context = server_context(authority)
     return [await _add_site(runner, at, context) for at in settings.listen]
 
 
-async def _listen(
-    application: web.Application,
-    at: Listen,
-    context: ssl.SSLContext | None,
-    undo: contextlib.AsyncExitStack,
-) -> None:
-    runner = web.AppRunner(application, **_SERVING)
+async def _runner(
+    application: web.Application, settings: ControllerSettings, undo: contextlib.AsyncExitStack
+) -> web.AppRunner:
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        shutdown_timeout=_GOODBYE_S,
+        lingering_time=_GOODBYE_S,
+        keepalive_timeout=settings.idle_s,
+    )
     await runner.setup()
     undo.push_async_callback(runner.cleanup)
-    await _add_site(runner, at, context)
+    return runner
 
 
 async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext | None) -> str:
@@ -166,7 +186,7 @@ def _text(at: Listen) -> str:
 
 
 async def _listen_on_socket(
-    application: web.Application, path: Path, undo: contextlib.AsyncExitStack
+    runner: web.AppRunner, path: Path, undo: contextlib.AsyncExitStack
 ) -> None:
     """Whoever waits for the socket finds one that answers. Raises: StorageError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -176,9 +196,6 @@ async def _listen_on_socket(
         temporary.unlink(missing_ok=True)
         listener.bind(str(temporary))
         os.chmod(temporary, 0o600)
-        runner = web.AppRunner(application, **_SERVING)
-        await runner.setup()
-        undo.push_async_callback(runner.cleanup)
         await web.SockSite(runner, listener, backlog=_BACKLOG).start()
         os.rename(temporary, path)
     except OSError as error:

@@ -14,6 +14,12 @@ from limpet.agent.client import call
 from limpet.agent.shim_binary import shim_path
 from limpet.ctl.cni_configs import CONFLIST, CniConfig, read_cni_configs
 from limpet.ctl.examine import Target, examine
+from limpet.ctl.examine_cluster import (
+    as_granted,
+    cluster_findings,
+    examine_identity,
+    examine_vxlan,
+)
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.output import count
@@ -41,6 +47,9 @@ def diagnose(
     Raises: LimpetError.
     """
     place = _Place.of(settings, cni_conf_dir, cni_bin_dir)
+    status, unanswered = _ask_agent(settings)
+    cluster = status.get("cluster")
+    settings = as_granted(settings, cluster)
     target = Target(
         settings,
         place.conflist,
@@ -52,7 +61,11 @@ def diagnose(
     return [
         *_binary(place),
         *_conflist(place, target),
-        *_agent(settings),
+        *unanswered,
+        *(agent_findings(status) if status else ()),
+        *examine_identity(settings),
+        *(cluster_findings(cluster) if cluster else ()),
+        *(examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"]) if cluster else ()),
         *_sysctls(settings),
         *_folders(settings),
         *examine(target, running=True),
@@ -139,22 +152,22 @@ def _conflist(place: _Place, target: Target) -> Iterator[Finding]:
 # The agent.
 
 
-def _agent(settings: Settings) -> Iterator[Finding]:
+def _ask_agent(settings: Settings) -> tuple[dict[str, Any], list[Finding]]:
+    """Its status; empty, and why, where it does not answer."""
     try:
-        status = call(settings.socket, "status")
+        return call(settings.socket, "status"), []
     except AgentUnavailable as unavailable:
-        yield error(
-            f"the agent does not answer at {settings.socket}",
-            f"pods can neither be started nor removed ({unavailable.__cause__})",
-            f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
-            if systemd_runs()
-            else "start it: limpet agent",
-        )
-        return
+        return {}, [
+            error(
+                f"the agent does not answer at {settings.socket}",
+                f"pods can neither be started nor removed ({unavailable.__cause__})",
+                f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
+                if systemd_runs()
+                else "start it: limpet agent",
+            )
+        ]
     except LimpetError as problem:
-        yield error(str(problem), "the state of this node is not known", "limpet status")
-        return
-    yield from agent_findings(status)
+        return {}, [error(str(problem), "the state of this node is not known", "limpet status")]
 
 
 def agent_findings(status: dict[str, Any]) -> Iterator[Finding]:
@@ -212,7 +225,8 @@ def _segment(segment: dict[str, Any]) -> Iterator[Finding]:
         yield error(
             words,
             "no more pods can be started on this node",
-            "give the node another segment (segments in the agent's configuration), or remove pods",
+            "give the node another segment (segments in the agent's configuration; in a cluster "
+            "the controller grants it: limpet status says why it does not), or remove pods",
         )
     elif free + absent < size * _FEW_ADDRESSES:
         yield warn(

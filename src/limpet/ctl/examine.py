@@ -8,17 +8,13 @@ from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
 from limpet.ctl.cni_configs import CniConfig, read_cni_configs
+from limpet.ctl.examine_firewall import examine_forward, examine_inbound
 from limpet.ctl.findings import Finding, error, ok, warn
+from limpet.ctl.joining import own_snapshot
 from limpet.ctl.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.ctl.runtimes import examine_runtimes, find_runtimes
 from limpet.ipam.ledger import read_ledger
 from limpet.kernel.features import try_features
-from limpet.kernel.forward import (
-    ForwardChain,
-    HandleNftables,
-    read_forward_chains,
-    unreadable_legacy_tables,
-)
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.pods import read_sysctl
 from limpet.model.datapath import ALIAS, ROUTE_TABLE, RULE_PRIORITY
@@ -44,10 +40,17 @@ class Target:
     """The person has said so, or the configuration does."""
     installed: bool = False
     """Ours is there already: what is ours is no stranger's."""
+    joining: bool = False
+    """The node is about to get into a cluster."""
 
     @property
     def cni_conf_dir(self) -> Path:
         return self.conflist.parent
+
+    @property
+    def joined(self) -> bool:
+        """The node is in a cluster, which grants its segments."""
+        return self.joining or (self.settings.cluster_dir / "cluster.json").exists()
 
     @property
     def ipv6(self) -> bool:
@@ -68,7 +71,8 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
         *examine_records(target),
         *examine_node(target),
         *examine_features(target),
-        *examine_forward(target, running=running),
+        *examine_forward(target.settings.bridge, allowed=target.allow_forward, running=running),
+        *(examine_inbound(_peer_ports(target.settings)) if target.joined else ()),
         *examine_runtimes(
             find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
         ),
@@ -76,13 +80,22 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
     ]
 
 
+def _peer_ports(settings: Settings) -> list[int]:
+    """UDP ports that other nodes send to, as far as they are known."""
+    network = own_snapshot(settings).network
+    return [settings.peer_port, *([network.vxlan_port] if network is not None else ())]
+
+
 def examine_segments(target: Target) -> Iterator[Finding]:
     settings = target.settings
+    if not settings.segments and target.joined:
+        return  # granted, or the agent says why not
     if not settings.segments:
         yield error(
             "no address segment",
             "pods would get no addresses",
-            "say --segment 10.244.7.0/24 (one for each node, and for each IP version)",
+            "say --segment 10.244.7.0/24 (one for each node, and for each IP version), or "
+            "--token and --controller for a node of a cluster, which grants them",
         )
         return
     yield ok(f"address segments: {_joined(settings.segments)}")
@@ -322,7 +335,7 @@ def _prefix(info: wire.RouteInfo) -> Prefix:
 
 
 def examine_features(target: Target) -> Iterator[Finding]:
-    lacks = try_features(ipv6=target.ipv6)
+    lacks = try_features(ipv6=target.ipv6, cluster=target.joined)
     for lack in lacks:
         said = error if lack.essential else warn
         yield said(
@@ -350,48 +363,6 @@ def _ipv6() -> Iterator[Finding]:
             "pods get IPv6 addresses and reach each other on this node, but nothing beyond it",
             "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if pods should reach further",
         )
-
-
-def examine_forward(target: Target, *, running: bool) -> Iterator[Finding]:
-    """Another's FORWARD chain that drops stops pods, whatever our own table says."""
-    try:
-        nft = HandleNftables()
-    except LimpetError:
-        return  # a finding of the features
-    try:
-        chains = [chain for chain in read_forward_chains(nft) if chain.cause]
-    finally:
-        nft.close()
-    for chain in chains:
-        yield _forward_finding(target, chain, running=running)
-    for command in unreadable_legacy_tables():
-        yield warn(
-            f"the kernel has {command} tables, but {command} is not installed",
-            "a FORWARD chain there may drop what pods send, and nobody can see it",
-            "install iptables, or find out what loaded those tables",
-        )
-    if not chains:
-        yield ok("no FORWARD chain of others drops what it does not know")
-
-
-def _forward_finding(target: Target, chain: ForwardChain, *, running: bool) -> Finding:
-    bridge = target.settings.bridge
-    if chain.accepts(bridge):
-        return ok(f"{chain} drops ({chain.cause}), but for {bridge}: it has Limpet's accept rules")
-    if target.allow_forward and not running:
-        return ok(f"{chain} drops ({chain.cause}); accept rules for {bridge} will be kept in it")
-    if target.allow_forward:
-        return error(
-            f"{chain} drops ({chain.cause}), and the accept rules for {bridge} are not in it",
-            "pods may reach nothing beyond their node",
-            "the agent puts them there: see `limpet status`, journalctl -u limpet-agent",
-        )
-    return error(
-        f"{chain} drops ({chain.cause}) and has no accept rule of Limpet for {bridge}",
-        "pods may reach nothing beyond their node, and on some nodes not even each other",
-        "install with --allow-forward (allow_forward = true in the agent's configuration), "
-        "which keeps one marked accept rule for each direction there",
-    )
 
 
 # Programs that set networks up.

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,16 @@ from limpet.agent.config import DEFAULT_PATH, load_settings, parse_settings
 from limpet.agent.shim_binary import shim_path
 from limpet.ctl.cni_configs import CONFLIST
 from limpet.ctl.examine import Target, examine
+from limpet.ctl.examine_cluster import examine_vxlan
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, errors, warn
+from limpet.ctl.joining import (
+    JoinOptions,
+    granted_settings,
+    join_first,
+    node_to_join,
+    own_snapshot,
+)
 from limpet.ctl.probe import status_through
 from limpet.ctl.runtimes import find_runtimes, folders_in_use
 from limpet.ctl.service import (
@@ -42,6 +50,7 @@ class InstallOptions:
 
     segments: tuple[str, ...] = ()
     cluster_cidrs: tuple[str, ...] = ()
+    join: JoinOptions = JoinOptions()
     cni_bin_dir: Path | None = None
     """None: where the runtime looks."""
     cni_conf_dir: Path | None = None
@@ -86,29 +95,66 @@ def install(options: InstallOptions) -> Report:
             "then letters, digits, `_`, `.`, `-`"
         )
     settings = _settings(options)
-    manifest = Manifest.load(settings.state_dir)
+    joining = node_to_join(options.join, settings, options.segments)
+    target = _target(options, granted_settings(settings), joining=joining)
+    files = _planned_files(options, target)
+    report = Report(findings=_look(options, settings, target, files))
+    if errors(report.findings) and not options.force:
+        report.failure = f"nothing was changed: {_IN_THE_WAY}"
+    elif options.dry_run:
+        controllers = " or ".join(options.join.controllers)
+        report.steps += [f"would join the cluster of {controllers}"] if joining else []
+        report.steps += [f"would write {file.path}" for file in files if _differs(file)]
+    else:
+        if joining:
+            _join(options, settings, target, files, report)
+        if report.complete:
+            _write(options, settings, Manifest.load(settings.state_dir), files, report)
+    return report
+
+
+_IN_THE_WAY = "findings marked `error` stand in the way (--force goes on all the same)"
+
+
+def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Target:
     conf_dir, bin_dir = folders_in_use(find_runtimes())
-    target = Target(
+    return Target(
         settings,
         (options.cni_conf_dir or conf_dir) / CONFLIST,
         options.cni_bin_dir or bin_dir,
         options.network_name,
         allow_forward=options.allow_forward or settings.allow_forward,
-        installed=bool(manifest.of_role("conflist")),
+        installed=bool(Manifest.load(settings.state_dir).of_role("conflist")),
+        joining=joining,
     )
-    report = Report(findings=[*_against_config(options, settings), *examine(target)])
-    files = _planned_files(options, target)
-    report.findings += _edits(manifest, files)
+
+
+def _look(
+    options: InstallOptions, settings: Settings, target: Target, files: Iterable[PlannedFile]
+) -> list[Finding]:
+    """`settings`: as they are or will be written; those of `target` have what is granted too."""
+    network = own_snapshot(settings).network
+    return [
+        *_against_config(options, settings),
+        *examine(target),
+        *(examine_vxlan(network.vxlan_id, network.vxlan_port) if network is not None else ()),
+        *_edits(Manifest.load(settings.state_dir), files),
+    ]
+
+
+def _join(
+    options: InstallOptions,
+    settings: Settings,
+    target: Target,
+    files: Iterable[PlannedFile],
+    report: Report,
+) -> None:
+    """Afterwards is known what the cluster is like, and all is looked at once more."""
+    report.steps.append(join_first(settings, options.join, force=options.force))
+    granted = replace(target, settings=granted_settings(settings), joining=False)
+    report.findings = _look(options, settings, granted, files)
     if errors(report.findings) and not options.force:
-        report.failure = (
-            "nothing was changed: findings marked `error` stand in the way "
-            "(--force goes on all the same)"
-        )
-    elif options.dry_run:
-        report.steps += [f"would write {file.path}" for file in files if _differs(file)]
-    else:
-        _write(options, settings, manifest, files, report)
-    return report
+        report.failure = f"the node has joined, but is not installed: {_IN_THE_WAY}"
 
 
 def _settings(options: InstallOptions) -> Settings:
@@ -119,7 +165,9 @@ def _settings(options: InstallOptions) -> Settings:
 
 
 def _config_document(options: InstallOptions) -> dict[str, Any]:
-    document: dict[str, Any] = {"segments": list(options.segments)}
+    document: dict[str, Any] = {}
+    if options.segments:
+        document["segments"] = list(options.segments)
     if options.cluster_cidrs:
         document["cluster_cidrs"] = list(options.cluster_cidrs)
     if options.allow_forward:
@@ -224,7 +272,7 @@ def _write(
     for folder in (settings.state_dir, settings.data_dir):
         manifest.make_folder(folder)
     for file in before:
-        _put(manifest, file, report)
+        report.steps.append(put_file(manifest, file))
     if options.start:
         _start(options, settings, report)
         if report.complete:
@@ -234,10 +282,11 @@ def _write(
             f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"
         )
     if report.complete:
-        _put(manifest, conflist, report)
+        report.steps.append(put_file(manifest, conflist))
 
 
-def _put(manifest: Manifest, file: PlannedFile, report: Report) -> None:
+def put_file(manifest: Manifest, file: PlannedFile) -> str:
+    """What was done with the file. Raises: StorageError."""
     there = read_if_there(file.path) is not None
     kept = there and (file.keep or (file.role != "binary" and manifest.is_edited(file.path)))
     if kept:
@@ -246,7 +295,7 @@ def _put(manifest: Manifest, file: PlannedFile, report: Report) -> None:
         said = "up to date"
     else:
         said = "replaced" if there else "written"
-    report.steps.append(f"{file.path}: {said}")
+    return f"{file.path}: {said}"
 
 
 def _start(options: InstallOptions, settings: Settings, report: Report) -> None:

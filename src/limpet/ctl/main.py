@@ -13,7 +13,10 @@ import typer
 from limpet import __version__
 from limpet.agent.config import DEFAULT_PATH, load_settings
 from limpet.ctl.cluster import add_commands
+from limpet.ctl.join import add_join
+from limpet.ctl.lab import lab
 from limpet.ctl.output import Output, put, put_json, say
+from limpet.ctl.path import add_commands as add_path_commands
 from limpet.ctl.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.ctl.service import DEFAULT_UNIT_DIR
 from limpet.model.errors import LimpetError
@@ -27,14 +30,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 ipam = typer.Typer(help="Pod addresses of this node.", no_args_is_help=True, rich_markup_mode=None)
-lab = typer.Typer(
-    help="A whole node on this machine, in namespaces of its own.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(ipam, name="ipam")
 app.add_typer(lab, name="lab")
 add_commands(app)
+add_path_commands(app)
+add_join(app)
 
 Config = Annotated[
     Path | None,
@@ -128,6 +128,16 @@ def install(
         list[str] | None,
         typer.Option(help="Prefix of all pods of the cluster; one for each."),
     ] = None,
+    token: Annotated[
+        str, typer.Option(help="Join the cluster whose `limpet token create` printed it.")
+    ] = "",
+    controller: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Where its controller is; once for each."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of the node in the cluster (default: the host name).")
+    ] = "",
     cni_bin_dir: BinDir = None,
     cni_conf_dir: ConfDir = None,
     config: Annotated[
@@ -156,12 +166,14 @@ def install(
     """Look at what is there, then install Limpet on this node."""
     from limpet.ctl.install import InstallOptions
     from limpet.ctl.install import install as do_install
+    from limpet.ctl.joining import JoinOptions
 
     _require_root("install")
     report = do_install(
         InstallOptions(
             segments=tuple(segment or ()),
             cluster_cidrs=tuple(cluster_cidr or ()),
+            join=JoinOptions(token, tuple(controller or ()), name),
             cni_bin_dir=cni_bin_dir and cni_bin_dir.absolute(),
             cni_conf_dir=cni_conf_dir and cni_conf_dir.absolute(),
             config=config.absolute(),
@@ -187,7 +199,11 @@ def uninstall(
     config: Config = None,
     purge: Annotated[
         bool,
-        typer.Option("--purge", help="Address records and the written configuration go too."),
+        typer.Option(
+            "--purge",
+            help="Address records, the written configuration, and what makes it a node of its "
+            "cluster go too.",
+        ),
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Take the interfaces of attached pods away.")
@@ -282,12 +298,3 @@ def ipam_release(
     from limpet.ctl.addresses import release_address
 
     release_address(load_settings(config), what, network, output, force=force)
-
-
-@lab.command("demo")
-def lab_demo() -> None:
-    """Show on this machine what Limpet does, in namespaces of its own."""
-    from limpet.lab.demo import run as run_demo
-
-    _require_root("lab demo")
-    raise typer.Exit(run_demo())

@@ -49,3 +49,14 @@ def _cell(value: Any) -> str:
 def count(number: int) -> str:
     """As a person reads it: an IPv6 segment has more addresses than anybody counts."""
     return str(number) if number < 10**9 else f"{number:.1e}"
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units."""
+    rest = int(seconds)
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

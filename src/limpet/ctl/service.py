@@ -69,9 +69,14 @@ def unit_text(config: Path) -> str:
     """The unit file for an agent with that configuration."""
     return _UNIT_TEXT.format(
         unit=UNIT,
-        command=" ".join(map(_quoted, agent_command(config))),
+        command=exec_start(agent_command(config)),
         capabilities=" ".join(CAPABILITIES),
     )
+
+
+def exec_start(command: list[str]) -> str:
+    """The value of ExecStart that systemd reads as that command."""
+    return " ".join(map(_quoted, command))
 
 
 def _quoted(word: str) -> str:
@@ -94,6 +99,8 @@ def systemctl(*arguments: str) -> None:
     )
     if done.returncode:
         words = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        unit = next((each for each in arguments if each.endswith(".service")), UNIT)
         raise LimpetError(
-            f"run systemctl {' '.join(arguments)}: {words} (journalctl -u {UNIT} says more)"
+            f"run systemctl {' '.join(arguments)}: {' '.join(words.split())} "
+            f"(journalctl -u {unit} says more)"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from limpet.agent.client import call
-from limpet.ctl.output import Output, put, put_json, put_table
+from limpet.ctl.output import Output, duration, put, put_json, put_table
 from limpet.model.settings import Settings
 
 
@@ -21,7 +22,7 @@ def print_status(settings: Settings, output: Output) -> int:
 
 def _print_table(status: dict[str, Any]) -> None:
     ready = "ready" if status["ready"] else f"not ready: {'; '.join(status['reasons'])}"
-    put(f"agent {status['version']}, process {status['pid']}, up {_duration(status['uptime_s'])}")
+    put(f"agent {status['version']}, process {status['pid']}, up {duration(status['uptime_s'])}")
     put(ready)
     put(f"{status['attachments']} pods attached, bridge {status['bridge']}")
     last = status["last_round"]
@@ -31,6 +32,10 @@ def _print_table(status: dict[str, Any]) -> None:
     )
     for failure in last["failed"]:
         put(f"  failed: {failure}")
+    if status.get("cluster") is not None:
+        put("")
+        for line in cluster_lines(status["cluster"]):
+            put(line)
     if status["segments"]:
         put("")
         put_table(
@@ -49,12 +54,37 @@ def _print_table(status: dict[str, Any]) -> None:
         put(f"{found} findings; `limpet doctor` explains them")
 
 
-def _duration(seconds: float) -> str:
-    """In the two largest units."""
-    rest = int(seconds)
-    parts: list[str] = []
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
+    """How the node stands in its cluster, for a person."""
+    yield f"cluster {cluster['name'] or 'not known yet'}, node {cluster['node']} ({cluster['uid']})"
+    if cluster["removed"]:
+        yield "THIS NODE WAS REMOVED from the cluster: it reaches no other node any more"
+    elif not cluster["granted"]:
+        yield "no grant of this node is known here"
+    if cluster["cloned"]:
+        yield "ANOTHER MACHINE HAS THIS NODE'S IDENTITY: nothing is published any more"
+    yield _controller(cluster["controller"])
+    if cluster["controller"]["refused"]:
+        yield f"  no further segment now: {cluster['controller']['refused']}"
+    links = [f"{each['ifname']} ({', '.join(each['addresses'])})" for each in cluster["links"]]
+    yield f"links to other nodes: {', '.join(links) or 'none'}"
+    peers = cluster["peers"]
+    yield (
+        f"{sum(peers.values())} other nodes: {peers['route']} by route, {peers['vxlan']} by vxlan, "
+        f"{peers['unreached']} not reached, {peers['apart']} in other communities; "
+        f"revision {cluster['revision']}"
+    )
+    for failure in cluster["last_round"]["failed"]:
+        yield f"  failed: {failure}"
+    for problem in cluster["disk"]:
+        yield f"  on disk: {problem}"
+
+
+def _controller(controller: dict[str, Any]) -> str:
+    if controller["over"]:
+        return f"no controller is asked any more: {controller['error']}"
+    for_ = duration(controller["for_s"])
+    if controller["connected"]:
+        return f"connected to the controller at {controller['address']} for {for_}"
+    why = f": {controller['error']}" if controller["error"] else ""
+    return f"not connected to the controller at {controller['address']} for {for_}{why}"

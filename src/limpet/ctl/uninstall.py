@@ -16,6 +16,7 @@ from typing import Any
 
 from limpet.agent.client import call
 from limpet.ctl.files import InstalledFile, Manifest, read_if_there, remove
+from limpet.ctl.joining import granted_settings, identity_folders, node_name
 from limpet.ctl.service import UNIT, systemctl, systemd_runs
 from limpet.ipam.ledger import Ledger
 from limpet.kernel.teardown import remove_kernel_state
@@ -49,7 +50,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
             "(stop them first, or --force takes their interfaces away)"
         )
     removal = Removal()
-    _take_back(manifest, manifest.of_role("conflist"), removal)
+    take_back(manifest, manifest.of_role("conflist"), removal)
     if not removal.failures:
         _stop_agent(settings, manifest, removal)
     if removal.failures:
@@ -57,19 +58,21 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
         return removal
     _remove_kernel_state(settings, removal)
     _remove_run_dir(settings)
-    _take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
+    take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
     if systemd_runs():
-        _try(removal, lambda: systemctl("daemon-reload"))
+        attempt(removal, lambda: systemctl("daemon-reload"))
     _settle_records(settings.data_dir, removal)
     if purge:
-        _take_back(manifest, manifest.of_role("config"), removal)
+        take_back(manifest, manifest.of_role("config"), removal)
         _remove_records(settings.data_dir, removal)
-    _take_back(manifest, manifest.of_role("binary"), removal)
+        _remove_identity(settings, removal)
+    take_back(manifest, manifest.of_role("binary"), removal)
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
 
 
-def _try(removal: Removal, step: Callable[[], None]) -> None:
+def attempt(removal: Removal, step: Callable[[], None]) -> None:
+    """A failure is noted, and does not stop the rest."""
     try:
         step()
     except LimpetError as error:
@@ -110,12 +113,12 @@ def _some(pods: list[str]) -> str:
 
 def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
     if systemd_runs() and manifest.of_role("unit"):
-        _try(removal, lambda: systemctl("disable", "--now", UNIT))
+        attempt(removal, lambda: systemctl("disable", "--now", UNIT))
     elif systemd_runs():
         # A unit that no record tells of, if there is one: a signal alone would start it anew.
         with contextlib.suppress(LimpetError):
             systemctl("stop", UNIT)
-    _try(removal, lambda: _stop_by_signal(settings, removal))
+    attempt(removal, lambda: _stop_by_signal(settings, removal))
 
 
 def _stop_by_signal(settings: Settings, removal: Removal) -> None:
@@ -149,7 +152,8 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
     except ValueError as error:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
-    report = remove_kernel_state(originals, bridge_of_segments(settings).gateways)
+    gateways = bridge_of_segments(granted_settings(settings)).gateways
+    report = remove_kernel_state(originals, gateways)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
@@ -174,7 +178,7 @@ def _settle_records(data_dir: Path, removal: Removal) -> None:
     An agent that was stopped has left them so; one that crashed has not.
     """
     for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
-        _try(removal, partial(_settle_record, journal.parent))
+        attempt(removal, partial(_settle_record, journal.parent))
 
 
 def _settle_record(folder: Path) -> None:
@@ -191,6 +195,22 @@ def _remove_records(data_dir: Path, removal: Removal) -> None:
             removal.steps.append(f"{journal.parent}: address records removed")
 
 
+def _remove_identity(settings: Settings, removal: Removal) -> None:
+    folders = identity_folders(settings)
+    name = node_name(settings)
+    for folder in folders:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            removal.failures.append(f"remove {folder}: {error.strerror or error}")
+    if folders and not removal.failures:
+        removal.steps.append(
+            f"{settings.cluster_dir}: removed: to be a node of the cluster again this machine "
+            "needs a new token (limpet token create). Its segments stay taken until somebody says, "
+            f"where the controller runs: limpet node remove {name}"
+        )
+
+
 def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, purge: bool) -> None:
     """The record of the installation goes when nothing is left that it tells of."""
     if removal.failures:
@@ -199,18 +219,24 @@ def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, p
         removal.steps.append(f"{folder}: removed")
     own = str(settings.state_dir)
     left = [folder for folder in manifest.folders if not f"{own}/".startswith(f"{folder}/")]
-    if manifest.files or (left and not purge):
-        manifest.save()
+    identity = [str(folder) for folder in identity_folders(settings)]
+    if identity:
         removal.steps.append(
-            f"kept: {', '.join([*manifest.files, *left])} (`limpet uninstall --purge` removes them)"
+            f"the node stays {node_name(settings)} of its cluster, with its segments and its pods' "
+            "addresses: `limpet install` makes it work again"
         )
+    if manifest.files or identity or (left and not purge):
+        manifest.save()
+        kept = ", ".join([*manifest.files, *identity, *left])
+        removal.steps.append(f"kept: {kept} (`limpet uninstall --purge` removes them)")
         return
     remove(manifest.path)
     for folder in manifest.remove_folders():
         removal.steps.append(f"{folder}: removed")
 
 
-def _take_back(manifest: Manifest, files: Iterable[InstalledFile], removal: Removal) -> None:
+def take_back(manifest: Manifest, files: Iterable[InstalledFile], removal: Removal) -> None:
+    """Removes those files, or puts back what was there; failures are noted."""
     for file in list(files):
         try:
             removal.steps.append(manifest.take_back(file))

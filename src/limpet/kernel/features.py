@@ -15,10 +15,11 @@ from limpet.kernel.conntrack import forget_flows
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import Announcer
-from limpet.model.datapath import POD_GROUP, ROUTE_TABLE, RULE_PRIORITY
+from limpet.model.datapath import POD_GROUP, ROUTE_TABLE, RULE_PRIORITY, VXLAN_GROUPS
 from limpet.model.errors import KernelError, LimpetError
 from limpet.plan.ruleset import HostPort, plan_ruleset
 from limpet.wire import netlink as wire
+from limpet.wire import vxlan
 from limpet.wire.traffic_control import ingress_hook, redirect_ingress, token_bucket
 
 _CLONE_NEWNET = 0x40000000
@@ -38,8 +39,10 @@ class Lack:
     """False: only pods that ask for `used_for` are concerned."""
 
 
-def try_features(*, ipv6: bool) -> list[Lack]:
+def try_features(*, ipv6: bool, cluster: bool = False) -> list[Lack]:
     """All that pods need, tried for real. Nothing of it touches the node's own namespace.
+
+    `cluster`: the way to other nodes too.
 
     Raises: KernelError when no namespace can be made.
     """
@@ -49,7 +52,7 @@ def try_features(*, ipv6: bool) -> list[Lack]:
     def run() -> None:
         try:
             _enter_new_namespace()
-            lacks.extend(_try_all(ipv6=ipv6))
+            lacks.extend(_try_all(ipv6=ipv6, cluster=cluster))
         except LimpetError as error:
             failures.append(error)
 
@@ -67,7 +70,7 @@ def _enter_new_namespace() -> None:
         raise KernelError("make", "a network namespace to try things in", ctypes.get_errno())
 
 
-def _try_all(*, ipv6: bool) -> Iterator[Lack]:
+def _try_all(*, ipv6: bool, cluster: bool) -> Iterator[Lack]:
     versions = (4, 6) if ipv6 else (4,)
     with RouteSocket() as route:
         for feature, used_for, module, essential, step in (
@@ -86,6 +89,11 @@ def _try_all(*, ipv6: bool) -> Iterator[Lack]:
                 True,
                 partial(_routes, route, version),
             )
+        if cluster:
+            yield from _lack(
+                "vxlan", "pods' ways to nodes beyond the common link", "CONFIG_VXLAN", False,
+                partial(_vxlan, route),
+            )  # fmt: skip
     yield from _lack("nftables with NAT", "masquerade and hostPorts", _NFT_OPTIONS, True, _nft)
     yield from _lack(
         "connection tracking by netlink", "addresses that are used again",
@@ -168,6 +176,27 @@ def _routes(route: RouteSocket, version: int) -> None:
         wire.route(
             _CIDRS[version], ifindex=None, table=ROUTE_TABLE, metric=65000, unreachable=True
         ),
+    )
+
+
+def _vxlan(route: RouteSocket) -> None:
+    mac = "0a:58:c0:00:02:03"
+    route.apply(
+        vxlan.new_vxlan(
+            ifname="vxlan",
+            underlay_version=4,
+            vni=1,
+            port=8472,
+            mac=mac,
+            mtu_bytes=1350,
+            group=VXLAN_GROUPS[4],
+        ),
+        vxlan.no_made_up_addresses("vxlan"),
+    )
+    ifindex = _ifindex(route, "vxlan")
+    route.apply(
+        vxlan.put_fdb(ifindex, mac, ip_address("192.0.2.1"), on="vxlan"),
+        vxlan.put_neighbour(ifindex, ip_address("192.0.2.2"), mac, on="vxlan"),
     )
 
 

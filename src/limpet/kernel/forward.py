@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from limpet.kernel.nftables import Nftables
-from limpet.model.datapath import NFT_TABLE
+from limpet.model.datapath import NFT_OVERLAY_TABLE, NFT_TABLE
 from limpet.model.errors import KernelError
 
 COMMENT = "limpet"
@@ -133,7 +133,7 @@ def _set_rules(nft: HandleNftables, chain: ForwardChain, wanted: set[tuple[str, 
 
 _TABLE = re.compile(r"table (\S+) (\S+) \{")
 _CHAIN = re.compile(r"\tchain (\S+) \{")
-_FORWARD_HOOK = re.compile(r"\t\ttype filter hook forward .*?;(?: policy (\w+);)?")
+_FILTER_HOOK = re.compile(r"\t\ttype filter hook (\w+) .*?;(?: policy (\w+);)?")
 _OWN_RULE = re.compile(
     r'\t\t(iifname|oifname) "([^"]+)" (?:counter packets \d+ bytes \d+ )?accept '
     rf'comment "{COMMENT}" # handle (\d+)'
@@ -149,30 +149,44 @@ _LAST_VERDICT = re.compile(
 
 
 def _nft_chains(nft: HandleNftables) -> Iterator[ForwardChain]:
+    for family, table, name, policy in base_chains(nft, "forward"):
+        lines = list_chain(nft, family, table, name)
+        cause = drop_cause(nft, family, table, name, policy)
+        rules = (AcceptRule(*found.groups()) for line in lines if (found := _OWN_RULE.match(line)))
+        yield ForwardChain("nft", family, table, name, cause, tuple(rules))
+
+
+def base_chains(nft: HandleNftables, hook: str) -> Iterator[tuple[str, str, str, str]]:
+    """Others' filter chains on a hook of IPv4, IPv6 and both: family, table, name, policy.
+
+    Raises: KernelError.
+    """
     family = table = chain = ""
     for line in nft.run("list chains", what="chains").splitlines():
         if found := _TABLE.match(line):
             family, table = found.groups()
         elif found := _CHAIN.match(line):
             chain = found[1]
-        elif (found := _FORWARD_HOOK.match(line)) and _is_another_s(family, table):
-            yield _nft_chain(nft, family, table, chain, policy=found[1] or "accept")
+        elif not _is_another_s(family, table):
+            continue
+        elif (found := _FILTER_HOOK.match(line)) and found[1] == hook:
+            yield family, table, chain, found[2] or "accept"
 
 
 def _is_another_s(family: str, table: str) -> bool:
-    return family in ("ip", "ip6", "inet") and (family, table) != ("inet", NFT_TABLE)
+    ours = family == "inet" and table in (NFT_TABLE, NFT_OVERLAY_TABLE)
+    return family in ("ip", "ip6", "inet") and not ours
 
 
-def _nft_chain(
-    nft: HandleNftables, family: str, table: str, name: str, *, policy: str
-) -> ForwardChain:
-    lines = _list_nft_chain(nft, family, table, name)
-    cause = "policy drop" if policy == "drop" else _nft_end(nft, family, table, lines, {name})
-    rules = (AcceptRule(*found.groups()) for line in lines if (found := _OWN_RULE.match(line)))
-    return ForwardChain("nft", family, table, name, cause, tuple(rules))
+def drop_cause(nft: HandleNftables, family: str, table: str, name: str, policy: str) -> str:
+    """Why a chain drops what no rule of it accepts; empty when it does not. Raises: KernelError."""
+    if policy == "drop":
+        return "policy drop"
+    return _nft_end(nft, family, table, list_chain(nft, family, table, name), {name})
 
 
-def _list_nft_chain(nft: HandleNftables, family: str, table: str, name: str) -> list[str]:
+def list_chain(nft: HandleNftables, family: str, table: str, name: str) -> list[str]:
+    """Its lines as nft prints them, the one of its hook among them. Raises: KernelError."""
     listing = nft.run(f"list chain {family} {table} {name}", what=f"chain {table} {name}")
     return [line for line in listing.splitlines() if line.startswith("\t\t")]
 
@@ -187,7 +201,7 @@ def _nft_end(nft: HandleNftables, family: str, table: str, lines: list[str], see
         return f"its last rule is {found['verdict']}"
     if target in seen:
         return ""
-    inner = _list_nft_chain(nft, family, table, target)
+    inner = list_chain(nft, family, table, target)
     return _nft_end(nft, family, table, inner, seen | {target})
 
 

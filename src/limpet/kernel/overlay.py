@@ -283,11 +283,15 @@ class OverlayKernel:
                 return True
             present = kind((info.packed, info.prefix_length)) in device.addresses
             return present == (message.type == wire.RTM_DELADDR)
-        # Routes with a preferred source go with it, and the kernel does not tell.
+        # Routes go with their preferred source, and with the last IPv4 address of their link, and
+        # the kernel does not tell. Source: fib_sync_down_addr, fib_disable_ip.
         gone = message.type == wire.RTM_DELADDR and info.scope != wire.RT_SCOPE_LINK
-        return gone and any(
-            route.source is not None and route.source.packed == info.packed
-            for route in self._routes.values()
+        return gone and (
+            self._links.get(info.ifindex) in self._watched
+            or any(
+                route.source is not None and route.source.packed == info.packed
+                for route in self._routes.values()
+            )
         )
 
     # Changes.

@@ -37,8 +37,9 @@ _SET_BY_US = {
     "disable_ipv6": ("0",),
     "accept_ra": ("0", "2"),
     "accept_redirects": ("0", "1"),
+    "rp_filter": ("2",),
 }
-"""Last part of a sysctl's path, and what it may be after the plan: see plan.node.
+"""Last part of a sysctl's path, and what it may be after the plan: see plan.node, kernel.overlay.
 
 accept_redirects is no part of it, but changes with ip_forward, both ways.
 """

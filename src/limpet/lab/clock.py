@@ -13,6 +13,11 @@ LONG_AGO = "1970-01-02 00:00:00"
 """A machine without a battery starts about then."""
 
 
+def has_clock_library() -> bool:
+    """Clocks can be turned back on this machine."""
+    return _find_library() is not None
+
+
 def clock_environment(start: str) -> dict[str, str]:
     """Environment of a process whose wall clock is at `start` when it starts, and goes on.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -83,7 +82,3 @@ class LabController:
             *(sys.executable, "-m", "limpet", *words, "--config", str(self.config_path)),
             netns=self.netns,
         )
-
-    def remove(self) -> None:
-        self.stop(signal.SIGKILL)
-        shutil.rmtree(self.run_dir, ignore_errors=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
+from limpet.lab.clock import LONG_AGO, has_clock_library
 from limpet.lab.machine import Machine
 from limpet.lab.topology import load_topology
 from limpet.lab.world import World
@@ -19,7 +20,7 @@ from limpet.lab.worlds import new_world, take_down
 from limpet.model.errors import LimpetError
 
 _TOPOLOGY = "two-sites"
-_REBOOTED, _MOVED, _KILLED, _GROWN = "crane-2", "digger-1", "crane-1", "digger-2"
+_REBOOTED, _MOVED, _KILLED, _GROWN, _DARK = "crane-2", "digger-1", "crane-1", "digger-2", "quarry"
 _NEW_PODS = 3
 """With the three that are there, one more than an IPv4 segment of the topology holds."""
 _PATIENCE_S = 15.0
@@ -66,6 +67,7 @@ class Demo:
         self.reboot_a_node()
         self.move_a_node()
         self.grow()
+        self.reboot_a_site()
         self.expect(
             all(self.world.pod(name).addresses == addresses for name, addresses in before.items()),
             f"all {len(before)} pods that were there have their old addresses",
@@ -116,6 +118,21 @@ class Demo:
             len(used) > 1,
             f"{_GROWN}: {_NEW_PODS} new pods, past the end of its segment, into the spare one: "
             f"{_words(sorted(used), ' and ')}",
+        )
+
+    def reboot_a_site(self) -> None:
+        machines = self.world.select(_DARK)
+        wrong = has_clock_library()
+        for machine in machines:
+            machine.set_clock(LONG_AGO if wrong else None)
+        started_s = time.monotonic()
+        self.world.reboot(machines)
+        took_s = time.monotonic() - started_s
+        count = sum(len(machine.pods) for machine in machines)
+        self.expect(
+            all(len(machine.pods) == len(machine.wanted_pods) for machine in machines),
+            f"{_DARK}: power fails in the whole site; {len(machines)} nodes and {count} pods are "
+            f"back in {took_s:.1f} s" + (", with clocks that say 1970" if wrong else ""),
         )
 
     def come_back(self) -> None:
@@ -240,9 +257,9 @@ def _conclude(demo: Demo, console: Console) -> int:
         f"\n[bold green]All as it should be[/bold green] "
         f"({time.monotonic() - demo.started_s:.0f} s). What to look at:\n"
         "   - The three matrices: nothing changes for the pods, whatever befalls the cloud.\n"
-        "   - In step 2 nobody asked the cloud for anything: a node rebooted, another moved, a "
-        "third grew.\n"
-        f"   - In `limpet pod list`, pods of {_REBOOTED}: new containers, old addresses.\n"
+        "   - In step 2 nobody asked the cloud for anything: a node rebooted, one moved, one grew, "
+        "a site went dark.\n"
+        "   - In `limpet pod list`, all pods: new containers of rebooted nodes, old addresses.\n"
         "   Look around yourself: limpet lab up; limpet lab status --ping; limpet lab fault cut\n",
         soft_wrap=True,
     )

@@ -76,7 +76,9 @@ class Wires:
     def build_site(self, site: Site) -> None:
         """A site's switch and router, joined to the backbone. Raises: LabError."""
         create_namespace(self.switch(site), _NO_IPV6)
-        batch(self.switch(site), [f"link add name {BRIDGE} type bridge", f"link set dev {BRIDGE} up"])
+        batch(
+            self.switch(site), [f"link add name {BRIDGE} type bridge", f"link set dev {BRIDGE} up"]
+        )
         if site.drops_unknown_sources:
             run_command("nft", "-f", "-", netns=self.switch(site), stdin=_source_guard(site))
         create_namespace(self.router(site), _FORWARDING)

@@ -20,6 +20,7 @@ from limpet.lab.controller import LabController
 from limpet.lab.machine import Machine
 from limpet.lab.matrix import Matrix, Place, measure_until
 from limpet.lab.pod import LabPod
+from limpet.lab.process import Daemon
 from limpet.lab.topology import CLOUD, Topology, parse_topology
 from limpet.lab.wires import Wires, delete_namespace, existing_namespaces, namespace_prefix
 from limpet.model.errors import LimpetError
@@ -120,10 +121,10 @@ class World:
 
     def down(self) -> None:
         """Nothing of it is left, whatever there was. Raises: LabError."""
-        side_by_side(lambda machine: machine.remove(), self.machines.values())
-        self.controller.remove()
-        remove_leftovers(self.name)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for machine in self.machines.values():
+            machine.agent.kill()
+        self.controller.process.kill()
+        clear_away(self.name, self.folder)
 
     # Finding
 
@@ -264,18 +265,20 @@ class World:
         self.save()
 
 
-def remove_leftovers(world: str) -> None:
-    """Namespaces of a world, and folders of the same names on tmpfs."""
-    for name in existing_namespaces(world):
-        delete_namespace(name)
-    for folder in Path("/dev/shm").glob(f"{namespace_prefix(world)}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+def clear_away(name: str, folder: Path) -> None:
+    """A world goes, however little of it is left. Raises: LabError.
 
-
-def unmount_below(folder: Path) -> None:
-    """Disks of nodes. Raises: LabError."""
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    for line in mounts:
-        place = line.split()[1]
-        if Path(place).is_relative_to(folder):
-            run_command("umount", "-l", place)
+    Only its folder, the processes whose pids are noted there, and what has its name in its own.
+    """
+    for file in sorted(folder.glob("**/*.pid")):
+        Daemon(f"{file.stem} of {file.parent.name}", file, file.with_suffix(".log")).kill()
+    for namespace in existing_namespaces(name):
+        delete_namespace(namespace)
+    for run_dir in Path("/dev/shm").glob(f"{namespace_prefix(name)}*"):
+        shutil.rmtree(run_dir, ignore_errors=True)
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        if Path(line.split()[1]).is_relative_to(folder):
+            run_command("umount", "-l", line.split()[1])
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise LabError(f"remove {folder}: something in it does not go")

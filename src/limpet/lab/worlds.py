@@ -6,15 +6,13 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from limpet.lab.command import LabError
-from limpet.lab.process import Daemon
 from limpet.lab.topology import Topology
 from limpet.lab.wires import existing_namespaces
-from limpet.lab.world import World, remove_leftovers, unmount_below
+from limpet.lab.world import World, clear_away
 
 FOLDER = Path("/run/limpet-lab")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
@@ -71,10 +69,10 @@ def find_world(name: str | None, folder: Path = FOLDER) -> World:
 
 
 @contextlib.contextmanager
-def changing(name: str, folder: Path = FOLDER) -> Iterator[None]:
-    """One command changes a world at a time; others wait."""
+def changing(folder: Path = FOLDER) -> Iterator[None]:
+    """One command changes worlds at a time; others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / f".{name}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -83,19 +81,9 @@ def changing(name: str, folder: Path = FOLDER) -> Iterator[None]:
 
 
 def take_down(name: str, folder: Path = FOLDER) -> bool:
-    """A world goes, however little of it is left; False: there was nothing. Raises: LabError.
-
-    Only its own folder, namespaces with its name in theirs and processes of its pid files.
-    """
+    """A world goes, however little of it is left; False: there was nothing. Raises: LabError."""
     check_name(name)
-    home = folder / name
-    if not home.exists() and not existing_namespaces(name):
+    if not (folder / name).exists() and not existing_namespaces(name):
         return False
-    for file in sorted(home.glob("**/*.pid")):
-        Daemon(f"{file.stem} of {file.parent.name}", file, file.with_suffix(".log")).kill()
-    unmount_below(home)
-    remove_leftovers(name)
-    shutil.rmtree(home, ignore_errors=True)
-    if home.exists():
-        raise LabError(f"remove {home}: something is left in it (is a shell open there?)")
+    clear_away(name, folder / name)
     return True

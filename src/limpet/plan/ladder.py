@@ -32,10 +32,13 @@ SLOWEST_S = 60.0
 MISSES = 3
 """In a row, then it is lost."""
 _SLOWEST_QUICK_S = 2.0
+_SLOWEST_QUICK = 4
 _FIRST_DELAY_S = 1.0
 _MOST_NEEDED = 16
 _FORGIVEN_AFTER = 100
 """Answers in a row, then a loss long ago counts no more than the first one."""
+_PATIENCE_S = 10.0
+"""Without an answer, then what is not proven yet is good enough."""
 _FIRM, _SHAKY = 2, 1
 """Proven; or it answers again after a loss, but not yet often enough."""
 
@@ -102,7 +105,7 @@ class Ladder:
             standing.gates = tuple(self._gates_of(trial))
         path = self.path
         self._take(path)
-        self._choose()
+        self._choose(at_s)
         if self.path is path and path is not None and path.rung is Rung.ROUTE:
             self._leave_lost_link(path)
 
@@ -147,7 +150,7 @@ class Ladder:
             standing.next_s = now_s + min(max(QUICK_S, 2 * standing.rtt_s), _SLOWEST_QUICK_S)
             due.append(trial)
         if missed:
-            self._choose()
+            self._choose(now_s)
         return due
 
     def _open(self, *, vital: bool) -> Iterator[tuple[Trial, _Standing]]:
@@ -173,7 +176,7 @@ class Ladder:
         if not standing.misses:
             standing.failing_s = standing.sent_s
         standing.misses += 1
-        if standing.used and standing.misses in (1, MISSES):
+        if standing.used and standing.proven and standing.misses in (1, MISSES):
             self._look_around(now_s)
         if standing.misses < MISSES:
             return
@@ -212,12 +215,12 @@ class Ladder:
                 if other.ask is Ask.OVERLAY and its.gates[0] is standing and not its.waiting:
                     _begin_anew(its, now_s, urgent=True)
         if standing.grade != grade or via != via_before or self._in_doubt():
-            self._choose()
+            self._choose(now_s)
         standing.next_s = now_s + self._pause_s(trial, standing) * _jitter(luck)
 
     def _pause_s(self, trial: Trial, standing: _Standing) -> float:
         if not standing.proven:
-            return QUICK_S
+            return QUICK_S * min(max(standing.needed // 2, 1), _SLOWEST_QUICK)
         path = self.path
         # An answered overlay probe has used the link too.
         if standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE):
@@ -229,25 +232,29 @@ class Ladder:
     def _in_doubt(self) -> bool:
         return any(each.used and not each.proven for each in self._standings.values())
 
-    def _choose(self) -> None:
-        now = self.path
+    def _choose(self, now_s: float) -> None:
         best, grade = self._best()
+        now = self.path
         if best is None or best == now:
             return
-        if now is not None:
-            proofs = self._proofs(now)
-            lost = [proof for proof in proofs if not _any_of(proof, _FIRM)]
-            if lost:
-                if all(_any_of(proof, _SHAKY) for proof in proofs):
-                    return  # it answers again
-                since_s = min((s.failing_s for proof in lost for s in proof), default=-math.inf)
-                if any(
-                    max(standing.answered_s for standing in proof if standing.grade >= grade)
-                    < since_s
-                    for proof in self._proofs(best)
-                ):
-                    return
-        self._take(best)
+        if now is None or self._may_leave(now, best, grade, now_s):
+            self._take(best)
+
+    def _may_leave(self, now: PeerPath, best: PeerPath, grade: int, now_s: float) -> bool:
+        proofs = self._proofs(now)
+        lost = [proof for proof in proofs if not _any_of(proof, _FIRM)]
+        if not lost:
+            return True
+        if all(_any_of(proof, _SHAKY) for proof in proofs):
+            return False  # it answers again
+        last_s = min(max(standing.answered_s for standing in proof) for proof in lost)
+        if grade < _FIRM and last_s > now_s - _PATIENCE_S:
+            return False
+        since_s = min(standing.failing_s for proof in lost for standing in proof)
+        return all(
+            max(standing.answered_s for standing in proof if standing.grade >= grade) >= since_s
+            for proof in self._proofs(best)
+        )
 
     def _best(self) -> tuple[PeerPath | None, int]:
         """The best path and how firm it is: addresses that the peer still names come first."""
@@ -306,7 +313,7 @@ class Ladder:
             site = self._standings.get(Trial(Ask.SITE, address, self._port(address)))
             proof = links or [each for each in (site,) if each and each.grade >= grade]
             if proof:
-                rank = (address != now, address != first, not links)
+                rank = (address != first, address != now, not links)
                 if best is None or rank < best[0]:
                     best = rank, address, proof[0].via
         return best[1:] if best is not None else None
@@ -363,8 +370,10 @@ class Ladder:
         """All there are, whether they are of use now or not."""
         return tuple(self._standings)
 
-    def is_proven(self, trial: Trial) -> bool:
-        return self._grade(trial) == _FIRM
+    def stands_on(self, trial: Trial) -> bool:
+        """Whether the path does."""
+        standing = self._standings.get(trial)
+        return standing is not None and standing.used and standing.grade > 0
 
 
 def _joined(found: dict[int, Address], wanted: tuple[int, ...]) -> tuple[Address, ...]:

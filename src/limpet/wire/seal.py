@@ -282,9 +282,9 @@ def _presence(found: dict[str, Any]) -> Presence:
             **found,
             "sequence": _whole(found["sequence"], _MAX_SEQUENCE),
             "boot_id": _text(found["boot_id"]),
-            "addresses": tuple(map(ip_address, found["addresses"])),
+            "addresses": tuple(map(_address, found["addresses"])),
             "endpoints": tuple(
-                (ip_address(at), _whole(port, _MAX_PORT)) for at, port in found["endpoints"]
+                (_address(at), _whole(port, _MAX_PORT)) for at, port in found["endpoints"]
             ),
             "port": _whole(found["port"], _MAX_PORT),
             "vtep_macs": {
@@ -307,6 +307,13 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
+
+
+def _address(value: object) -> Address:
+    """Without a scope: that could be any text, and names a link of another node at best."""
+    if not isinstance(value, str) or "%" in value:
+        raise ValueError(f"{value!r} is no address that means the same everywhere")
+    return ip_address(value)
 
 
 def _mac(value: object) -> str:

@@ -144,6 +144,13 @@ def delete_neighbour(ifindex: int, address: Address, *, on: str) -> Request:
     return Request(netlink.RTM_DELNEIGH, 0, body, ("neighbour", address, "on", on), (ENOENT,))
 
 
+def get_neighbour(ifindex: int, address: Address, *, on: str) -> Request:
+    """Asks for what the kernel knows of one address."""
+    body = _NDMSG.pack(_family(address.version), ifindex, 0, 0, 0)
+    body += attr(netlink.NDA_DST, address.packed)
+    return Request(RTM_GETNEIGH, 0, body, ("neighbour", address, "on", on))
+
+
 def dump_fdb(ifindex: int) -> Request:
     return _dump_neighbours(netlink.AF_BRIDGE, ifindex)
 

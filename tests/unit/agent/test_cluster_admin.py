@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from limpet.agent.cluster_admin import count_peers, peer_documents, session_document
+from limpet.agent.cluster_admin import (
+    count_peers,
+    peer_documents,
+    probe_documents,
+    session_document,
+)
 from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.agent.probing import Measured
 from limpet.agent.session import SessionState
 from limpet.model.cluster import Snapshot
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import PeerPath
+from limpet.model.probe import Ask, Trial
 from limpet.plan.overlay import View, plan_overlay, view_of
 from tests.unit.plan.overlay_values import (
     OWN,
@@ -181,6 +188,43 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
             assert any(target in route.prefix for route in plan.parts[found["peer_uid"]].routes)
     if found["reachable"] and found["peer_uid"]:
         assert any(leg["rung"] for leg in (found["there"], found["back"]))
+
+
+# Probes
+
+LINK = Trial(Ask.LINK, ip_address("192.0.2.2"), 7471, "eth0")
+OVERLAY = Trial(Ask.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
+
+
+def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
+    rounds = [
+        [Measured(LINK, 0.5, in_use=True), Measured(OVERLAY, None, in_use=False)],
+        [Measured(LINK, None, in_use=True), Measured(OVERLAY, None, in_use=False)],
+        [Measured(LINK, 0.1234, in_use=True)],
+    ]
+
+    assert probe_documents(rounds) == [
+        {
+            "asked": "link",
+            "address": "192.0.2.2",
+            "device": "eth0",
+            "version": 4,
+            "in_use": True,
+            "sent": 3,
+            "answered": 2,
+            "rtts_ms": [0.5, 0.123],
+        },
+        {
+            "asked": "overlay",
+            "address": "192.0.2.2",
+            "device": "eth0",
+            "version": 6,
+            "in_use": False,
+            "sent": 2,
+            "answered": 0,
+            "rtts_ms": [],
+        },
+    ]
 
 
 # Peers

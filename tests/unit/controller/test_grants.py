@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from limpet.controller import grants, recovery
+from limpet.controller import grants, nodes, recovery
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
 from limpet.model.cluster import Grant, Sealed
@@ -79,7 +79,7 @@ class _Life(RuleBasedStateMachine):
     def a_node_is_removed(self, data: Any) -> None:
         uid = data.draw(st.sampled_from(sorted(self.held)))
         if uid in self.tables.grants:
-            grants.remove(self.tables, uid, self.now_s)
+            nodes.remove(self.tables, uid, self.now_s)
             self.tables.commit()
             del self.held[uid]
             self.tombstones.append(self.tables.nodes[uid].sealed)
@@ -89,7 +89,7 @@ class _Life(RuleBasedStateMachine):
     def a_node_is_to_be_replaced(self, data: Any) -> None:
         uid = data.draw(st.sampled_from(sorted(self.held)))
         if uid in self.tables.grants:
-            grants.await_replacement(self.tables, uid, wanted=True)
+            nodes.await_replacement(self.tables, uid, wanted=True)
             self.tables.commit()
 
     @rule(seconds=st.floats(0, 20))
@@ -175,7 +175,7 @@ def test_a_stale_grant_of_a_removed_node_is_not_absorbed() -> None:
     tables = new_tables()
     grant = join(tables, 1, "a")
     sealed = tables.nodes[grant.uid].sealed
-    grants.remove(tables, "a", 0.0)
+    nodes.remove(tables, "a", 0.0)
     assert recovery.absorb(tables, [sealed], MARGIN, 0.0) == 0
     assert tables.grants[grant.uid].tombstone
 
@@ -195,7 +195,7 @@ def test_a_presence_of_another_boot_that_comes_back_is_a_clone() -> None:
 def test_records_are_the_same_after_the_disk() -> None:
     tables = new_tables()
     join(tables, 1, "a")
-    grants.remove(tables, "a", 5.0)
+    nodes.remove(tables, "a", 5.0)
     join(tables, 2, "a")
     copied = copy(tables)
     assert copied.grants == tables.grants

@@ -447,4 +447,4 @@ def test_whatever_is_lost_a_path_that_answers_now_and_then_is_not_left(
 
     world.on_change = check
     world.run(600)
-    assert len(world.changes) < 80
+    assert len(world.changes) < 40

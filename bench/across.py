@@ -1,0 +1,302 @@
+"""Pod to pod across two nodes: by Limpet, and over the same path programmed by hand with `ip`.
+
+    pod ── limpet0 ── [node] site0 ════ site0 [node] ── limpet0 ── pod
+
+Each side has two nodes of its own. The hand's have what carries the packets, and nothing beside it:
+no nftables, so nothing is tracked, masqueraded or filtered. Devices, offloads, the rule, routes,
+neighbours and FDB entries are read from both and have to be equal.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
+from typing import TYPE_CHECKING, Any
+
+from bench.figures import Figure, Target
+from bench.node import Node, Pod, ip, ip_json, output_of
+from bench.plugins import Limpet
+from bench.throughput import differences, link_settings, link_settings_of, packets, transfer
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.nftables import Nftables
+from limpet.kernel.overlay import OverlayKernel
+from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
+from limpet.model.datapath import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
+from limpet.model.network import Prefix
+from limpet.model.overlay import OwnSide, PeerPath, Rung
+from limpet.plan.overlay import plan_overlay, view_of
+from limpet.plan.overlay_diff import diff_overlay
+from limpet.plan.overlay_filter import plan_filter
+
+if TYPE_CHECKING:
+    from bench.measures import Bed, Samples
+
+_NUMBERS = (1, 2)
+_POD_CIDRS = (IPv4Network("10.244.0.0/16"), IPv6Network("fd00:244::/48"))
+_MTU_BYTES = 1500
+_POD_MTU_BYTES = 1450
+_LINK, _BRIDGE, _DEVICE = "site0", "limpet0", f"{VXLAN_IFNAME_PREFIX}4"
+_ENTRIES = ("route", "rules", "neighbour", "fdb")
+_UNSEALED = Sealed(b"", b"")
+_OF_A_ROUTE = ("dst", "gateway", "dev", "prefsrc", "metric", "flags", "metrics")
+_OF_A_NEIGHBOUR = ("dst", "lladdr", "state")
+_OF_AN_FDB_ENTRY = ("mac", "dst", "flags", "state")
+
+
+def _segments(number: int) -> tuple[Prefix, ...]:
+    return IPv4Network(f"10.244.{number}.0/24"), IPv6Network(f"fd00:244:0:{number}::/64")
+
+
+def _underlay(number: int) -> tuple[str, str]:
+    return f"203.0.113.{number}", f"2001:db8:2::{number}"
+
+
+def _mac(number: int) -> str:
+    return f"02:4c:04:00:00:{number:02x}"
+
+
+def across_route(bed: Bed, rounds: int) -> list[Figure]:
+    """Both nodes on one link, plain routes."""
+    return _across(bed, rounds, Rung.ROUTE)
+
+
+def across_vxlan(bed: Bed, rounds: int) -> list[Figure]:
+    """VXLAN over IPv4."""
+    return _across(bed, rounds, Rung.VXLAN)
+
+
+def _across(bed: Bed, rounds: int, rung: Rung) -> list[Figure]:
+    if bed.reference_only:
+        return []
+    rates: Samples = {"limpet": [], "by hand": []}
+    counts: Samples = {"limpet": [], "by hand": []}
+    with _ours(bed, rung) as ours, _by_hand(bed, rung, ours) as hand:
+        _compare(bed, rung, ours, hand)
+        sides = (("limpet", ours), ("by hand", hand))
+        for _, nodes in sides:
+            transfer(nodes[0].pods[0], nodes[1].pods[0])
+        for number in range(rounds):
+            for label, nodes in sides if number % 2 == 0 else reversed(sides):
+                pods = nodes[0].pods[0], nodes[1].pods[0]
+                rates[label].append(transfer(*pods).gbit_per_s)
+                counts[label].append(packets(*pods))
+    name, what = f"across-{rung.value}", f"pod to pod across nodes, {rung.value}, against by hand"
+    target = Target(0.95, at_least=True)
+    tcp, udp = ((samples["limpet"], samples["by hand"], target) for samples in (rates, counts))
+    return [
+        Figure(f"{name}-tcp", f"{what}: TCP", "Gbit/s", *tcp),
+        Figure(f"{name}-udp", f"{what}: 64-byte UDP", "kpps", *udp),
+    ]
+
+
+@contextmanager
+def _two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
+    with ExitStack() as undo:
+        nodes = []
+        for number in _NUMBERS:
+            node = Node(f"{name}{number}", bed.disk_folder)
+            undo.callback(node.close)
+            nodes.append(node)
+        with nodes[0].netns.inside():
+            ip(
+                f"link add {_LINK} mtu {_MTU_BYTES} type veth "
+                f"peer name {_LINK} mtu {_MTU_BYTES} netns {nodes[1].netns.name}"
+            )
+        for number, node in zip(_NUMBERS, nodes, strict=True):
+            with node.netns.inside():
+                v4, v6 = _underlay(number)
+                ip(f"addr add {v4}/24 dev {_LINK}")
+                ip(f"addr add {v6}/64 dev {_LINK} nodad")
+                ip(f"link set {_LINK} up")
+        yield nodes
+
+
+# Limpet's side
+
+
+@contextmanager
+def _ours(bed: Bed, rung: Rung) -> Iterator[list[Node]]:
+    """A pod on each of two nodes, by agent and CNI binary; the path, by Limpet's planner."""
+    with _two_nodes(bed, "ours") as nodes, ExitStack() as undo:
+        for number, node in zip(_NUMBERS, nodes, strict=True):
+            settings = {
+                "segments": list(map(str, _segments(number))),
+                "cluster_cidrs": list(map(str, _POD_CIDRS)),
+                "mtu_bytes": _POD_MTU_BYTES,
+            }
+            plugin = Limpet(node, settings=settings)
+            undo.callback(plugin.close)
+            plugin.conf["mtu"] = _POD_MTU_BYTES
+            (pod,) = node.new_pods(1)
+            plugin.add(pod)
+            _program(node, number, rung, undo)
+        yield nodes
+
+
+def _program(node: Node, number: int, rung: Rung, undo: ExitStack) -> None:
+    network = Network("bench", 1, 1, (ClusterKey(b""),), _POD_CIDRS)
+    snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in _NUMBERS})
+    (peer,) = (each for each in _NUMBERS if each != number)
+    own = OwnSide({4: _mac(number)}, _MTU_BYTES, frozenset({_LINK}))
+    view = view_of(snapshot, f"n{number}", {f"n{peer}": _path(peer, rung)}, own)
+    plan = plan_overlay(view)
+    with node.netns.inside():
+        with RouteSocket() as route:
+            kernel = OverlayKernel(route)
+            failures = kernel.apply(diff_overlay(plan.state, kernel.observe(plan.state)))
+            if failures:
+                raise RuntimeError(f"limpet: the path cannot be programmed: {failures[0]}")
+        nft = Nftables(NFT_OVERLAY_TABLE)
+        undo.callback(nft.close)
+        nft.put_table(plan_filter(view, plan, bridges=[_BRIDGE]))
+
+
+def _entry(number: int) -> NodeEntry:
+    uid = f"n{number}"
+    grant = Grant(uid, uid, b"", 1, number, segments=_segments(number))
+    addresses = tuple(map(ip_address, _underlay(number)))
+    presence = Presence(uid, 1, "boot", addresses=addresses, vtep_macs={4: _mac(number)})
+    return NodeEntry(grant, _UNSEALED, presence, _UNSEALED)
+
+
+def _path(number: int, rung: Rung) -> PeerPath:
+    v4, v6 = map(ip_address, _underlay(number))
+    if rung is Rung.ROUTE:
+        return PeerPath(rung, device=_LINK, next_hops=(v4, v6), underlay=v4)
+    return PeerPath(rung, underlay=v4)
+
+
+# The hand's side
+
+
+@contextmanager
+def _by_hand(bed: Bed, rung: Rung, ours: Sequence[Node]) -> Iterator[list[Node]]:
+    with _two_nodes(bed, "hand") as nodes:
+        for number, node, like in zip(_NUMBERS, nodes, ours, strict=True):
+            (pod,) = node.new_pods(1)
+            pod.result = like.pods[0].result
+            with node.netns.inside():
+                _make_bridge(number, pod)
+                _make_path(number, rung)
+        yield nodes
+
+
+def _make_bridge(number: int, pod: Pod) -> None:
+    for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
+        with open(f"/proc/sys/{path}", "w") as file:
+            file.write("1")
+    v4, v6 = _segments(number)
+    ip(f"link add {_BRIDGE} mtu {_POD_MTU_BYTES} type bridge")
+    ip(f"link set {_BRIDGE} up")
+    ip(f"addr add {v4[1]}/24 dev {_BRIDGE}")
+    ip(f"addr add {v6[1]}/64 dev {_BRIDGE} nodad")
+    ip(
+        f"link add pod0 mtu {_POD_MTU_BYTES} type veth "
+        f"peer name eth0 mtu {_POD_MTU_BYTES} netns {pod.netns.name}"
+    )
+    ip(f"link set pod0 master {_BRIDGE}")
+    ip("link set pod0 up")
+    with pod.netns.inside():
+        for entry in pod.result["ips"]:
+            nodad = " nodad" if ":" in entry["address"] else ""
+            ip(f"addr add {entry['address']} dev eth0{nodad}")
+        ip("link set eth0 up")
+        ip(f"route add default via {v4[1]}")
+        ip(f"route add default via {v6[1]}")
+
+
+def _make_path(number: int, rung: Rung) -> None:
+    (peer,) = (each for each in _NUMBERS if each != number)
+    for family in ("", "-6 "):
+        ip(f"{family}rule add priority {ROUTE_TABLE} lookup {ROUTE_TABLE} protocol static")
+    own, its = _segments(number), _segments(peer)
+    if rung is Rung.ROUTE:
+        for prefix, hop, mine in zip(its, _underlay(peer), own, strict=True):
+            ip(
+                f"route add {prefix} via {hop} dev {_LINK} onlink src {mine[1]} "
+                f"metric {PEER_METRIC} mtu {_MTU_BYTES} table {ROUTE_TABLE}"
+            )
+        return
+    ip(
+        f"link add {_DEVICE} address {_mac(number)} mtu {_POD_MTU_BYTES} "
+        "type vxlan id 1 dstport 8472 nolearning"
+    )
+    for prefix in own:
+        ip(f"addr add {prefix[0]} dev {_DEVICE}{' nodad' if prefix.version == 6 else ''}")
+    ip(f"link set {_DEVICE} up")
+    fdb = f"bridge fdb add {_mac(peer)} dev {_DEVICE} dst {_underlay(peer)[0]}"
+    subprocess.run(fdb.split(), check=True)
+    for prefix, mine in zip(its, own, strict=True):
+        ip(f"neigh add {prefix[0]} lladdr {_mac(peer)} dev {_DEVICE} nud permanent")
+        ip(
+            f"route add {prefix} via {prefix[0]} dev {_DEVICE} onlink src {mine[1]} "
+            f"metric {PEER_METRIC} mtu {_POD_MTU_BYTES} table {ROUTE_TABLE}"
+        )
+
+
+# What has to be equal
+
+
+def _compare(bed: Bed, rung: Rung, ours: Sequence[Node], hand: Sequence[Node]) -> None:
+    """Devices, offloads and entries. Raises: RuntimeError that names what differs."""
+    found = [_path_settings(rung, nodes) for nodes in (ours, hand)]
+    unlike = differences(*found)
+    if unlike:
+        raise RuntimeError(f"across {rung.value}: not the same path: {'; '.join(unlike)}")
+    entries = [key for key in found[0] if key.split()[1] in _ENTRIES]
+    bed.notes.append(
+        f"across {rung.value}: {len(found[0]) - len(entries)} settings of devices with their "
+        f"offloads are equal, and {len(entries)} entries: "
+        + ", ".join(" ".join(key.split()[1:]) for key in entries if key.startswith("1 "))
+    )
+
+
+def _path_settings(rung: Rung, nodes: Sequence[Node]) -> dict[str, str]:
+    """By place, everything that a packet meets on its way; `1` and `2` are the nodes."""
+    settings: dict[str, str] = {}
+    for number, node in zip(_NUMBERS, nodes, strict=True):
+        links = [_LINK] if rung is Rung.ROUTE else [_LINK, _DEVICE]
+        of_node = link_settings(node, node.pods[0])
+        for link in links:
+            of_node |= link_settings_of(node.netns, link, link)
+        of_node |= _entries(node, links[-1])
+        settings |= {f"{number} {key}": value for key, value in of_node.items()}
+    return settings
+
+
+def _entries(node: Node, device: str) -> dict[str, str]:
+    """Routes to the peer, rules, and of a VXLAN device neighbours, FDB and options."""
+    (peer,) = (_segments(n) for n in _NUMBERS if str(_segments(n)[0]) not in _own(node))
+    found = {}
+    for prefix in peer:
+        show = f"-{prefix.version} route show {prefix} table {ROUTE_TABLE}"
+        (route,) = ip_json(node.netns, show)
+        found[f"route {prefix}"] = _picked(route, _OF_A_ROUTE)
+    for version in (4, 6):
+        rules = ip_json(node.netns, f"-{version} rule show")
+        found[f"rules of IPv{version}"] = json.dumps(rules, sort_keys=True)
+    if device == _LINK:
+        return found
+    for entry in ip_json(node.netns, f"neigh show dev {device} nud permanent"):
+        found[f"neighbour {entry['dst']}"] = _picked(entry, _OF_A_NEIGHBOUR)
+    shown = output_of(node.netns, ["bridge", "-j", "fdb", "show", "dev", device])
+    for entry in json.loads(shown):
+        found[f"fdb {entry['mac']}"] = _picked(entry, _OF_AN_FDB_ENTRY)
+    (link,) = ip_json(node.netns, f"link show dev {device}")
+    found["device VXLAN options"] = json.dumps(link["linkinfo"], sort_keys=True)
+    found["device MAC"] = link["address"]
+    return found
+
+
+def _own(node: Node) -> str:
+    """The addresses of its pods."""
+    return " ".join(
+        str(ip_interface(entry["address"]).network) for entry in node.pods[0].result["ips"]
+    )
+
+
+def _picked(entry: dict[str, Any], fields: Sequence[str]) -> str:
+    return json.dumps({field: entry.get(field) for field in fields}, sort_keys=True)

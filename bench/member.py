@@ -1,0 +1,161 @@
+"""A real agent that has joined a cluster of 5,000 nodes, started from what is on its disk."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bench.figures import Figure, Target
+from bench.node import OUTSIDE_ADDRESSES, Node, output_of
+from bench.plugins import Limpet
+from bench.resident import cpu_s
+from limpet.agent.identity import ClusterFile
+from limpet.agent.path_file import write_paths
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.controller.authority import create_cluster, node_certificate
+from limpet.controller.tables import Tables
+from limpet.model.cluster import Grant, Network, NodeEntry, Presence, Role
+from limpet.model.datapath import ROUTE_TABLE, VXLAN_IFNAME_PREFIX
+from limpet.model.network import Address
+from limpet.model.overlay import PeerPath, Rung
+from limpet.wire.seal import (
+    make_entry,
+    public_key_of,
+    seal_grant,
+    seal_presence,
+    uid_of,
+)
+
+if TYPE_CHECKING:
+    from bench.measures import Bed
+
+NODES = 5000
+_WATCHED_S = 10.0
+_POD_CIDRS = (IPv4Network("10.0.0.0/8"), IPv6Network("fd00::/16"))
+
+
+def member(bed: Bed, rounds: int) -> list[Figure]:
+    """How soon it is ready, what it keeps in memory, what it costs while nothing changes."""
+    if bed.reference_only:
+        return []
+    ready, resident, busy = [], [], []
+    node = Node("member", bed.disk_folder)
+    try:
+        # As the agent that `Limpet` starts has it.
+        write_cluster(node.folder / "state" / "cluster", NODES)
+        settings = {"segments": [], "peer_port": 7471}
+        plugin = Limpet(node, settings=settings)
+        try:
+            ready.append(plugin.ready_ms)
+            for _ in range(rounds - 1):
+                plugin.stop()
+                ready.append(plugin.start())
+            _check_programmed(node)
+            for _ in range(rounds):
+                began_s, used_s = time.monotonic(), cpu_s(plugin.agent_pid)
+                time.sleep(_WATCHED_S)
+                used_s = cpu_s(plugin.agent_pid) - used_s
+                busy.append(used_s / (time.monotonic() - began_s) * 100)
+                resident.append(plugin.resident_mb())
+        except Exception as error:
+            error.add_note(plugin.log_tail())
+            raise
+        finally:
+            plugin.close()
+    finally:
+        node.close()
+    what = f"agent in a cluster of {NODES} nodes"
+    small = Target(100, of_ratio=False)
+    return [
+        Figure("member-ready", f"{what}: start to ready", "ms", ready),
+        Figure("member-memory", f"{what}: resident", "MB", resident, target=small),
+        Figure("member-cpu", "... while no other node answers: of one core", "%", busy),
+    ]
+
+
+def write_cluster(folder: Path, nodes: int) -> None:
+    """What `limpet join` writes for the first of them, and a snapshot of all."""
+    folder.mkdir(parents=True)
+    tables = Tables(0.0)
+    create_cluster(tables, Network("bench", 0, 0, (), _POD_CIDRS))
+    authority = tables.authority
+    own = _key(0)
+    pem = Ed25519PrivateKey.from_private_bytes(own).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "node.key").write_bytes(own)
+    (folder / "node.key.pem").write_bytes(pem)
+    (folder / "node.pem").write_text(node_certificate(authority, public_key_of(own)))
+    (folder / "ca.pem").write_text(authority.ca_certificate)
+    pinned = public_key_of(authority.cluster_keys[0])
+    snapshot = SnapshotFile(folder / "snapshot.log", own_uid=uid_of(public_key_of(own)))
+    snapshot.read(pinned)
+    cluster_key = authority.cluster_keys[-1]
+    entries = [_entry(number, cluster_key) for number in range(nodes)]
+    snapshot.put(tables.sealed_network, entries)
+    snapshot.durable().result()
+    snapshot.close()
+    others = entries[1:]
+    write_paths(
+        folder / "paths.json",
+        {each.grant.uid: PeerPath(Rung.VXLAN, underlay=_address(each)) for each in others},
+    )
+    joined = ClusterFile("n0", pinned, (f"{OUTSIDE_ADDRESSES[0]}:7470",))
+    (folder / "cluster.json").write_bytes(msgspec.json.encode(joined))
+
+
+def _address(entry: NodeEntry) -> Address:
+    assert entry.presence is not None
+    return entry.presence.addresses[0]
+
+
+def _check_programmed(node: Node) -> None:
+    """RuntimeError unless every other node is reached."""
+    for version in (4, 6):
+        routes = output_of(
+            node.netns, ["ip", f"-{version}", "route", "show", "table", str(ROUTE_TABLE)]
+        )
+        found = routes.count(f" dev {VXLAN_IFNAME_PREFIX}4 ")
+        if found != NODES - 1:
+            raise RuntimeError(f"member: {found} routes of IPv{version} to {NODES - 1} nodes")
+
+
+def _key(number: int) -> bytes:
+    return hashlib.sha256(b"bench %d" % number).digest()
+
+
+def _entry(number: int, cluster_key: bytes) -> NodeEntry:
+    public_key = public_key_of(_key(number))
+    uid = uid_of(public_key)
+    v4, v6 = (int(cidr.network_address) for cidr in _POD_CIDRS)
+    grant = Grant(
+        uid,
+        f"n{number}",
+        public_key,
+        1,
+        number + 1,
+        segments=(
+            IPv4Network((v4 + (number << 8), 24)),
+            IPv6Network((v6 + (number << 64), 64)),
+        ),
+        roles=frozenset({Role.EDGE}),
+    )
+    presence = Presence(
+        uid,
+        1,
+        f"boot-{number}",
+        addresses=(ip_address(f"172.16.{number >> 8}.{number & 255}"),),
+        port=7471,
+        vtep_macs={4: f"02:4c:04:00:{number >> 8:02x}:{number & 255:02x}"},
+    )
+    sealed = seal_grant(grant, cluster_key), seal_presence(presence, _key(number))
+    return make_entry(*sealed, (public_key_of(cluster_key),))

@@ -1,0 +1,113 @@
+"""`limpet join`: this node gets into a cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.agent.client import call
+from limpet.agent.config import DEFAULT_PATH, load_settings
+from limpet.ctl.files import Manifest
+from limpet.ctl.output import Output, put, put_json, say
+from limpet.ctl.service import UNIT, systemctl, systemd_runs
+from limpet.model.errors import AgentUnavailable, LimpetError
+from limpet.model.network import Prefix
+from limpet.model.settings import Settings
+
+
+def add_join(app: typer.Typer) -> None:
+    """The command, under `app`."""
+    app.command()(join)
+
+
+def join(
+    token: Annotated[str, typer.Option(help="What `limpet token create` printed in the cloud.")],
+    controller: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the node (default: the machine's host name).")
+    ] = None,
+    anew: Annotated[
+        bool,
+        typer.Option("--anew", help="As a new node with a new key; the old one is kept aside."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although pod addresses overlap those of the LAN.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", help="How the result is printed.")
+    ] = Output.TABLE,
+) -> None:
+    """Get this node into a cluster, with a token from its controller."""
+    from limpet.agent.join import JoinOrder
+    from limpet.agent.join import join as do_join
+
+    if os.geteuid() != 0:
+        raise LimpetError("limpet join: only root can do this (sudo limpet join)")
+    os.umask(0o077)
+    settings = load_settings(config)
+    order = JoinOrder(
+        token,
+        tuple(dict.fromkeys(controller)),
+        name or socket.gethostname(),
+        anew=anew,
+        force=force,
+    )
+    joined = do_join(settings, order, read_lan(settings))
+    if output is Output.JSON:
+        put_json(
+            {
+                "name": joined.name,
+                "uid": joined.uid,
+                "cluster": joined.cluster,
+                "segments": list(map(str, joined.segments)),
+                "kept_pods": joined.kept_pods,
+            }
+        )
+    else:
+        put(f"{joined.name} ({joined.uid}) has joined {joined.cluster}")
+        put(f"segments: {' '.join(map(str, joined.segments)) or 'none'}")
+        if joined.kept_pods:
+            put(f"addresses are kept for {joined.kept_pods} pods of the machine that it replaces")
+    say(f"limpet: {_restart_agent(settings)}")
+
+
+def _restart_agent(settings: Settings) -> str:
+    """It knows of the cluster once it starts anew; returns what was done, or is to be done."""
+    ours = Manifest.load(settings.state_dir).of_role("unit")
+    try:
+        call(settings.socket, "status")
+    except AgentUnavailable:
+        if ours:
+            return f"start the agent now: systemctl start {UNIT}"
+        return "install Limpet on this node now: limpet install (or start the agent yourself)"
+    if ours and systemd_runs():
+        systemctl("try-restart", UNIT)
+        return "the agent was restarted (pods did not notice)"
+    return f"restart the agent now: systemctl restart {UNIT}"
+
+
+def read_lan(settings: Settings) -> list[Prefix]:
+    """Prefixes of the links that lead to other nodes. Raises: KernelError."""
+    from limpet.kernel.netlink import RouteSocket
+    from limpet.kernel.underlay import read_underlay
+
+    route = RouteSocket()
+    try:
+        links = read_underlay(route, patterns=settings.underlay_links)
+    finally:
+        route.close()
+    return sorted(
+        {address.network for link in links for address in link.addresses},
+        key=lambda prefix: (prefix.version, prefix),
+    )

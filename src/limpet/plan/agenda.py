@@ -1,0 +1,80 @@
+"""Whom to probe next, within a budget for all peers together. Pure, time passed in."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+RATE_PER_S = 50.0
+"""Probes of all kinds together; each costs both ends two signatures and two checks of one."""
+BURST = 25.0
+OTHER_PER_S = 10.0
+"""Of these for what is not vital, however much is vital."""
+
+_VITAL, _OTHER = 0, 1
+
+
+class Agenda:
+    """Vital probes come first, then those that are due longest; none is forgotten for ever."""
+
+    def __init__(self) -> None:
+        self._heaps: tuple[list[tuple[float, str]], list[tuple[float, str]]] = ([], [])
+        self._due: dict[str, tuple[float, float]] = {}
+        # Until when the budget is spent, as if each probe took its share of the time.
+        self._spent_s = -math.inf
+        self._other_spent_s = -math.inf
+
+    def put(self, uid: str, *, vital_s: float, other_s: float) -> None:
+        """When the peer's probes are due, instead of what was said before; infinity: never."""
+        before = self._due.get(uid)
+        self._due[uid] = due = (vital_s, other_s)
+        for which in (_VITAL, _OTHER):
+            if due[which] < math.inf and (before is None or before[which] != due[which]):
+                heapq.heappush(self._heaps[which], (due[which], uid))
+
+    def drop(self, uid: str) -> None:
+        self._due.pop(uid, None)
+
+    def take(self, now_s: float) -> tuple[str, bool] | None:
+        """A peer whose probes are due, and whether they are vital; None: nobody's, or no budget.
+
+        The peer has to be put again.
+        """
+        for which in (_VITAL, _OTHER):
+            first_s = self._first_s(which)
+            if first_s <= now_s and self._free_s(which, now_s) <= now_s:
+                _due_s, uid = heapq.heappop(self._heaps[which])
+                vital_s, other_s = self._due[uid]
+                self._due[uid] = (math.inf, other_s) if which == _VITAL else (vital_s, math.inf)
+                return uid, which == _VITAL
+        return None
+
+    def spend(self, count: int, now_s: float, *, vital: bool) -> None:
+        """So many probes were sent."""
+        self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + count / RATE_PER_S
+        if not vital:
+            self._other_spent_s = max(self._other_spent_s, now_s) + count / OTHER_PER_S
+
+    def next_s(self, now_s: float) -> float:
+        """When `take` has somebody; infinity: when somebody was put."""
+        return min(
+            max(self._first_s(which), self._free_s(which, now_s)) for which in (_VITAL, _OTHER)
+        )
+
+    def _free_s(self, which: int, now_s: float) -> float:
+        """When there is budget."""
+        if which == _VITAL:
+            return self._spent_s
+        if self._first_s(_VITAL) <= now_s:
+            return self._other_spent_s
+        return min(self._spent_s, self._other_spent_s)
+
+    def _first_s(self, which: int) -> float:
+        heap = self._heaps[which]
+        while heap:
+            due_s, uid = heap[0]
+            due = self._due.get(uid)
+            if due is not None and due[which] == due_s:
+                return due_s
+            heapq.heappop(heap)  # it was put again, or dropped
+        return math.inf

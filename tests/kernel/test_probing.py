@@ -1,0 +1,292 @@
+"""Paths are proven over real links, switches and routers, and lost as those are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from limpet.model.errors import LimpetError
+from limpet.model.overlay import PeerPath, Rung
+from limpet.model.probe import Ask
+from tests.kernel.namespaces import Netns
+from tests.kernel.probing_bed import Bed, Node, introduce
+
+
+@pytest.fixture(name="bed")
+def _bed() -> Iterator[Bed]:
+    bed = Bed()
+    yield bed
+    bed.close()
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    started: list[Node] = []
+    try:
+        for node in nodes:
+            node.start()
+            started.append(node)
+        introduce(*nodes)
+        yield
+    finally:
+        for node in started:
+            await node.stop()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    asyncio.run(main())
+
+
+def on_switch(bed: Bed, switch: Netns, *numbers: int) -> list[Node]:
+    nodes = [bed.node(number) for number in numbers]
+    for node in nodes:
+        node.plug("eth0", switch, f"192.0.2.{node.number}/24", f"2001:db8::{node.number}/64")
+    return nodes
+
+
+def route_to(node: Node) -> PeerPath:
+    v4, v6 = ip_address(f"192.0.2.{node.number}"), ip_address(f"2001:db8::{node.number}")
+    return PeerPath(Rung.ROUTE, 1500, "eth0", (v4, v6), v4)
+
+
+def rung(node: Node, other: Node) -> Rung | None:
+    path = node.path(other)
+    return path.rung if path is not None else None
+
+
+def test_three_nodes_on_a_switch_prove_routes_of_both_versions_to_each_other(bed: Bed) -> None:
+    nodes = on_switch(bed, bed.switch(), 1, 2, 3)
+
+    async def scenario() -> None:
+        async with running(*nodes):
+            for node in nodes:
+                for other in nodes:
+                    if other is not node:
+                        await node.has_path(other, route_to(other))
+
+    run(scenario)
+
+
+def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: Bed) -> None:
+    router = bed.router()
+    one, two = bed.node(1), bed.node(2)
+    one.wire("eth0", router, "192.0.2.2/24", "192.0.2.1/24")
+    two.wire("eth0", router, "198.51.100.2/24", "198.51.100.1/24")
+
+    async def scenario() -> None:
+        async with running(one, two):
+            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("198.51.100.2"))
+            await one.has_path(two, wanted)
+
+    run(scenario)
+
+
+def test_a_router_between_equal_subnets_that_answers_for_all_ends_on_vxlan(bed: Bed) -> None:
+    """Ports isolated from each other, and a gateway that answers ARP for everybody."""
+    router = bed.router()
+    one, two = bed.node(1), bed.node(2)
+    for node in (one, two):
+        node.wire("eth0", router, f"192.0.2.{node.number + 1}/24", "192.0.2.1/32")
+        router.ip(f"route add 192.0.2.{node.number + 1} dev p{node.number}eth0")
+        router.sysctl(f"net/ipv4/conf/p{node.number}eth0/proxy_arp", "1")
+
+    async def scenario() -> None:
+        async with running(one, two):
+            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("192.0.2.3"))
+            await one.has_path(two, wanted)
+
+    run(scenario)
+
+
+def test_a_switch_that_drops_unknown_sources_ends_on_vxlan(bed: Bed) -> None:
+    switch = bed.switch()
+    one, two = on_switch(bed, switch, 1, 2)
+    switch.run("nft", _GUARD)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.until(lambda: rung(one, two) is Rung.VXLAN)
+            await one.has_asked(Ask.OVERLAY, 6)
+            assert rung(one, two) is Rung.VXLAN
+            # The switch's owner lets them through.
+            switch.run("nft", "delete table bridge guard")
+            await one.has_path(two, route_to(two))
+
+    run(scenario)
+
+
+_GUARD = """
+table bridge guard {
+    chain forward {
+        type filter hook forward priority 0; policy accept;
+        ether type ip ip saddr != 192.0.2.0/24 drop
+        ether type ip6 ip6 saddr != { 2001:db8::/64, fe80::/10 } drop
+    }
+}
+"""
+
+
+def test_a_switch_that_begins_to_drop_makes_a_route_fall_to_vxlan(bed: Bed) -> None:
+    switch = bed.switch()
+    one, two = on_switch(bed, switch, 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            switch.run("nft", _GUARD)
+            await one.until(lambda: rung(one, two) is Rung.VXLAN)
+
+    run(scenario)
+
+
+def test_another_machine_at_the_peers_address_proves_nothing(bed: Bed) -> None:
+    """Two sites that number alike; here somebody else has the address of the peer over there."""
+    here, there = bed.switch(), bed.switch()
+    (one,) = on_switch(bed, here, 1)
+    (two,) = on_switch(bed, there, 2)
+    impostor = bed.node(3)
+    impostor.plug("eth0", here, "192.0.2.2/24", "2001:db8::2/64")
+
+    async def scenario() -> None:
+        async with running(one, two, impostor):
+            await one.until(lambda: rung(one, impostor) is Rung.ROUTE)
+            await one.has_asked(Ask.LINK, 6)
+            assert impostor.courier.counters["not_for_us"] > 2
+            assert one.path(two) is None
+            assert two.path(one) is None
+
+    run(scenario)
+
+
+def test_a_node_that_does_not_share_a_community_is_neither_asked_nor_answered(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+    one.grant = replace(one.grant, communities=("a",))
+    two.grant = replace(two.grant, communities=("b",))
+
+    async def scenario() -> None:
+        async with running(one, two):
+            with pytest.raises(LimpetError, match="no peer of this node"):
+                await one.probing.measure(two.uid)
+            assert not one.probing.counters
+            assert one.path(two) is None
+
+    run(scenario)
+
+
+def test_a_link_that_goes_down_makes_the_path_fall_and_it_climbs_when_it_is_back(
+    bed: Bed,
+) -> None:
+    switch, router = bed.switch(), bed.router()
+    one, two = on_switch(bed, switch, 1, 2)
+    one.wire("eth1", router, "198.51.100.2/24", "198.51.100.1/24")
+    two.wire("eth1", router, "203.0.113.2/24", "203.0.113.1/24")
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            one.netns.ip("link set eth0 down")
+            one.read_links()
+            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("203.0.113.2"))
+            await one.has_path(two, wanted)
+            one.netns.ip("link set eth0 up")
+            one.netns.ip("addr replace 2001:db8::1/64 dev eth0 nodad")
+            one.read_links()
+            await one.has_path(two, route_to(two))
+
+    run(scenario)
+
+
+def test_a_switch_that_loses_power_does_not_take_a_path_that_nobody_answers_on(bed: Bed) -> None:
+    switch = bed.switch()
+    one, two = on_switch(bed, switch, 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            switch.ip("link set br0 down")
+            await one.has_asked(Ask.LINK, 8)
+            assert one.path(two) == route_to(two)
+
+    run(scenario)
+
+
+def test_a_peer_with_another_address_is_found_there_at_once(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            two.netns.ip("addr del 192.0.2.2/24 dev eth0", "addr del 2001:db8::2/64 dev eth0")
+            two.set_addresses("eth0", "192.0.2.77/24", "2001:db8::77/64")
+            two.read_links()
+            two.tell(one)
+            hops = (ip_address("192.0.2.77"), ip_address("2001:db8::77"))
+            wanted = PeerPath(Rung.ROUTE, 1500, "eth0", hops, hops[0])
+            await one.has_path(two, wanted)
+
+    run(scenario)
+
+
+def test_a_peer_whose_change_of_address_was_not_heard_of_is_found_by_its_own_probes(
+    bed: Bed,
+) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            two.netns.ip("addr del 192.0.2.2/24 dev eth0", "addr del 2001:db8::2/64 dev eth0")
+            two.set_addresses("eth0", "192.0.2.77/24", "2001:db8::77/64")
+            two.read_links()
+            moved = ip_address("192.0.2.77"), ip_address("2001:db8::77")
+            await one.until(lambda: (path := one.path(two)) is not None and path.underlay in moved)
+
+    run(scenario)
+
+
+def test_what_was_proven_holds_from_the_start_of_the_next_agent(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+        async with running(one):
+            assert one.path(two) == route_to(two)
+            assert "answered_link" not in one.probing.counters
+
+    run(scenario)
+
+
+def test_paths_of_a_damaged_file_are_proven_anew(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+    for damage in (b"", b"{", b'{"version": 9, "paths": {}}', b"\xff" * 100, b'{"version":1}'):
+        (one.folder / "paths.json").write_bytes(damage)
+
+        async def scenario() -> None:
+            async with running(one, two):
+                assert one.path(two) is None
+                await one.has_path(two, route_to(two))
+
+        run(scenario)
+
+
+def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.has_path(two, route_to(two))
+            measured = await one.probing.measure(two.uid)
+            assert {each.trial.ask for each in measured} == set(Ask)
+            assert all(each.rtt_ms is not None and each.rtt_ms > 0 for each in measured)
+            assert {each.trial.ask for each in measured if each.in_use} == {Ask.LINK, Ask.OVERLAY}
+
+    run(scenario)

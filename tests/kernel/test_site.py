@@ -1,0 +1,203 @@
+"""The network between nodes keeps itself as planned, whatever happens to the kernel's state."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from limpet.agent.identity import Identity
+from limpet.agent.membership import Membership, Source
+from limpet.agent.site import Site
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.kernel.netlink import RouteSocket
+from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
+from limpet.model.overlay import PeerPath, Rung
+from limpet.model.settings import Settings
+from limpet.wire.seal import seal_grant, seal_network, seal_presence
+from tests.kernel.namespaces import Netns, NetnsFactory
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    presence,
+)
+
+OWN, PEER = 1, 2
+WITHIN_S = 10.0
+
+
+class SiteBed:
+    """A node that has joined, with a bridge, an uplink and one peer on the uplink's link."""
+
+    def __init__(self, netns: Netns, folder: Path) -> None:
+        self.netns = netns
+        self.undo = ExitStack()
+        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
+        netns.ip(
+            "link add limpet0 type bridge",
+            "link set limpet0 up",
+            "addr add 10.244.1.1/24 dev limpet0",
+            "addr add fd00:0:0:1::1/64 dev limpet0 nodad",
+            f"route add unreachable 10.244.0.0/16 table {ROUTE_TABLE} metric 65000",
+            f"route add unreachable fd00::/48 table {ROUTE_TABLE} metric 65000",
+            "link add eth0 type veth peer name far",
+            "link set far up",
+            "link set eth0 up",
+            "addr add 192.0.2.1/24 dev eth0",
+            "addr add 2001:db8::1/64 dev eth0 nodad",
+        )
+        identity = Identity(folder, node_key(OWN), "node-1", PINNED, ("c:7470",))
+        file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
+        self.membership = Membership(identity, file, boot_id="boot")
+        self.undo.callback(self.membership.close)
+        self.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+        self.grant(OWN)
+        self.grant(PEER, addresses=(ip_address("192.0.2.2"), ip_address("2001:db8::2")))
+        with netns.entered():
+            self.route = RouteSocket()
+            self.undo.callback(self.route.close)
+            self.site = Site(
+                self.membership,
+                Settings(),
+                route=self.route,
+                vtep_path=folder / "vtep.json",
+                bridges=lambda: ["limpet0"],
+                before_sysctl=lambda path: None,
+            )
+
+    def grant(self, number: int, **said: object) -> None:
+        """The node's grant, with its presence if it `said` anything of itself."""
+        segments = (
+            ip_network(f"10.244.{number}.0/24"),
+            ip_network(f"fd00:0:0:{number}::/64"),
+        )
+        sealed = seal_grant(grant(number, segments=segments), CLUSTER_KEY)
+        spoken = None
+        if said:
+            macs = {4: f"02:4c:00:00:04:{number:02x}", 6: f"02:4c:00:00:06:{number:02x}"}
+            values: dict[str, object] = {"vtep_macs": macs, **said}
+            spoken = seal_presence(presence(number, **values), node_key(number))
+        self.membership.offer([(sealed, spoken)], source=Source.CLOUD)
+
+    def reach(self, rung: Rung) -> None:
+        """A path to the peer is proven."""
+        hops = (ip_address("192.0.2.2"), ip_address("2001:db8::2"))
+        path = (
+            PeerPath(rung, device="eth0", next_hops=hops, underlay=hops[0])
+            if rung is Rung.ROUTE
+            else PeerPath(rung, underlay=hops[0])
+        )
+        self.site.set_paths({grant(PEER).uid: path})
+
+    def routes(self) -> str:
+        """To pods of the peer."""
+        table = f"table {ROUTE_TABLE}"
+        return self.netns.run("sh", "-c", f"ip route show {table}; ip -6 route show {table}")
+
+    def has_routes(self, device: str) -> bool:
+        found = self.routes()
+        prefixes = ("10.244.2.0/24", "fd00:0:0:2::/64")
+        return all(
+            any(line.startswith(prefix) and f" dev {device} " in line for line in found.split("\n"))
+            for prefix in prefixes
+        )
+
+
+def on_a_loop(
+    test: Callable[[SiteBed], Awaitable[None]],
+) -> Callable[[SiteBed], None]:
+    """Runs the test in the node's namespace, on a loop, with the site started."""
+
+    @functools.wraps(test)
+    def run(node: SiteBed) -> None:
+        async def whole() -> None:
+            async with started(node):
+                await test(node)
+
+        with node.netns.entered():
+            asyncio.run(whole())
+
+    return run
+
+
+@asynccontextmanager
+async def started(node: SiteBed) -> AsyncIterator[None]:
+    node.site.start()
+    try:
+        yield
+    finally:
+        node.site.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Lets the site work until the kernel is so. Raises: TimeoutError."""
+    async with asyncio.timeout(WITHIN_S):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def node(tmp_path: Path, make_netns: NetnsFactory) -> Iterator[SiteBed]:
+    made = SiteBed(make_netns("lst"), tmp_path)
+    yield made
+    made.undo.close()
+
+
+@on_a_loop
+async def test_routes_that_go_silently_with_an_address_come_back(node: SiteBed) -> None:
+    node.reach(Rung.ROUTE)
+    await until(lambda: node.has_routes("eth0"))
+
+    # As a DHCP client does. The kernel tells of the addresses, not of the routes.
+    node.netns.ip("addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.1/24 dev eth0")
+    assert not node.has_routes("eth0")
+
+    await until(lambda: node.has_routes("eth0"))
+
+
+@on_a_loop
+async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -> None:
+    node.reach(Rung.ROUTE)
+    await until(lambda: node.has_routes("eth0"))
+
+    node.netns.ip("addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.9/24 dev eth0")
+    assert not node.has_routes("eth0")
+
+    await until(lambda: node.has_routes("eth0"))
+
+
+def conflict(node: SiteBed) -> None:
+    """Somebody else's VXLAN with our VNI and port: none of ours can be made."""
+    node.netns.ip(
+        "link del limvx4",
+        "link add flannel.1 type vxlan id 1 dstport 8472 local 192.0.2.1 nolearning",
+    )
+
+
+@on_a_loop
+async def test_one_retry_waits_however_often_a_round_fails(node: SiteBed) -> None:
+    waiting: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def counted(delay: float, call: Callable[..., object], *words: object) -> asyncio.TimerHandle:
+        handle = call_later(delay, call, *words)
+        if delay >= 1:
+            waiting.append(handle)
+        return handle
+
+    loop.call_later = counted  # type: ignore[method-assign,assignment]
+    conflict(node)
+    for _ in range(5):
+        node.site.look_at_everything("test")
+
+    assert node.site.failures
+    assert len([handle for handle in waiting if not handle.cancelled()]) == 1
