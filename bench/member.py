@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bench.measures import Bed
 
 NODES = 5000
-_WATCHED_S = 10.0
+_WATCHED_S = 5.0
 _POD_CIDRS = (IPv4Network("10.0.0.0/8"), IPv6Network("fd00::/16"))
 
 

@@ -106,8 +106,13 @@ def cluster_of(machine: Machine) -> dict[str, Any]:
 
 
 def reached(machine: Machine) -> int:
-    peers = cluster_of(machine)["peers"]
+    peers: dict[str, int] = cluster_of(machine)["peers"]
     return sum(peers.values()) - peers["unreached"] - peers["apart"]
+
+
+def nft_tables(machine: Machine) -> set[str]:
+    said = machine.run("nft", "list", "tables")
+    return {line.removeprefix("table ") for line in said.splitlines()}
 
 
 # The whole life of a node.
@@ -117,6 +122,7 @@ def test_a_node_of_a_cluster_is_as_it_was_after_it_came_and_went(
     machine: ServiceMachine, cloud: Cloud
 ) -> None:
     furnish(machine)
+    machine.run("sysctl", "-qw", "net.ipv4.conf.uplink.rp_filter=1")
     before = state_of(machine)
     cloud.add_neighbour()
 
@@ -128,6 +134,9 @@ def test_a_node_of_a_cluster_is_as_it_was_after_it_came_and_went(
         address = cni(machine, "ADD", "c1")["ips"][0]["address"].split("/")[0]
         machine.run("ping", "-c", "1", "-w", "10", address, netns=OUTSIDE)
         assert errors(machine, "doctor") == []
+        assert {"inet limpet", "inet limpet_overlay"} <= nft_tables(machine)
+        assert machine.links("vxlan") == {"limvx4", "limvx6"}
+        assert machine.run("sysctl", "-n", "net.ipv4.conf.uplink.rp_filter") == "2\n"
         cni(machine, "DEL", "c1")
     limpet(machine, "uninstall", "--purge")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from ipaddress import ip_address, ip_network
@@ -19,6 +22,7 @@ from limpet.kernel.netlink import RouteSocket
 from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.settings import Settings
+from limpet.plan.overlay_filter import FORGED_COUNTER
 from limpet.wire.seal import seal_grant, seal_network, seal_presence
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.unit.cluster_values import (
@@ -97,6 +101,13 @@ class SiteBed:
         )
         self.site.set_paths({grant(PEER).uid: path})
 
+    def forged(self) -> int:
+        """Packets that were dropped because their source is not the sender's."""
+        command = ("nft", "list", "counter", "inet", NFT_OVERLAY_TABLE, FORGED_COUNTER)
+        found = re.search(r"packets (\d+)", self.netns.run(*command))
+        assert found is not None
+        return int(found[1])
+
     def routes(self) -> str:
         """To pods of the peer."""
         table = f"table {ROUTE_TABLE}"
@@ -172,6 +183,20 @@ async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -
     assert not node.has_routes("eth0")
 
     await until(lambda: node.has_routes("eth0"))
+
+
+@on_a_loop
+async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
+    node.reach(Rung.VXLAN)
+    await until(lambda: node.has_routes("limvx4"))
+    inner = bytes(12) + b"\x08\x00" + bytes(20)
+    with node.netns.open_socket(4, socket.SOCK_DGRAM) as sender:
+        sender.sendto(struct.pack(">II", 0x08000000, 1 << 8) + inner, ("192.0.2.1", 8472))
+    assert node.forged() == 1
+
+    node.site.look_at_everything("test")
+
+    assert node.forged() == 1
 
 
 def conflict(node: SiteBed) -> None:

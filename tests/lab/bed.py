@@ -65,7 +65,8 @@ def a_world(topology: str, folder: Path) -> Iterator[World]:
 def everybody_reaches_everybody(world: World, *, within_s: float = _WITHIN_S) -> float:
     """Seconds that it took. Raises: AssertionError with who did not answer whom."""
     matrix = world.reach(within_s=within_s)
-    assert matrix.failures == []
+    failures = [f"{source} -> {target} {address}" for source, target, address in matrix.failures]
+    assert failures == [], "\n".join(failures)
     return matrix.took_s
 
 

@@ -180,6 +180,21 @@ def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: Wor
     assert about(doctor(node)) == []
 
 
+def test_doctor_names_a_network_of_the_node_that_overlaps_the_pods_of_the_cluster(
+    lan: World,
+) -> None:
+    node = lan.machine("node-3")
+    node.run("ip", "link", "add", "cellar", "type", "bridge")
+    try:
+        node.run("ip", "address", "add", "10.244.200.1/24", "dev", "cellar")
+        node.run("ip", "link", "set", "cellar", "up")
+
+        words = "cellar has 10.244.200.1/24, which overlaps the cluster CIDR 10.244.0.0/16"
+        assert words in doctor(node)["error"]
+    finally:
+        node.run("ip", "link", "delete", "cellar")
+
+
 def test_a_node_whose_agent_ended_answers_no_probe_and_without_an_agent_path_says_so(
     lan: World,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.lab.bed import (
     echo,
     echoing,
     everybody_reaches_everybody,
-    limpet,
     route_devices,
     routes,
     until,
@@ -73,22 +71,6 @@ def test_one_link_is_a_plain_route_and_a_router_between_is_vxlan(sites: World) -
     until(lambda: route_devices(node, neighbour) == {"eth0"})
 
     assert route_devices(node, far) <= {"limvx4", "limvx6"}
-
-
-def test_a_path_is_told_in_both_directions_and_measured(sites: World) -> None:
-    node = sites.machine("crane-1")
-    (pod,) = node.pods.values()
-    (far,) = sites.machine("digger-1").pods.values()
-
-    answer = json.loads(
-        limpet(node, "path", pod.name, str(far.addresses[0].ip), "--probe", "--output", "json")
-    )
-
-    (path,) = answer["paths"]
-    assert path["there"]["rung"] == "vxlan"
-    assert path["there"]["device"] in ("limvx4", "limvx6")
-    assert path["there"]["target_node"] == "digger-1"
-    assert answer["probes"]
 
 
 def test_what_others_damage_comes_back_and_pods_do_not_notice(sites: World) -> None:

@@ -78,6 +78,8 @@ class Membership:
         self._file = file
         self._boot_id = boot_id
         self._jumps = 0
+        self._above: int | None = None
+        """A sequence of ours that is known elsewhere: what is published has to go above it."""
         self._listeners: list[Listener] = []
         self.snapshot, self.problems = file.read(identity.pinned_key)
         """`problems`: of what the disk held, in words."""
@@ -147,8 +149,7 @@ class Membership:
                 self.snapshot = replace(self.snapshot, nodes=nodes)
             self._file.put(self.snapshot.sealed_network if new_network else None, changed.values())
             self._tell(News(source, frozenset(changed), network=new_network))
-            if self.uid in changed:
-                self._publish()
+        self._publish()
         return outcomes
 
     def _take_network(self, sealed: Sealed) -> bool:
@@ -182,7 +183,7 @@ class Membership:
             return Outcome.BAD
         uid = entry.grant.uid
         if uid == self.uid and self._is_ahead(entry):
-            self._jump(entry)
+            self._note_ahead(entry)
             entry = NodeEntry(entry.grant, entry.sealed_grant)
         before = changed.get(uid) or self.snapshot.nodes.get(uid)
         merged = entry if before is None else merge_entries(before, entry)
@@ -232,9 +233,8 @@ class Membership:
 
     def jump_above(self, sequence: int) -> None:
         """The cloud has a presence of ours with this sequence, and will take only a higher one."""
-        last = self.presence
-        if last is None or last.sequence <= sequence:
-            self._publish(above=sequence)
+        self._above = max(sequence, self._above or 0)
+        self._publish()
 
     def declare_cloned(self) -> None:
         """Two machines hold this identity, a cloned image perhaps: a person has to act."""
@@ -256,8 +256,11 @@ class Membership:
         )
         return not own and (last is None or seen.sequence >= last.sequence)
 
-    def _jump(self, entry: NodeEntry) -> None:
+    def _note_ahead(self, entry: NodeEntry) -> None:
         assert entry.presence is not None
+        if self._above is not None and entry.presence.sequence <= self._above:
+            return  # told by another already
+        self._above = entry.presence.sequence
         if entry.presence.boot_id != self._boot_id:
             self._jumps += 1
             if self._jumps > _CLONE_AFTER:
@@ -267,19 +270,18 @@ class Membership:
             sequence=entry.presence.sequence,
             jumps=self._jumps,
         )
-        self._publish(above=entry.presence.sequence)
 
-    def _publish(self, *, above: int | None = None) -> None:
-        """`above`: a sequence of ours that is known elsewhere."""
+    def _publish(self) -> None:
+        """What is wanted, if that is not what was published last, or others know a later one."""
         own, wanted, last = self.own, self._wanted, self.presence
         if own is None or wanted is None or own.grant.tombstone or self.cloned:
             return
-        same = last is not None and replace(wanted, sequence=last.sequence) == last
-        if same and last is not None and (above is None or last.sequence > above):
+        behind = self._above is not None and (last is None or last.sequence <= self._above)
+        if not behind and last is not None and replace(wanted, sequence=last.sequence) == last:
             return
         sequence = last.sequence + 1 if last is not None else 0
-        if above is not None:
-            sequence = max(sequence, above + _JUMP)
+        if behind and self._above is not None:
+            sequence = self._above + _JUMP
         presence = replace(wanted, sequence=sequence)
         sealed = seal_presence(presence, self.identity.private_key)
         entry = NodeEntry(own.grant, own.sealed_grant, presence, sealed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,10 +11,65 @@ import msgspec
 import structlog
 
 from limpet.agent.identity import write_durably
+from limpet.model.errors import StorageError
 from limpet.model.overlay import PeerPath, Rung
 
 _log = structlog.get_logger("paths")
 _VERSION = 1
+_WRITE_AFTER_S = 1.0
+"""Paths that change together are written together."""
+_TRY_AGAIN_S = 30.0
+
+
+class PathFile:
+    """Runs on the event loop's thread; writes on another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.paths: Mapping[str, PeerPath] = read_paths(path)
+        """What is kept, or soon is; by the peer's uid."""
+        self._written: Mapping[str, PeerPath] = self.paths
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def keep(self, paths: Mapping[str, PeerPath]) -> None:
+        """`paths` are on the disk soon; they are never changed any more."""
+        self.paths = paths
+        if self._timer is None and self._writing is None:
+            self._write_after(_WRITE_AFTER_S)
+
+    async def close(self) -> None:
+        """What was to be kept is on the disk then, if the disk takes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await self._writing
+            if self._timer is not None:
+                self._timer.cancel()
+        if self._written is not self.paths:
+            await self._write(self.paths)
+
+    def _write_after(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._writing = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        written = await self._write(self.paths)
+        self._writing = None
+        if self._written is not self.paths:
+            self._write_after(_WRITE_AFTER_S if written else _TRY_AGAIN_S)
+
+    async def _write(self, paths: Mapping[str, PeerPath]) -> bool:
+        try:
+            await asyncio.to_thread(write_paths, self._path, paths)
+        except StorageError as error:
+            _log.warning("proven paths are not kept on the disk", error=str(error))
+            return False
+        self._written = paths
+        return True
 
 
 class _Path(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -84,17 +85,15 @@ def join(
 
 def _restart_agent(settings: Settings) -> str:
     """It knows of the cluster once it starts anew; returns what was done, or is to be done."""
-    ours = Manifest.load(settings.state_dir).of_role("unit")
-    try:
-        call(settings.socket, "status")
-    except AgentUnavailable:
-        if ours:
-            return f"start the agent now: systemctl start {UNIT}"
-        return "install Limpet on this node now: limpet install (or start the agent yourself)"
-    if ours and systemd_runs():
-        systemctl("try-restart", UNIT)
-        return "the agent was restarted (pods did not notice)"
-    return f"restart the agent now: systemctl restart {UNIT}"
+    if Manifest.load(settings.state_dir).of_role("unit") and systemd_runs():
+        with contextlib.suppress(AgentUnavailable):
+            call(settings.socket, "status")
+            systemctl("try-restart", UNIT)
+            return "the agent was restarted (pods did not notice)"
+    return (
+        f"(re)start the agent now: systemctl restart {UNIT.removesuffix('.service')} "
+        "(where it is not installed: limpet install)"
+    )
 
 
 def read_lan(settings: Settings) -> list[Prefix]:

@@ -94,12 +94,11 @@ def print_path(settings: Settings, origin: str, target: str, output: Output, *, 
 
 
 def silent(probes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of nodes that do not answer by anything that the path to them stands on."""
+    """Names of nodes that were asked and do not answer at all."""
     heard: dict[tuple[str, str], bool] = {}
     for each in probes:
-        if each["in_use"]:
-            key = each["node"], each["uid"]
-            heard[key] = heard.get(key, False) or bool(each["answered"])
+        key = each["node"], each["uid"]
+        heard[key] = heard.get(key, False) or each["answered"] > 0
     return [name for (name, _), has_answered in heard.items() if not has_answered]
 
 

@@ -17,6 +17,12 @@ _BATCH_BYTES = 64 << 10
 """Messages sent in one datagram at most; the socket's send buffer is larger."""
 _BATCH_MESSAGES = 64
 """If each fails, there are as many answers at once, which the receive buffer has to hold."""
+_SO_RCVBUFFORCE = 33
+_NOTIFIED_BYTES = 4 << 20
+"""Of notifications that wait; each takes some 800 bytes, and a thousand peers cause 5,000.
+
+The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round of ours can cause.
+"""
 _ANSWER_TIMEOUT_S = 30
 """The kernel answers within the send call; only a broken kernel lets us wait."""
 
@@ -206,7 +212,10 @@ class Notifications:
         """Raises: KernelError."""
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = _open_socket(kind, protocol)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _NOTIFIED_BYTES)
+        except PermissionError:  # in a user namespace: as much as the system allows
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NOTIFIED_BYTES)
         self._socket.bind((0, 0))
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP

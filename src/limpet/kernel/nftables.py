@@ -12,6 +12,7 @@ from limpet.model.datapath import NFT_TABLE
 from limpet.model.errors import KernelError, LimpetError
 
 _SONAME = "libnftables.so.1"
+_NFT_CTX_OUTPUT_STATELESS = 1 << 2
 
 
 class Nftables:
@@ -36,6 +37,8 @@ class Nftables:
             getattr(self._lib, name).argtypes = [ctypes.c_void_p]
         self._lib.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._lib.nft_ctx_free.argtypes = [ctypes.c_void_p]
+        self._lib.nft_ctx_output_get_flags.argtypes = [ctypes.c_void_p]
+        self._lib.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         self._context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
         self._lib.nft_ctx_buffer_output(self._context)
         self._lib.nft_ctx_buffer_error(self._context)
@@ -56,13 +59,17 @@ class Nftables:
         return output.decode(errors="replace")
 
     def list_table(self) -> str | None:
-        """Our table as nft prints it; None when it is not there."""
+        """Our table as nft prints it, without what was counted; None when it is not there."""
+        flags = self._lib.nft_ctx_output_get_flags(self._context)
+        self._lib.nft_ctx_output_set_flags(self._context, flags | _NFT_CTX_OUTPUT_STATELESS)
         try:
             return self.run(f"list table inet {self._table}", what=f"table {self._table}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
+        finally:
+            self._lib.nft_ctx_output_set_flags(self._context, flags)
 
     def put_table(self, ruleset: str) -> None:
         """Replaces our table by `ruleset` in one transaction; no packet meets neither."""

@@ -8,8 +8,10 @@ import math
 RATE_PER_S = 50.0
 """Probes of all kinds together; each costs both ends two signatures and two checks of one."""
 BURST = 25.0
-OTHER_PER_S = 10.0
+OTHER_PER_S = 15.0
 """Of these for what is not vital, however much is vital."""
+_UNSTRETCHED = 100
+"""Peers with a path that the budget suffices for, as often as the ladder wants."""
 
 _VITAL, _OTHER = 0, 1
 
@@ -78,3 +80,11 @@ class Agenda:
                 return due_s
             heapq.heappop(heap)  # it was put again, or dropped
         return math.inf
+
+
+def stretch_for(peers: int, luck: float) -> float:
+    """Factor on the ladders' pauses when so many peers have a path.
+
+    `luck`: from 0 to 1, so that not all nodes ask at the same time.
+    """
+    return max(1.0, peers / _UNSTRETCHED) * (0.9 + 0.2 * luck)

@@ -39,6 +39,7 @@ _FORGIVEN_AFTER = 100
 """Answers in a row, then a loss long ago counts no more than the first one."""
 _PATIENCE_S = 10.0
 """Without an answer, then what is not proven yet is good enough."""
+_MTU_BYTES = 1500
 _FIRM, _SHAKY = 2, 1
 """Proven; or it answers again after a loss, but not yet often enough."""
 
@@ -130,11 +131,11 @@ class Ladder:
             (standing.next_s for _trial, standing in self._open(vital=vital)), default=math.inf
         )
 
-    def take_due(self, now_s: float, *, vital: bool, luck: float) -> list[Trial]:
+    def take_due(self, now_s: float, *, vital: bool, stretch: float = 1.0) -> list[Trial]:
         """What is to be sent now; it counts as sent.
 
         `vital`: what the path depends on or has just changed, else what might be better.
-        `luck`: from 0 to 1, so that not all nodes ask at the same time.
+        `stretch`: factor on what is waited before a trial that does not answer is sent again.
         """
         due = []
         missed = False
@@ -143,7 +144,7 @@ class Ladder:
                 continue
             if standing.waiting:
                 missed = True
-                self._miss(standing, now_s, luck)
+                self._miss(standing, now_s, stretch)
                 if standing.next_s > now_s:
                     continue
             standing.waiting, standing.sent_s = True, now_s
@@ -170,7 +171,7 @@ class Ladder:
         if trial.ask is Ask.SITE:
             yield from self._links_to(trial.address)
 
-    def _miss(self, standing: _Standing, now_s: float, luck: float) -> None:
+    def _miss(self, standing: _Standing, now_s: float, stretch: float) -> None:
         standing.waiting = False
         standing.answers = 0
         if not standing.misses:
@@ -185,7 +186,7 @@ class Ladder:
             standing.needed = min(2 * standing.needed, _MOST_NEEDED)
         standing.urgent = False
         delay_s = _FIRST_DELAY_S * 2 ** min(standing.misses - MISSES, 10)
-        standing.next_s = now_s + min(delay_s, SLOWEST_S) * _jitter(luck)
+        standing.next_s = now_s + min(delay_s, SLOWEST_S) * stretch
 
     def _look_around(self, now_s: float) -> None:
         """The path is in doubt: what else there is has to be known soon."""
@@ -195,8 +196,10 @@ class Ladder:
 
     # Hearing
 
-    def answered(self, trial: Trial, now_s: float, *, rtt_s: float, via: str, luck: float) -> None:
-        """The peer has answered, by link `via`."""
+    def answered(
+        self, trial: Trial, now_s: float, *, rtt_s: float, via: str, stretch: float = 1.0
+    ) -> None:
+        """The peer has answered, by link `via`. `stretch`: factor on what is waited now."""
         standing = self._standings.get(trial)
         if standing is None:
             return
@@ -216,16 +219,16 @@ class Ladder:
                     _begin_anew(its, now_s, urgent=True)
         if standing.grade != grade or via != via_before or self._in_doubt():
             self._choose(now_s)
-        standing.next_s = now_s + self._pause_s(trial, standing) * _jitter(luck)
+        standing.next_s = now_s + self._pause_s(trial, standing, stretch)
 
-    def _pause_s(self, trial: Trial, standing: _Standing) -> float:
+    def _pause_s(self, trial: Trial, standing: _Standing, stretch: float) -> float:
         if not standing.proven:
             return QUICK_S * min(max(standing.needed // 2, 1), _SLOWEST_QUICK)
         path = self.path
         # An answered overlay probe has used the link too.
         if standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE):
-            return STEADY_S
-        return STANDBY_S
+            return STEADY_S * stretch
+        return STANDBY_S * stretch
 
     # Choosing
 
@@ -260,8 +263,9 @@ class Ladder:
         """The best path and how firm it is: addresses that the peer still names come first."""
         named = self._facts.named
         every = known_addresses(self._facts, self.path)
-        for grade in (_FIRM, _SHAKY):
-            for addresses in (named, every):
+        grades = {standing.grade for standing in self._standings.values()}
+        for grade in sorted(grades - {0}, reverse=True):
+            for addresses in (named, every) if named != every else (named,):
                 path = self._route(addresses, grade) or self._vxlan(addresses, grade)
                 if path is not None:
                     return path, grade
@@ -297,7 +301,8 @@ class Ladder:
         if found is None:
             return None
         address, via = found
-        mtu_bytes = next((link.mtu_bytes for link in self._links if link.ifname == via), 1500)
+        kept = self.path.mtu_bytes if self.path is not None else _MTU_BYTES
+        mtu_bytes = next((link.mtu_bytes for link in self._links if link.ifname == via), kept)
         return PeerPath(Rung.VXLAN, mtu_bytes, underlay=address)
 
     def _underlay(
@@ -401,7 +406,3 @@ def _begin_anew(standing: _Standing, at_s: float, *, urgent: bool) -> None:
 
 def _any_of(proof: list[_Standing], grade: int) -> bool:
     return any(standing.grade >= grade for standing in proof)
-
-
-def _jitter(luck: float) -> float:
-    return 0.9 + 0.2 * luck

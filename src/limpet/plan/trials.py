@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from limpet.model.network import Address
@@ -16,7 +17,7 @@ class Facts:
     """What is known of a peer and of ourselves that decides what may be proven."""
 
     addresses: tuple[Address, ...] = ()
-    """That the peer's presence names."""
+    """That the peer's presence names, as far as they are `usable`."""
     port: int = 0
     heard: tuple[Address, int] | None = None
     """Address and port that it writes from, if its presence does not name the address."""
@@ -53,24 +54,30 @@ def trials_for(
     return tuple(found)
 
 
-def known_addresses(facts: Facts, path: PeerPath | None) -> tuple[Address, ...]:
-    """Those that the peer names, where it was heard, and those of the path, without repetition."""
-    heard = (facts.heard[0],) if facts.heard is not None else ()
-    last = (*path.next_hops, path.underlay) if path is not None else ()
-    every = (*facts.named, *heard, *last)
+def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Without those that no other node reaches."""
     return tuple(
-        dict.fromkeys(
-            address
-            for address in every
-            if address is not None
-            and not (
-                address.is_loopback
-                or address.is_link_local
-                or address.is_multicast
-                or address.is_unspecified
-            )
+        address
+        for address in addresses
+        if not (
+            address.is_loopback
+            or address.is_link_local
+            or address.is_multicast
+            or address.is_unspecified
         )
     )
+
+
+def known_addresses(facts: Facts, path: PeerPath | None) -> tuple[Address, ...]:
+    """Those that the peer names, where it was heard, and those of the path, without repetition."""
+    found = dict.fromkeys(facts.named)
+    if facts.heard is not None:
+        found[facts.heard[0]] = None
+    if path is not None:
+        found |= dict.fromkeys(path.next_hops)
+        if path.underlay is not None:
+            found[path.underlay] = None
+    return tuple(found)
 
 
 def port_of(facts: Facts, address: Address) -> int:

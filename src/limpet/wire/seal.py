@@ -29,6 +29,7 @@ from limpet.model.cluster import (
     Snapshot,
 )
 from limpet.model.errors import LimpetError
+from limpet.model.network import Address
 
 MAX_BODY_BYTES = 64 << 10
 """Of one document; a grant with a hundred segments takes four kilobytes."""

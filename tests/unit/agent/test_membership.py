@@ -201,6 +201,47 @@ async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside)
     assert beside.membership.presence == last
 
 
+@on_a_loop
+async def test_a_node_that_lost_all_it_knew_goes_on_above_what_comes_with_its_grant(
+    beside: Beside,
+) -> None:
+    beside.announce()
+
+    beside.membership.offer([own_pair(40, "a boot before")], source=Source.CLOUD)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 40
+
+
+@on_a_loop
+async def test_what_others_knew_before_a_node_has_a_link_counts_when_it_has_one(
+    beside: Beside,
+) -> None:
+    beside.offer(1)
+    for _ in range(5):  # the same old news from each neighbour: no clone
+        beside.membership.offer([own_pair(40, "a boot before")], source=Source.NEIGHBOUR)
+
+    announced = await beside.announced()
+
+    assert announced.sequence > 40
+    assert not beside.membership.cloned
+
+
+@on_a_loop
+async def test_a_presence_is_not_lost_to_an_older_one_of_the_same_offer(beside: Beside) -> None:
+    beside.offer(1)
+    await beside.announced()
+    newer = seal_grant(grant(OWN, generation=2), CLUSTER_KEY)
+    _, ahead = own_pair(40, "a boot before")
+
+    beside.membership.offer([(newer, None), (newer, ahead)], source=Source.NEIGHBOUR)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 40
+    assert beside.membership.grant is not None
+    assert beside.membership.grant.generation == 2
+
+
 def own_pair(sequence: int, boot_id: str) -> tuple[Sealed, Sealed]:
     return (
         seal_grant(grant(OWN), CLUSTER_KEY),

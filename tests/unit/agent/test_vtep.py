@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from limpet.agent.vtep import derived_vtep_mac, keep_vtep_macs
 
 UID = "a" * 24
@@ -34,9 +36,19 @@ def test_what_was_decided_is_never_changed_by_a_later_record(tmp_path: Path) -> 
     assert later == decided
 
 
-def test_a_damaged_file_is_made_anew_from_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"4": "02:0',
+        b'{"4": "\xff\xfe"}',
+        b'{"4": "none"}',
+        b'{"4": "03:00:00:00:00:01"}',
+        b'{"4": "00:00:00:00:00:00"}',
+    ],
+)
+def test_a_damaged_file_is_made_anew_from_the_record(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "vtep.json"
-    path.write_bytes(b'{"4": "02:0')
+    path.write_bytes(text)
 
     macs = keep_vtep_macs(path, UID, recorded={4: "02:00:00:00:00:01"}, existing={})
 

@@ -98,7 +98,7 @@ class World:
 
     def _send(self, *, vital: bool) -> None:
         before = self.ladder.path
-        trials = self.ladder.take_due(self.now_s, vital=vital, luck=0.5)
+        trials = self.ladder.take_due(self.now_s, vital=vital)
         self._note(before)
         for trial in trials:
             self.sent.append((self.now_s, trial))
@@ -114,7 +114,7 @@ class World:
             if self.heard[trial] >= 16:
                 self.lost.discard(trial)
             at_s = self.now_s + RTT_S
-            self.ladder.answered(trial, at_s, rtt_s=RTT_S, via="eth0", luck=0.5)
+            self.ladder.answered(trial, at_s, rtt_s=RTT_S, via="eth0")
             self._note(before)
 
     def _note(self, before: PeerPath | None) -> None:
@@ -324,6 +324,13 @@ def test_a_peer_that_is_heard_very_often_is_not_asked_more_often_for_it() -> Non
 
 def test_a_kept_path_holds_without_a_change_when_all_is_as_it_was() -> None:
     world = World(Ladder(both()))
+    assert world.run(60).changes == []
+
+
+def test_a_kept_path_keeps_its_mtu_until_an_answer_tells_the_link() -> None:
+    small = replace(ETH0, mtu_bytes=1400)
+    kept = replace(vxlan(B), mtu_bytes=1400)
+    world = World(Ladder(kept), facts=replace(FACTS, addresses=(B,)), links=(small,))
     assert world.run(60).changes == []
 
 

@@ -87,6 +87,9 @@ def test_a_node_cannot_speak_for_another() -> None:
         {"vtep_macs": {4: "02:00:00:00:00:01; drop"}},
         {"vtep_macs": {4: None}},
         {"link_mtu_bytes": True},
+        {"addresses": (7,)},
+        {"addresses": ("fe80::1%eth0 } ; flush ruleset",)},
+        {"endpoints": (("fe80::1%eth0", 7471),)},
     ],
 )
 def test_a_node_that_signs_nonsense_about_itself_is_not_believed(nonsense: dict[str, Any]) -> None:

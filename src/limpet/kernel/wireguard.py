@@ -1,0 +1,407 @@
+"""The encrypted tunnel's device: the kernel's WireGuard where there is one, else a userspace one.
+
+`TunnelKernel` is the same for both. Blocking: a thousand peers take some 0.2 s of it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from limpet.kernel.netlink import NetlinkSocket, RouteSocket
+from limpet.kernel.wireguard_process import PROGRAM, WireguardProcess
+from limpet.model.datapath import ALIAS
+from limpet.model.errors import KernelError
+from limpet.model.network import Prefix
+from limpet.model.tunnel import (
+    TUNNEL_GROUP,
+    TUNNEL_IFNAME,
+    DeviceReading,
+    DeviceSetting,
+    Endpoint,
+    PeerReading,
+    PeerSetting,
+    TunnelDevice,
+    TunnelPeer,
+    TunnelState,
+)
+from limpet.plan.tunnel_diff import (
+    DropTunnel,
+    DropTunnelPeer,
+    PeerChange,
+    PutTunnel,
+    PutTunnelPeer,
+    TakePeerAnew,
+    TunnelChange,
+    adopted_endpoints,
+)
+from limpet.wire import netlink as wire
+from limpet.wire import wireguard_netlink as kernel_wire
+from limpet.wire import wireguard_uapi as uapi
+from limpet.wire.vxlan import no_made_up_addresses
+
+_SINK = b"limpet drops what this key holds"
+"""Public key of a peer that nobody is: a prefix that is given to it, and dropped with it, is taken
+from its holder without touching the holder's other prefixes."""
+_GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENODEV)
+
+
+class Wireguard(Protocol):
+    """What makes, reads and sets the device; its link is set up by `TunnelKernel`."""
+
+    kind: str
+    """Of its link."""
+
+    def make(self) -> None:
+        """The device is there, down. Raises: KernelError."""
+
+    def read(self) -> DeviceReading | None:
+        """None: there is none. Raises: KernelError."""
+
+    def write(self, setting: DeviceSetting) -> None:
+        """Everything is set. Raises: KernelError: the first failure; what was not tried is open."""
+
+    def remove(self) -> None:
+        """The device is gone. Raises: KernelError."""
+
+
+class KernelWireguard:
+    """By generic netlink, in the network namespace of the calling thread."""
+
+    kind = "wireguard"
+
+    def __init__(self, route: RouteSocket, ifname: str) -> None:
+        """Raises: KernelError (ENOENT: this kernel has no WireGuard)."""
+        self._route = route
+        self._ifname = ifname
+        self._socket = NetlinkSocket(kernel_wire.NETLINK_GENERIC)
+        try:
+            answer = self._socket.query(kernel_wire.get_family())
+            self._family = kernel_wire.parse_family(answer)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def make(self) -> None:
+        self._route.apply(wire.new_link(ifname=self._ifname, kind=self.kind, group=TUNNEL_GROUP))
+
+    def read(self) -> DeviceReading | None:
+        try:
+            answers = self._socket.dump(kernel_wire.dump_device(self._family, self._ifname))
+        except KernelError as error:
+            if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
+                return None
+            raise
+        return kernel_wire.parse_device(answers)
+
+    def write(self, setting: DeviceSetting) -> None:
+        try:
+            self._socket.apply(*kernel_wire.set_device(self._family, self._ifname, setting))
+        except KernelError as error:
+            raise _refused(self._ifname, error.errno) from error
+
+    def remove(self) -> None:
+        link = self._route.link(self._ifname)
+        if link is not None:
+            gone = (errno.ENODEV,)
+            self._route.apply(wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=gone))
+
+
+class UserspaceWireguard:
+    """By the socket of a process of its own."""
+
+    kind = "tun"
+
+    def __init__(self, process: WireguardProcess) -> None:
+        self.process = process
+
+    def make(self) -> None:
+        self.process.start()
+
+    def read(self) -> DeviceReading | None:
+        try:
+            # Also: it is no process of another namespace.
+            answer = None if self.process.pid is None else self.process.ask(uapi.GET)
+        except KernelError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+        if answer is None:
+            return None
+        try:
+            return uapi.parse_get(answer)
+        except ValueError as error:
+            what = f"the answer of the userspace WireGuard of {self.process.ifname}"
+            raise KernelError("read", what, errno.EBADMSG, str(error)) from error
+
+    def write(self, setting: DeviceSetting) -> None:
+        answer = self.process.ask(uapi.encode_set(setting))
+        try:
+            number = uapi.parse_errno(answer)
+        except ValueError as error:
+            what = f"the answer of the userspace WireGuard of {self.process.ifname}"
+            raise KernelError("read", what, errno.EBADMSG, str(error)) from error
+        if number:
+            raise _refused(self.process.ifname, number)
+
+    def remove(self) -> None:
+        self.process.stop()
+
+
+def _refused(ifname: str, number: int) -> KernelError:
+    hints = {
+        errno.EADDRINUSE: "another program has the tunnel's UDP port: end it, or choose another",
+        errno.EPERM: "it needs CAP_NET_ADMIN",
+    }
+    return KernelError("set up", f"tunnel {ifname}", number, hints.get(number, ""))
+
+
+class TunnelKernel:
+    """One tunnel device and its peers, as far as they are ours.
+
+    `have` is what `observe` read and `apply` changed. Nothing notifies of changes in peers: nobody
+    else makes any, and where a peer's packets come from is read when it is asked for.
+    """
+
+    def __init__(
+        self,
+        route: RouteSocket,
+        *,
+        log: Path,
+        ifname: str = TUNNEL_IFNAME,
+        program: str = PROGRAM,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        """`log`: of the userspace WireGuard, if one is needed; the rest as `WireguardProcess`.
+
+        In the network namespace of the calling thread.
+        """
+        self._route = route
+        self._ifname = ifname
+        self._userspace = UserspaceWireguard(
+            WireguardProcess(
+                ifname, log=log, program=program, memory_limit_bytes=memory_limit_bytes
+            )
+        )
+        self._kernel: KernelWireguard | None = None
+        self._chosen: Wireguard | None = None
+        self._have = TunnelState()
+        self._given: dict[bytes, Endpoint] | None = None
+
+    @property
+    def have(self) -> TunnelState:
+        return self._have
+
+    @property
+    def given(self) -> Mapping[bytes, Endpoint]:
+        """The endpoints that were planned when they were last set, by public key."""
+        return self._given or {}
+
+    @property
+    def process(self) -> WireguardProcess | None:
+        """None: the device is the kernel's, or there is none yet."""
+        return self._userspace.process if self._chosen is self._userspace else None
+
+    def close(self) -> None:
+        """The device stays."""
+        if self._kernel is not None:
+            self._kernel.close()
+
+    def observe(self, want: TunnelState) -> TunnelState:
+        """What is, read anew. Raises: KernelError."""
+        self._have = TunnelState()
+        link = self._route.link(self._ifname)
+        if link is not None:
+            self._have = self._read(link)
+        if self._given is None:
+            self._given = adopted_endpoints(want, self._have)
+        return self._have
+
+    def _read(self, link: wire.LinkInfo) -> TunnelState:
+        foreign = TunnelState(TunnelDevice(self._ifname, link.mtu_bytes, b"", 0, 0, ours=False))
+        backend = self._backend_of(link)
+        if backend is None:
+            return foreign
+        reading = backend.read()
+        if link.group != TUNNEL_GROUP and (reading is None or backend is not self._userspace):
+            return foreign
+        if reading is None:
+            return TunnelState()  # what served it is gone, and it goes with that
+        self._chosen = backend
+        device = TunnelDevice(
+            self._ifname, link.mtu_bytes, reading.private_key, reading.port, reading.mark, link.up
+        )
+        return TunnelState(device, {key: each.peer for key, each in reading.peers.items()})
+
+    def _backend_of(self, link: wire.LinkInfo) -> Wireguard | None:
+        if link.kind == self._userspace.kind:
+            return self._userspace
+        return self._kernels() if link.kind == KernelWireguard.kind else None
+
+    def _kernels(self) -> KernelWireguard | None:
+        """None: this kernel has no WireGuard."""
+        if self._kernel is None:
+            try:
+                self._kernel = KernelWireguard(self._route, self._ifname)
+            except KernelError as error:
+                if error.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT):
+                    raise
+        return self._kernel
+
+    def readings(self) -> Mapping[bytes, PeerReading]:
+        """Traffic, last handshake and present endpoint of each peer. Raises: KernelError."""
+        reading = self._chosen.read() if self._chosen is not None else None
+        return reading.peers if reading is not None else {}
+
+    def apply(self, changes: Iterable[TunnelChange]) -> list[KernelError]:
+        """Tries every change, all peers' in one go; returns the failures."""
+        failures: list[KernelError] = []
+        peers: list[PeerChange] = []
+        for change in changes:
+            try:
+                match change:
+                    case PutTunnel(device):
+                        self._put(device)
+                    case DropTunnel():
+                        self._drop()
+                    case _:
+                        peers.append(change)
+            except KernelError as error:
+                failures.append(error)
+        if peers and not failures:
+            failures += self._apply_peers(peers)
+        return failures
+
+    # The device
+
+    def _put(self, device: TunnelDevice) -> None:
+        link = self._route.link(self._ifname)
+        found = self._have.device
+        if link is not None and found is not None and not found.ours:
+            hint = "somebody else made it; remove or rename it"
+            raise KernelError("use", f"link {self._ifname}", errno.EEXIST, hint)
+        if link is None or found is None:
+            if link is not None:
+                self._route.apply(
+                    wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=(errno.ENODEV,))
+                )
+            self._chosen = self._kernels() or self._userspace
+            self._chosen.make()
+            found = None
+            self._have = TunnelState()
+        backend = self._backend()
+        backend.write(
+            DeviceSetting(
+                device.private_key
+                if not found or found.private_key != device.private_key
+                else None,
+                # The same port again would close the socket for a moment.
+                device.port if not found or found.port != device.port else None,
+                device.mark if not found or found.mark != device.mark else None,
+            )
+        )
+        self._route.apply(
+            no_made_up_addresses(self._ifname),
+            wire.set_link(
+                0,
+                what=self._ifname,
+                ifname=self._ifname,
+                alias=ALIAS,
+                group=TUNNEL_GROUP,
+                mtu_bytes=device.mtu_bytes,
+                up=device.up,
+            ),
+        )
+        self._have = TunnelState(device, self._have.peers)
+
+    def _drop(self) -> None:
+        self._backend().remove()
+        self._have, self._given = TunnelState(), {}
+
+    def _backend(self) -> Wireguard:
+        if self._chosen is None:
+            raise KernelError("find", f"tunnel {self._ifname}", errno.ENODEV)
+        return self._chosen
+
+    # Peers
+
+    def _apply_peers(self, changes: list[PeerChange]) -> list[KernelError]:
+        # What another peer gets has left its holder by that; taking it then would be from the new.
+        moved = {
+            prefix for each in changes if isinstance(each, PutTunnelPeer) for prefix in each.add
+        }
+        todo = [(change, self._settings(change, moved)) for change in changes]
+        try:
+            self._write_peers(todo)
+        except KernelError as error:
+            if len(todo) == 1 or error.errno in _GONE:
+                return [error]
+        else:
+            return []
+        # One of them is at fault; it must not keep the others out.
+        failures = []
+        for each in todo:
+            try:
+                self._write_peers([each])
+            except KernelError as error:
+                failures.append(error)
+        return failures
+
+    def _write_peers(self, todo: Sequence[tuple[PeerChange, list[PeerSetting]]]) -> None:
+        settings = tuple(setting for _, settings in todo for setting in settings)
+        if settings:
+            self._backend().write(DeviceSetting(peers=settings))
+        peers = dict(self._have.peers)
+        given = dict(self.given)
+        for change, _ in todo:
+            _note(change, peers, given)
+        self._have, self._given = TunnelState(self._have.device, peers), given
+
+    def _settings(self, change: PeerChange, moved: Collection[Prefix]) -> list[PeerSetting]:
+        key = change.public_key
+        match change:
+            case PutTunnelPeer(add=add, take=take, endpoint=endpoint, keepalive_s=keepalive_s):
+                put = PeerSetting(key, add, endpoint, keepalive_s)
+                gone = tuple(prefix for prefix in take if prefix not in moved)
+                sink = [PeerSetting(_SINK, gone), PeerSetting(_SINK, remove=True)]
+                only_takes = take and put == PeerSetting(key)
+                return [*([] if only_takes else [put]), *(sink if gone else [])]
+            case TakePeerAnew():
+                return self._anew(key)
+            case DropTunnelPeer():
+                return [PeerSetting(key, remove=True)]
+
+    def _anew(self, key: bytes) -> list[PeerSetting]:
+        """Its endpoint is where its packets came from last: a request has been answered there."""
+        reading = self.readings().get(key)
+        if reading is None:
+            return []
+        peer = reading.peer
+        made = PeerSetting(key, tuple(peer.allowed), peer.endpoint, peer.keepalive_s)
+        return [PeerSetting(key, remove=True), made]
+
+
+def _note(change: PeerChange, peers: dict[bytes, TunnelPeer], given: dict[bytes, Endpoint]) -> None:
+    """Keeps up with a change that was made."""
+    key = change.public_key
+    match change:
+        case PutTunnelPeer(add=add, take=take, endpoint=endpoint, keepalive_s=keepalive_s):
+            had = peers.get(key, TunnelPeer(key))
+            peers[key] = TunnelPeer(
+                key,
+                (had.allowed | set(add)) - set(take),
+                endpoint or had.endpoint,
+                had.keepalive_s if keepalive_s is None else keepalive_s,
+            )
+            if endpoint is not None:
+                given[key] = endpoint
+        case DropTunnelPeer():
+            peers.pop(key, None)
+            given.pop(key, None)
+        case TakePeerAnew():
+            pass

@@ -1,0 +1,234 @@
+"""The userspace WireGuard: started where the kernel has none, in a session of its own.
+
+It outlives the agent, so that a new agent finds every session as it was. Whether it runs is asked
+at its socket, and nowhere written down. It ends when its device is deleted or its socket removed,
+and its device goes with it: the kernel's notification of that is what wakes whoever has to start
+it again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from limpet.kernel.namespaces import namespace_id, own_namespace_id
+from limpet.model.errors import KernelError
+from limpet.wire.wireguard_uapi import END
+
+SOCKET_FOLDER = Path("/var/run/wireguard")
+"""Fixed in the program: names of devices are unique in a mount namespace."""
+PROGRAM = "wireguard-go"
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 10.0
+_LOOK_AGAIN_MS = 2
+_LARGEST_LOG_BYTES = 256 << 10
+_LOG_SHOWN = 300
+_CREDENTIALS = struct.Struct("=iII")
+_GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+class WireguardProcess:
+    """wireguard-go for one device, in the network namespace of the calling thread."""
+
+    def __init__(
+        self,
+        ifname: str,
+        *,
+        log: Path,
+        program: str = PROGRAM,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        """`log`: what the program says; cut when it grows. `memory_limit_bytes`: of its heap, soft;
+        it costs throughput when it is tight."""
+        self.ifname = ifname
+        self._log = log
+        self._program = program
+        self._memory_limit_bytes = memory_limit_bytes
+
+    @property
+    def socket_path(self) -> Path:
+        return SOCKET_FOLDER / f"{self.ifname}.sock"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that answers at the socket; None: none does.
+
+        Raises: KernelError when it is one of another network namespace.
+        """
+        try:
+            with self._connected() as connection:
+                raw = connection.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+                )
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise self._error("find", error) from error
+        pid = int(_CREDENTIALS.unpack(raw)[0])
+        theirs = namespace_id(f"/proc/{pid}/ns/net")
+        if theirs is not None and theirs != own_namespace_id():
+            raise KernelError(
+                "use",
+                str(self.socket_path),
+                errno.EADDRINUSE,
+                f"process {pid} serves a device of this name in another network namespace; "
+                "end it, or give one of the two another name",
+            )
+        return pid
+
+    def ask(self, question: bytes) -> bytes:
+        """The answer to a question of `wire.wireguard_uapi`.
+
+        Raises: KernelError (ENOENT, ECONNREFUSED: it does not run).
+        """
+        try:
+            with self._connected() as connection:
+                connection.sendall(question)
+                answer = bytearray()
+                while not answer.endswith(END):
+                    part = connection.recv(1 << 18)
+                    if not part:
+                        raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+                    answer += part
+        except OSError as error:
+            raise self._error("ask", error) from error
+        self._cut_log()
+        return bytes(answer)
+
+    def start(self) -> None:
+        """It runs and answers; one that did already is left as it is. Raises: KernelError."""
+        try:
+            SOCKET_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with self._locked():
+                if self.pid is None:
+                    self._start()
+        except OSError as error:
+            raise self._error("start", error) from error
+
+    def stop(self) -> None:
+        """It does not run, and its device is gone. Raises: KernelError."""
+        try:
+            with self._locked():
+                self._stop()
+        except FileNotFoundError:
+            return  # there is not even the folder of the sockets
+        except OSError as error:
+            raise self._error("stop", error) from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_TIMEOUT_S)
+            connection.connect(str(self.socket_path))
+            yield connection
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else starts or stops one of this name meanwhile."""
+        path = self.socket_path.with_suffix(".lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _start(self) -> None:
+        # The variable keeps it from talking of the kernel's own WireGuard, and from forking.
+        environment = {"LOG_LEVEL": "error", "WG_PROCESS_FOREGROUND": "1"}
+        if self._memory_limit_bytes is not None:
+            environment["GOMEMLIMIT"] = str(self._memory_limit_bytes)
+        with open(self._log, "wb") as fresh, open(self._log, "ab") as log:
+            fresh.truncate()
+            try:
+                child = subprocess.Popen(
+                    [self._program, "-f", self.ifname],
+                    env={**environment, "PATH": os.environ.get("PATH", os.defpath)},
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise KernelError(
+                    "start",
+                    f"{self._program} for {self.ifname}",
+                    errno.ENOENT,
+                    "this kernel has no WireGuard, and the userspace one is not installed: "
+                    "install the package wireguard-go, on Debian 12 the one of its backports",
+                ) from error
+        descriptor = os.pidfd_open(child.pid)
+        # It is not waited for otherwise, and would stay a zombie.
+        threading.Thread(target=child.wait, name=f"reap {self.ifname}", daemon=True).start()
+        try:
+            self._await_answer(descriptor)
+        except BaseException:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _await_answer(self, descriptor: int) -> None:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while self.pid is None:
+            if ended.poll(_LOOK_AGAIN_MS):
+                raise self._failed(errno.ECHILD, "it ended at once")
+            if time.monotonic() > deadline_s:
+                raise self._failed(errno.ETIMEDOUT, f"no answer in {_START_TIMEOUT_S:g} s")
+
+    def _failed(self, number: int, cause: str) -> KernelError:
+        said = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
+        words = " ".join(said.split()) or "it said nothing"
+        hint = "" if os.path.exists("/dev/net/tun") else "; /dev/net/tun is missing: modprobe tun"
+        what = f"{self._program} for {self.ifname}"
+        return KernelError("start", what, number, f"{cause}: {words}{hint}")
+
+    def _stop(self) -> None:
+        pid = self.pid
+        if pid is None:
+            return
+        descriptor = os.pidfd_open(pid)
+        try:
+            if self.pid != pid:
+                return  # it ended meanwhile, and the number is another's
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                signal.pidfd_send_signal(descriptor, number)
+                if ended.poll(_STOP_TIMEOUT_S * 1000):
+                    return
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(descriptor)
+        raise KernelError("stop", f"process {pid} ({self.socket_path})", errno.ETIMEDOUT)
+
+    def _cut_log(self) -> None:
+        """It says one line for each handshake that could not be sent, for months."""
+        try:
+            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
+                os.truncate(self._log, 0)
+        except OSError:
+            return  # a log that cannot be cut is no reason to have no tunnel
+
+    def _error(self, operation: str, error: OSError) -> KernelError:
+        what = f"the userspace WireGuard of {self.ifname} ({self.socket_path})"
+        number = error.errno or errno.ETIMEDOUT
+        cause = "it does not run" if number in _GONE else error.strerror or str(error)
+        return KernelError(operation, what, number, cause)

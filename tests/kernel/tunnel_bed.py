@@ -1,0 +1,154 @@
+"""Sites of one node each behind a router, joined by encrypted tunnels as the real planner says."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from ipaddress import ip_address
+from pathlib import Path
+
+from limpet.agent.tunnel_keys import keep_tunnel_key
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.model.cluster import NodeEntry
+from limpet.model.datapath import PEER_METRIC, ROUTE_TABLE
+from limpet.model.overlay import OverlayState, PeerRoute
+from limpet.model.tunnel import TUNNEL_MARK, Endpoint, TunnelEnd, TunnelPlan
+from limpet.plan.overlay import View, plan_overlay, route_key
+from limpet.plan.overlay_diff import diff_overlay
+from limpet.plan.tunnel import TunnelView, plan_tunnel, tunnel_view
+from limpet.plan.tunnel_diff import TunnelChange, diff_tunnel
+from tests.kernel.overlay_bed import Node, OverlayBed
+
+_numbers = itertools.count()
+
+
+@cache
+def wireguard_go() -> str:
+    """The program, fetched if it is not there."""
+    script = Path(__file__).parents[2] / "scripts" / "fetch-wireguard"
+    done = subprocess.run([script], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+class Tunnel:
+    """The tunnel's side of a node; `restart` is that of its agent."""
+
+    def __init__(self, node: Node, folder: Path, ifname: str) -> None:
+        self.node = node
+        self.folder = folder
+        self.ifname = ifname
+        self.ends: dict[str, TunnelEnd] = {}
+        self.plan = TunnelPlan()
+        folder.mkdir()
+        self.restart()
+        # A tunnel's own packets never go by the table that leads into it.
+        for option in ("", "-6 "):
+            rule = f"rule add priority {ROUTE_TABLE - 1} fwmark {TUNNEL_MARK} lookup main"
+            node.netns.ip(f"{option}{rule}")
+
+    def restart(self) -> None:
+        self.key = keep_tunnel_key(self.folder / "tunnel.json")
+        log = self.folder / "wireguard.log"
+        program = wireguard_go()
+        self.kernel = TunnelKernel(self.node.route, log=log, ifname=self.ifname, program=program)
+
+    def view(self, nodes: Mapping[str, NodeEntry]) -> TunnelView:
+        view: View = self.node.view(nodes)
+        made = tunnel_view(view, plan_overlay(view), self.ends, self.key)
+        return replace(made, ifname=self.ifname)
+
+    def settle(self, nodes: Mapping[str, NodeEntry]) -> list[TunnelChange]:
+        """One round; returns what it changed. Raises: AssertionError when something failed."""
+        view = self.view(nodes)
+        self.plan = plan_tunnel(view)
+        want = self.plan.state
+        with self.node.netns.entered():
+            changes = diff_tunnel(want, self.kernel.observe(want), self.kernel.given)
+            failures = self.kernel.apply(changes)
+            assert failures == []
+            assert diff_tunnel(want, self.kernel.have, self.kernel.given) == []
+            assert diff_tunnel(want, self.kernel.observe(want), self.kernel.given) == []
+            self._put_routes(view, nodes)
+        return changes
+
+    def _put_routes(self, view: TunnelView, nodes: Mapping[str, NodeEntry]) -> None:
+        routes = [
+            PeerRoute(
+                prefix,
+                self.ifname,
+                nodes[uid].grant.segments[(0, 1)[prefix.version == 6]].network_address,
+                view.view.sources[prefix.version],
+                PEER_METRIC,
+                part.mtu_bytes,
+            )
+            for uid, part in self.plan.parts.items()
+            if part.peer is not None
+            for prefix in sorted(part.peer.allowed, key=str)
+        ]
+        want = OverlayState(routes={route_key(route): route for route in routes})
+        overlay = self.node.kernel
+        assert overlay.apply(diff_overlay(want, overlay.observe(want))) == []
+
+    def apply(self, *changes: TunnelChange) -> None:
+        with self.node.netns.entered():
+            assert self.kernel.apply(changes) == []
+
+    @property
+    def pid(self) -> int:
+        with self.node.netns.entered():
+            process = self.kernel.process
+            pid = process.pid if process is not None else None
+        assert pid is not None
+        return pid
+
+    def remove(self) -> None:
+        with self.node.netns.entered():
+            process = self.kernel.process
+            if process is not None:
+                process.stop()
+        self.kernel.close()
+
+
+class TunnelBed(OverlayBed):
+    """Every node in a site of its own; the routers between them know nothing of pods."""
+
+    def __init__(self, count: int, folder: Path, *, version: int = 4) -> None:
+        """`version`: of the underlay that the tunnels go by."""
+        super().__init__(count, routed=True)
+        self.version = version
+        try:
+            self.tunnels = [self._tunnel(node, folder) for node in self.nodes]
+            for tunnel in self.tunnels:
+                tunnel.ends = {
+                    other.node.uid: TunnelEnd(self.endpoint(other))
+                    for other in self.tunnels
+                    if other is not tunnel
+                }
+            self.settle_tunnels()
+        except BaseException:
+            self.close()
+            raise
+
+    def _tunnel(self, node: Node, folder: Path) -> Tunnel:
+        # Names are unique on the whole machine: the program's sockets are in one fixed folder.
+        ifname = f"lwg{os.getpid() % 10**7}.{next(_numbers) % 1000}"
+        tunnel = Tunnel(node, folder / f"n{node.number}", ifname)
+        self.undo.callback(tunnel.remove)
+        node.presence = replace(node.presence, tunnel_key=tunnel.key.public_key)
+        return tunnel
+
+    def endpoint(self, tunnel: Tunnel, version: int = 0) -> Endpoint:
+        address = ip_address(self.underlay(tunnel.node, version or self.version))
+        return address, tunnel.key.port
+
+    def settle_tunnels(self) -> list[list[TunnelChange]]:
+        entries = self.entries()
+        return [tunnel.settle(entries) for tunnel in self.tunnels]
+
+    def pairs(self) -> Iterator[tuple[Tunnel, Tunnel]]:
+        yield from itertools.permutations(self.tunnels, 2)
