@@ -94,6 +94,9 @@ class Node:
 class OverlayBed:
     """`routed`: each node has a link of its own with a router; else all are on one switch."""
 
+    prefix = "lov"
+    """Of the namespaces' names."""
+
     def __init__(self, count: int, *, routed: bool = False) -> None:
         self.undo = ExitStack()
         try:
@@ -115,7 +118,7 @@ class OverlayBed:
         self.undo.close()
 
     def namespace(self, name: str) -> Netns:
-        netns = Netns(f"lov-{os.getpid()}-{next(_numbers)}-{name}")
+        netns = Netns(f"{self.prefix}-{os.getpid()}-{next(_numbers)}-{name}")
         subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
         self.undo.callback(
             subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30

@@ -60,3 +60,242 @@ def test_pods_of_two_sites_reach_each_other_over_either_underlay(
                 ping(one.node.netns, other.node.address(inner), "-I", one.node.overlay(inner))
                 send_bulk(one.node.pod, other.node.pod, other.node.address(inner))
         assert [fragments(tunnel.node.netns) for tunnel in bed.tunnels] == [0, 0]
+
+
+def test_three_sites_reach_each_other_through_one_device_each(tmp_path: Path) -> None:
+    bed = TunnelBed(3, tmp_path)
+    with bed.undo:
+        for one, other in bed.pairs():
+            ping(one.node.pod, other.node.address(4))
+            ping(one.node.pod, other.node.address(6))
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_full_packets_fit_a_path_that_is_narrower_than_the_links(
+    tmp_path: Path, version: int
+) -> None:
+    bed = TunnelBed(2, tmp_path, version=version)
+    with bed.undo:
+        one, other = bed.tunnels
+        bed.middle.ip(*(f"link set port{number} mtu 1492" for number in (1, 2)))
+        for tunnel in bed.tunnels:
+            tunnel.ends = {
+                uid: replace(end, mtu_bytes=1492) for uid, end in tunnel.ends.items()
+            }
+        bed.settle_tunnels()
+
+        for inner in (4, 6):
+            send_bulk(one.node.pod, other.node.pod, other.node.address(inner))
+
+        places = (one.node.netns, other.node.netns, bed.middle)
+        assert [fragments(netns) for netns in places] == [0, 0, 0]
+
+
+def test_a_sender_outside_the_peers_prefixes_is_not_let_in(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        one.node.pod.ip("addr add 10.244.9.9/32 dev eth0")
+        one.node.netns.ip("route add 10.244.9.9/32 dev limpet0")
+        ping(one.node.pod, other.node.address(4))
+        before = counters(other.node.pod, "Icmp")["InEchos"]
+
+        with pytest.raises(AssertionError):
+            ping(one.node.pod, other.node.address(4), "-I", "10.244.9.9")
+
+        ping(one.node.pod, other.node.address(4))
+        assert counters(other.node.pod, "Icmp")["InEchos"] == before + 1
+
+
+class Flow:
+    """Datagrams to and fro between two pods for as long as it is open, one at a time."""
+
+    def __init__(self, client: Netns, server: Netns, address: str) -> None:
+        self.answered = 0
+        self.lost = 0
+        self._here = client.open_socket(4, socket.SOCK_DGRAM)
+        self._there = server.open_socket(4, socket.SOCK_DGRAM)
+        self._there.bind((address, 7000))
+        self._address = (address, 7000)
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=run) for run in (self._ask, self._answer)]
+
+    def _ask(self) -> None:
+        self._here.settimeout(1)
+        while not self._ended.is_set():
+            self._here.sendto(b"?", self._address)
+            try:
+                self._here.recv(8)
+                self.answered += 1
+            except TimeoutError:
+                self.lost += 1
+
+    def _answer(self) -> None:
+        self._there.settimeout(0.1)
+        while not self._ended.is_set():
+            try:
+                _, asker = self._there.recvfrom(8)
+            except TimeoutError:
+                continue
+            self._there.sendto(b"!", asker)
+
+    @contextmanager
+    def running(self) -> Iterator[Flow]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            for thread in self._threads:
+                thread.join()
+            self._here.close()
+            self._there.close()
+
+
+def test_a_change_of_one_peer_touches_no_other_and_no_flow_loses_a_packet(tmp_path: Path) -> None:
+    bed = TunnelBed(3, tmp_path)
+    with bed.undo:
+        one, other, third = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        before = one.kernel.readings()[other.key.public_key]
+        nodes = bed.entries()
+        changed = {**nodes}
+        more = (*third.node.grant.segments, ip_network("10.244.77.0/24"))
+        changed[third.node.uid] = replace(
+            nodes[third.node.uid], grant=replace(third.node.grant, segments=more)
+        )
+        without = {uid: entry for uid, entry in nodes.items() if uid != third.node.uid}
+        # Of the peer that the flow goes to: it gets a prefix, and loses it.
+        grown = {**nodes}
+        more = (*other.node.grant.segments, ip_network("10.244.78.0/24"))
+        grown[other.node.uid] = replace(
+            nodes[other.node.uid], grant=replace(other.node.grant, segments=more)
+        )
+
+        flow = Flow(one.node.pod, other.node.pod, other.node.address(4))
+        with flow.running():
+            for _ in range(5):
+                for snapshot in (changed, nodes, without, nodes):
+                    changes = one.settle(snapshot)
+                    assert {each.public_key for each in changes} == {third.key.public_key}
+                for snapshot in (grown, nodes):
+                    changes = one.settle(snapshot)
+                    assert {each.public_key for each in changes} == {other.key.public_key}
+
+        assert flow.lost == 0
+        assert flow.answered > 100
+        after = one.kernel.readings()[other.key.public_key]
+        assert after.last_handshake_ns == before.last_handshake_ns
+        ping(one.node.pod, third.node.address(6))
+
+
+def test_a_prefix_moves_between_peers_in_one_round(tmp_path: Path) -> None:
+    bed = TunnelBed(3, tmp_path)
+    with bed.undo:
+        one, other, third = bed.tunnels
+        nodes = bed.entries()
+        moving = ip_network("10.244.77.0/24")
+        for holder in (other, third, other):
+            entry = nodes[holder.node.uid]
+            more = (*holder.node.grant.segments, moving)
+            grant = replace(holder.node.grant, segments=more)
+            one.settle({**nodes, holder.node.uid: replace(entry, grant=grant)})
+            assert moving in one.kernel.have.peers[holder.key.public_key].allowed
+        one.settle(nodes)
+        assert all(moving not in peer.allowed for peer in one.kernel.have.peers.values())
+
+
+def move(bed: TunnelBed, tunnel: Tunnel) -> str:
+    """The node has another address on its link, and its router knows."""
+    number = tunnel.node.number
+    tunnel.node.netns.ip(
+        "addr flush dev eth0 scope global",
+        f"addr add 192.0.{number + 100}.7/24 dev eth0",
+        f"route add default via 192.0.{number + 100}.254",
+    )
+    bed.middle.ip(f"addr add 192.0.{number + 100}.254/24 dev port{number}")
+    return f"192.0.{number + 100}.7"
+
+
+def test_a_peer_that_moves_is_followed_and_an_older_plan_does_not_bring_it_back(
+    tmp_path: Path,
+) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        moved = (ip_address(move(bed, other)), other.key.port)
+
+        ping(other.node.pod, one.node.address(4))
+
+        key = other.key.public_key
+        assert one.kernel.readings()[key].peer.endpoint == moved
+        assert one.settle(bed.entries()) == []
+        one.restart()
+        assert one.settle(bed.entries()) == []
+        ping(one.node.pod, other.node.address(6))
+
+        # What is new to the plan is set, also after the restart.
+        elsewhere = ip_address("192.0.9.9"), 7
+        one.ends = {other.node.uid: TunnelEnd(elsewhere)}
+        one.settle(bed.entries())
+        assert one.kernel.readings()[key].peer.endpoint == elsewhere
+        one.ends = {other.node.uid: TunnelEnd(moved)}
+        one.settle(bed.entries())
+        ping(one.node.pod, other.node.address(4))
+
+
+def test_a_keepalive_reaches_a_peer_that_knows_no_endpoint(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        entries = bed.entries()
+        only_one = {one.node.uid: entries[one.node.uid]}
+        other.settle({other.node.uid: entries[other.node.uid]})
+        one.settle({**only_one})
+        other.ends = {}
+        other.settle(entries)
+        one.ends = {other.node.uid: TunnelEnd(bed.endpoint(other), behind_nat=True)}
+
+        one.settle(entries)
+
+        while other.kernel.readings()[one.key.public_key].peer.endpoint is None:
+            time.sleep(0.01)
+        ping(other.node.pod, one.node.address(4))
+
+
+def test_the_agents_restart_finds_everything_as_it_was(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        pid, key = one.pid, one.key
+        handshake = one.kernel.readings()[other.key.public_key].last_handshake_ns
+
+        one.restart()
+        changes = one.settle(bed.entries())
+
+        assert (changes, one.pid, one.key) == ([], pid, key)
+        assert one.kernel.readings()[other.key.public_key].last_handshake_ns == handshake
+
+
+def test_a_killed_program_is_started_anew_with_the_same_key_and_port(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        pid, key = one.pid, one.key
+        with Notifications(socket.NETLINK_ROUTE, (1,)) if False else nothing():
+            os.kill(pid, signal.SIGKILL)
+            while one.node.route.link(one.ifname) is not None:
+                time.sleep(0.001)
+
+        one.settle(bed.entries())
+
+        assert one.pid != pid
+        device = one.kernel.have.device
+        assert device is not None
+        assert (device.private_key, device.port) == (key.private_key, key.port)
+        ping(one.node.pod, other.node.address(4))
+        ping(other.node.pod, one.node.address(6))

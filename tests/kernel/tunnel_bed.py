@@ -117,6 +117,8 @@ class Tunnel:
 class TunnelBed(OverlayBed):
     """Every node in a site of its own; the routers between them know nothing of pods."""
 
+    prefix = "lwg"
+
     def __init__(self, count: int, folder: Path, *, version: int = 4) -> None:
         """`version`: of the underlay that the tunnels go by."""
         super().__init__(count, routed=True)

@@ -162,7 +162,7 @@ class Rounds:
         self.changes = len(changes)
         self.took_ms = (time.monotonic() - started_s) * 1e3
         self.totals.add(changes=len(changes), failures=len(failures), took_ms=self.took_ms)
-        fields = {"changes": len(changes), "failed": len(failures), "why": why}
+        fields = {"loop": "pods", "changes": len(changes), "failed": len(failures), "why": why}
         fields["took_ms"] = f"{self.took_ms:.1f}"
         if failures:
             _log.warning("round", **fields, error=failures[0])

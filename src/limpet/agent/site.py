@@ -282,6 +282,7 @@ class Site:
 
     def _report(self, why: str, changes: list[OverlayChange]) -> None:
         fields = {
+            "loop": "peers",
             "peers": len(self.plan.parts),
             "changes": len(changes),
             "failed": len(self.failures),
