@@ -188,9 +188,12 @@ class Node:
     async def has_asked(self, ask: Ask, times: int) -> None:
         """Returns when so many more probes have left. Raises: TimeoutError."""
         name = f"asked_{ask.name.lower()}"
-        enough = self.probing.counters[name] + times
+        await self.until_counted(name, self.probing.counters[name] + times)
+
+    async def until_counted(self, name: str, count: int) -> None:
+        """Raises: TimeoutError."""
         async with asyncio.timeout(PATIENCE_S):
-            while self.probing.counters[name] < enough:
+            while self.probing.counters[name] < count:
                 await asyncio.sleep(0.01)
 
 

@@ -105,6 +105,19 @@ def cluster_of(machine: Machine) -> dict[str, Any]:
     return cluster
 
 
+def await_neighbour(machine: Machine) -> None:
+    """Raises: AssertionError with what both nodes say of each other."""
+    try:
+        wait_until(lambda: reached(machine) == 1, "the neighbour is reached", deadline_s=30)
+    except AssertionError as error:
+        for config in ((), ("--config", "/tmp/neighbour/agent.toml")):
+            error.add_note(limpet(machine, "peer", "list", "--all", *config))
+            error.add_note(machine.try_run(*LIMPET, "status", *config).stdout)
+        for name, log in machine.logs():
+            error.add_note(f"{name}: {log}")
+        raise
+
+
 def reached(machine: Machine) -> int:
     peers: dict[str, int] = cluster_of(machine)["peers"]
     return sum(peers.values()) - peers["unreached"] - peers["apart"]
@@ -129,7 +142,7 @@ def test_a_node_of_a_cluster_is_as_it_was_after_it_came_and_went(
     said = limpet(machine, "install", *joining(cloud), "--allow-forward")
 
     assert "joined" in said
-    wait_until(lambda: reached(machine) == 1, "the neighbour is reached", deadline_s=30)
+    await_neighbour(machine)
     with machine.namespace("c1"):
         address = cni(machine, "ADD", "c1")["ips"][0]["address"].split("/")[0]
         machine.run("ping", "-c", "1", "-w", "10", address, netns=OUTSIDE)
@@ -158,6 +171,19 @@ def test_a_node_stays_the_same_unless_it_is_purged(machine: ServiceMachine, clou
     said = limpet(machine, "uninstall", "--purge")
     assert "limpet node remove n1" in said
     assert "limpet token create" in said
+    assert_unchanged(before, machine)
+
+
+def test_a_machine_that_joined_before_it_was_installed_is_as_it_was_too(
+    machine: ServiceMachine, cloud: Cloud
+) -> None:
+    before = state_of(machine)
+    limpet(machine, "join", *joining(cloud))
+    limpet(machine, "install")
+    assert cluster_of(machine)["node"] == "n1"
+
+    limpet(machine, "uninstall", "--purge")
+
     assert_unchanged(before, machine)
 
 
@@ -295,6 +321,21 @@ def test_a_node_of_one_cluster_is_not_made_one_of_another(
         _, line = refusal(machine, "install", *options)
         assert words in line
     assert cluster_of(machine)["node"] == "n1"
+
+
+def test_a_lan_that_overlaps_the_pods_is_refused_and_the_token_works_afterwards(
+    machine: ServiceMachine, cloud: Cloud
+) -> None:
+    words = joining(cloud)
+    machine.run("ip", "address", "add", "10.244.200.7/24", "dev", "uplink")
+
+    _, line = refusal(machine, "install", *words)
+
+    assert "10.244.200.0/24" in line
+    assert not machine.path(BINARY).exists()
+    machine.run("ip", "address", "delete", "10.244.200.7/24", "dev", "uplink")
+    limpet(machine, "install", *words)
+    assert len(cloud.ask("node", "list")["nodes"]) == 1
 
 
 def test_another_vxlan_device_in_the_way_is_named_before_anything_is_installed(

@@ -10,11 +10,14 @@ from ipaddress import ip_address
 
 import pytest
 
+from limpet.agent.courier import Received
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import PeerPath, Rung
-from limpet.model.probe import Ask
+from limpet.model.probe import Answer, Ask, Probe
+from limpet.wire.courier import Kind
+from limpet.wire.probe import encode_answer, encode_probe, parse_probe
 from tests.kernel.namespaces import Netns
-from tests.kernel.probing_bed import Bed, Node, introduce
+from tests.kernel.probing_bed import PORT, Bed, Node, introduce
 
 
 @pytest.fixture(name="bed")
@@ -288,5 +291,89 @@ def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
             assert {each.trial.ask for each in measured} == set(Ask)
             assert all(each.rtt_ms is not None and each.rtt_ms > 0 for each in measured)
             assert {each.trial.ask for each in measured if each.in_use} == {Ask.LINK, Ask.OVERLAY}
+
+    run(scenario)
+
+
+def test_through_a_router_that_translates_addresses_nothing_is_proven(bed: Bed) -> None:
+    """As at home: nothing comes in that was not asked for, and so VXLAN neither."""
+    router = bed.router()
+    one, two = bed.node(1), bed.node(2)
+    one.wire("eth0", router, "192.0.2.2/24", "192.0.2.1/24")
+    two.wire("eth0", router, "198.51.100.2/24", "198.51.100.1/24")
+    router.run("nft", _MASQUERADE)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            await one.until_counted("unproven", 3)
+            await two.until_counted("answered_site", 3)
+            assert one.path(two) is None
+
+    run(scenario)
+
+
+_MASQUERADE = """
+table ip nat {
+    chain out {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "p2eth0" masquerade
+    }
+    chain in {
+        type filter hook forward priority 0; policy accept;
+        iifname "p2eth0" ct state new drop
+    }
+}
+"""
+
+
+def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: Bed) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+
+    async def scenario() -> None:
+        async with running(one, two):
+            two.courier.send(
+                Kind.PROBE,
+                encode_probe(Probe(bytes(8), Ask.LINK, 1)),
+                to_uid=one.uid,
+                address=ip_address("192.0.2.1"),
+                port=PORT,
+            )
+            await one.until_counted("refused_link", 1)
+
+    run(scenario)
+
+
+def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: Bed) -> None:
+    one, two, three = on_switch(bed, bed.switch(), 1, 2, 3)
+
+    def answers_wrongly(received: Received) -> None:
+        """Two answers as if through routers, three instead of two."""
+        probe = parse_probe(received.body)
+        if received.uid != one.uid or probe.ask is not Ask.LINK:
+            return
+        body = encode_answer(
+            Answer(probe.nonce, 1, received.address, received.port, received.to_address)
+        )
+        for node, hop_limit in ((two, 64), (three, 1)):
+            node.courier.send(
+                Kind.ANSWER,
+                body,
+                to_uid=one.uid,
+                address=received.address,
+                port=PORT,
+                hop_limit=hop_limit,
+            )
+
+    async def scenario() -> None:
+        for node in (one, two, three):
+            node.start()
+        two.courier.on(Kind.PROBE, answers_wrongly)
+        try:
+            introduce(one, two, three)
+            await one.until_counted("unproven", 6)
+            assert one.path(two) is None
+        finally:
+            for node in (one, two, three):
+                await node.stop()
 
     run(scenario)

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from limpet.agent.identity import Identity
 from limpet.agent.membership import Membership, Source
@@ -20,6 +22,7 @@ from limpet.agent.site import Site
 from limpet.agent.snapshot_file import SnapshotFile
 from limpet.kernel.netlink import RouteSocket
 from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
+from limpet.model.network import Prefix
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.settings import Settings
 from limpet.plan.overlay_filter import FORGED_COUNTER
@@ -77,7 +80,7 @@ class SiteBed:
                 before_sysctl=lambda path: None,
             )
 
-    def grant(self, number: int, **said: object) -> None:
+    def grant(self, number: int, **said: Any) -> None:
         """The node's grant, with its presence if it `said` anything of itself."""
         segments = (
             ip_network(f"10.244.{number}.0/24"),
@@ -87,8 +90,7 @@ class SiteBed:
         spoken = None
         if said:
             macs = {4: f"02:4c:00:00:04:{number:02x}", 6: f"02:4c:00:00:06:{number:02x}"}
-            values: dict[str, object] = {"vtep_macs": macs, **said}
-            spoken = seal_presence(presence(number, **values), node_key(number))
+            spoken = seal_presence(presence(number, vtep_macs=macs, **said), node_key(number))
         self.membership.offer([(sealed, spoken)], source=Source.CLOUD)
 
     def reach(self, rung: Rung) -> None:
@@ -123,15 +125,15 @@ class SiteBed:
 
 
 def on_a_loop(
-    test: Callable[[SiteBed], Awaitable[None]],
-) -> Callable[[SiteBed], None]:
+    test: Callable[..., Awaitable[None]],
+) -> Callable[..., None]:
     """Runs the test in the node's namespace, on a loop, with the site started."""
 
     @functools.wraps(test)
-    def run(node: SiteBed) -> None:
+    def run(node: SiteBed, **fixtures: object) -> None:
         async def whole() -> None:
             async with started(node):
-                await test(node)
+                await test(node, **fixtures)
 
         with node.netns.entered():
             asyncio.run(whole())
@@ -199,6 +201,69 @@ async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
     assert node.forged() == 1
 
 
+@on_a_loop
+async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
+    node.reach(Rung.VXLAN)
+    await until(lambda: node.has_routes("limvx4"))
+    changed = seal_network(network(2, vxlan_id=7), CLUSTER_KEY)
+
+    node.membership.offer([], source=Source.NEIGHBOUR, network=changed)
+
+    await until(lambda: "vxlan id 7 " in node.netns.run("ip", "-d", "link", "show", "limvx4"))
+    await until(lambda: node.has_routes("limvx4"))
+    assert node.site.failures == []
+
+
+@on_a_loop
+async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> None:
+    node.reach(Rung.VXLAN)
+    await until(lambda: node.has_routes("limvx4"))
+    segments: list[tuple[Prefix, ...]] = []
+    node.site.on_segments.append(segments.append)
+    revoked = seal_grant(grant(OWN, generation=2, segments=(), tombstone=True), CLUSTER_KEY)
+
+    node.membership.offer([(revoked, None)], source=Source.NEIGHBOUR)
+
+    await until(lambda: "limvx" not in node.netns.run("ip", "link", "show"))
+    assert "via" not in node.routes()
+    assert NFT_OVERLAY_TABLE not in node.netns.run("nft", "list", "tables")
+    assert segments == [()]
+
+
+@on_a_loop
+async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
+    numbers = range(PEER, 202)
+    before = node.site.totals.rounds
+    for number in numbers:
+        node.grant(number, addresses=(ip_address(f"192.0.2.{number}"),))
+    node.site.set_paths(
+        {
+            grant(number).uid: PeerPath(Rung.VXLAN, underlay=ip_address(f"192.0.2.{number}"))
+            for number in numbers
+        }
+    )
+
+    await until(lambda: node.routes().count("via 10.244.") == len(numbers))
+
+    await until(lambda: not node.site.failures)
+    assert node.site.totals.rounds - before <= 2, "one for the peers, one for the own presence"
+
+
+@on_a_loop
+async def test_what_had_failed_succeeds_when_its_cause_is_gone(
+    node: SiteBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limpet.agent.site._RETRY_S", (1000.0,))
+    node.reach(Rung.VXLAN)
+    conflict(node)
+    await until(lambda: bool(node.site.failures))
+
+    node.netns.ip("link del flannel.1")
+
+    await until(lambda: node.has_routes("limvx4"))
+    assert node.site.failures == []
+
+
 def conflict(node: SiteBed) -> None:
     """Somebody else's VXLAN with our VNI and port: none of ours can be made."""
     node.netns.ip(
@@ -226,3 +291,15 @@ async def test_one_retry_waits_however_often_a_round_fails(node: SiteBed) -> Non
 
     assert node.site.failures
     assert len([handle for handle in waiting if not handle.cancelled()]) == 1
+
+
+@on_a_loop
+async def test_what_a_round_has_served_already_wakes_no_other_one(node: SiteBed) -> None:
+    with capture_logs() as told:
+        await until(lambda: any("self" in each.get("why", "") for each in told))
+        node.site.wake("a path changed")
+        node.site.run("something else")
+        asyncio.get_running_loop().call_later(0.05, node.site.wake, "the last one")
+        await until(lambda: told[-1].get("why") == "the last one")
+
+    assert "" not in [each["why"] for each in told if each["event"] == "round"]

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from tests.kernel.namespaces import Netns
-from tests.kernel.overlay_bed import is_lost, ping
-from tests.kernel.tunnel_bed import TunnelBed
+from limpet.kernel.netlink import NetlinkSocket, Notifications, RouteSocket
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.model.errors import KernelError
+from limpet.model.tunnel import TunnelDevice, TunnelEnd, TunnelPeer, TunnelState
+from limpet.plan.tunnel_diff import (
+    DropTunnel,
+    PutTunnel,
+    PutTunnelPeer,
+    TakePeerAnew,
+    TunnelChange,
+    diff_tunnel,
+)
+from limpet.wire import wireguard_netlink as kernel_wire
+from tests.kernel.namespaces import Netns, NetnsFactory
+from tests.kernel.noise import RESPONSE, initiation
+from tests.kernel.overlay_bed import ping
+from tests.kernel.tunnel_bed import Tunnel, TunnelBed, kernel_has_wireguard, wireguard_go
 
 BULK_BYTES = 4 << 20
 
@@ -32,26 +54,27 @@ def fragments(netns: Netns) -> int:
 
 def send_bulk(client: Netns, server: Netns, address: str) -> None:
     """All of it arrives. Raises: AssertionError, OSError."""
-    with server.listening(address, 5001) as listening:
-        with client.connected(address, 5001) as here:
-            there, _ = listening.accept()
-            with there:
-                there.settimeout(20)
-                sender = threading.Thread(target=here.sendall, args=(bytes(BULK_BYTES),))
-                sender.start()
-                left = BULK_BYTES
-                while left:
-                    part = len(there.recv(1 << 18))
-                    assert part
-                    left -= part
-                sender.join()
+    with server.listening(address, 5001) as listening, client.connected(address, 5001) as here:
+        there, _ = listening.accept()
+        sender = threading.Thread(target=here.sendall, args=(bytes(BULK_BYTES),))
+        sender.start()
+        with there:
+            there.settimeout(20)
+            left = BULK_BYTES
+            while left and (part := len(there.recv(1 << 18))):
+                left -= part
+        sender.join()
+    assert left == 0
 
 
+@pytest.mark.parametrize("in_kernel", [False, True])
 @pytest.mark.parametrize("version", [4, 6])
 def test_pods_of_two_sites_reach_each_other_over_either_underlay(
-    tmp_path: Path, version: int
+    tmp_path: Path, version: int, in_kernel: bool
 ) -> None:
-    bed = TunnelBed(2, tmp_path, version=version)
+    if in_kernel and not kernel_has_wireguard():
+        pytest.skip("this kernel has no WireGuard")
+    bed = TunnelBed(2, tmp_path, version=version, in_kernel=in_kernel)
     with bed.undo:
         for one, other in bed.pairs():
             for inner in (4, 6):
@@ -79,9 +102,7 @@ def test_full_packets_fit_a_path_that_is_narrower_than_the_links(
         one, other = bed.tunnels
         bed.middle.ip(*(f"link set port{number} mtu 1492" for number in (1, 2)))
         for tunnel in bed.tunnels:
-            tunnel.ends = {
-                uid: replace(end, mtu_bytes=1492) for uid, end in tunnel.ends.items()
-            }
+            tunnel.ends = {uid: replace(end, mtu_bytes=1492) for uid, end in tunnel.ends.items()}
         bed.settle_tunnels()
 
         for inner in (4, 6):
@@ -139,6 +160,11 @@ class Flow:
                 continue
             self._there.sendto(b"!", asker)
 
+    def goes_on(self) -> None:
+        """Something that is sent from now on is answered. Raises: AssertionError."""
+        enough = self.answered + 2
+        wait_until(lambda: self.answered >= enough)
+
     @contextmanager
     def running(self) -> Iterator[Flow]:
         for thread in self._threads:
@@ -153,12 +179,18 @@ class Flow:
             self._there.close()
 
 
+def keys_of(changes: list[TunnelChange]) -> set[bytes]:
+    """Of the peers that are changed; the device is not."""
+    assert not any(isinstance(change, PutTunnel | DropTunnel) for change in changes)
+    return {each.public_key for each in changes if not isinstance(each, PutTunnel | DropTunnel)}
+
+
 def test_a_change_of_one_peer_touches_no_other_and_no_flow_loses_a_packet(tmp_path: Path) -> None:
     bed = TunnelBed(3, tmp_path)
     with bed.undo:
         one, other, third = bed.tunnels
         ping(one.node.pod, other.node.address(4))
-        before = one.kernel.readings()[other.key.public_key]
+        before = one.reading(other)
         nodes = bed.entries()
         changed = {**nodes}
         more = (*third.node.grant.segments, ip_network("10.244.77.0/24"))
@@ -178,14 +210,15 @@ def test_a_change_of_one_peer_touches_no_other_and_no_flow_loses_a_packet(tmp_pa
             for _ in range(5):
                 for snapshot in (changed, nodes, without, nodes):
                     changes = one.settle(snapshot)
-                    assert {each.public_key for each in changes} == {third.key.public_key}
+                    assert keys_of(changes) == {third.key.public_key}
+                    flow.goes_on()
                 for snapshot in (grown, nodes):
                     changes = one.settle(snapshot)
-                    assert {each.public_key for each in changes} == {other.key.public_key}
+                    assert keys_of(changes) == {other.key.public_key}
+                    flow.goes_on()
 
         assert flow.lost == 0
-        assert flow.answered > 100
-        after = one.kernel.readings()[other.key.public_key]
+        after = one.reading(other)
         assert after.last_handshake_ns == before.last_handshake_ns
         ping(one.node.pod, third.node.address(6))
 
@@ -204,6 +237,44 @@ def test_a_prefix_moves_between_peers_in_one_round(tmp_path: Path) -> None:
             assert moving in one.kernel.have.peers[holder.key.public_key].allowed
         one.settle(nodes)
         assert all(moving not in peer.allowed for peer in one.kernel.have.peers.values())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Raises: AssertionError when it does not hold for ten seconds."""
+    deadline_s = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@contextmanager
+def link_notifications(tunnel: Tunnel) -> Iterator[Callable[[], bool]]:
+    """Waits for the next notification of links in the node's namespace; False: none came."""
+    with tunnel.node.netns.entered():
+        notifications = Notifications(socket.NETLINK_ROUTE, (1,))
+
+    def told() -> bool:
+        ready = select.select([notifications], [], [], 5)[0]
+        return bool(ready and list(notifications.drain()))
+
+    yield told
+    notifications.close()
+
+
+def test_a_tunnels_own_packets_never_go_into_another_tunnel(tmp_path: Path) -> None:
+    bed = TunnelBed(3, tmp_path)
+    with bed.undo:
+        one, other, third = bed.tunnels
+        # What is behind one peer has the address of another's site in it.
+        site = ip_network("192.0.3.0/24")
+        other.node.grant = replace(other.node.grant, prefixes_behind=(site,))
+        one.settle(bed.entries())
+        assert one.ifname in one.node.netns.run("ip", "route", "get", bed.underlay(third.node, 4))
+
+        for inner in (4, 6):
+            ping(one.node.pod, third.node.address(inner))
+
+        assert one.reading(third).peer.endpoint == bed.endpoint(third)
 
 
 def move(bed: TunnelBed, tunnel: Tunnel) -> str:
@@ -229,8 +300,7 @@ def test_a_peer_that_moves_is_followed_and_an_older_plan_does_not_bring_it_back(
 
         ping(other.node.pod, one.node.address(4))
 
-        key = other.key.public_key
-        assert one.kernel.readings()[key].peer.endpoint == moved
+        assert one.reading(other).peer.endpoint == moved
         assert one.settle(bed.entries()) == []
         one.restart()
         assert one.settle(bed.entries()) == []
@@ -240,7 +310,10 @@ def test_a_peer_that_moves_is_followed_and_an_older_plan_does_not_bring_it_back(
         elsewhere = ip_address("192.0.9.9"), 7
         one.ends = {other.node.uid: TunnelEnd(elsewhere)}
         one.settle(bed.entries())
-        assert one.kernel.readings()[key].peer.endpoint == elsewhere
+        assert one.reading(other).peer.endpoint == elsewhere
+        one.ends = {}
+        one.settle(bed.entries())
+        assert one.reading(other).peer.endpoint == elsewhere
         one.ends = {other.node.uid: TunnelEnd(moved)}
         one.settle(bed.entries())
         ping(one.node.pod, other.node.address(4))
@@ -253,15 +326,14 @@ def test_a_keepalive_reaches_a_peer_that_knows_no_endpoint(tmp_path: Path) -> No
         entries = bed.entries()
         only_one = {one.node.uid: entries[one.node.uid]}
         other.settle({other.node.uid: entries[other.node.uid]})
-        one.settle({**only_one})
+        one.settle(only_one)
         other.ends = {}
         other.settle(entries)
         one.ends = {other.node.uid: TunnelEnd(bed.endpoint(other), behind_nat=True)}
 
         one.settle(entries)
 
-        while other.kernel.readings()[one.key.public_key].peer.endpoint is None:
-            time.sleep(0.01)
+        wait_until(lambda: other.reading(one).peer.endpoint is not None)
         ping(other.node.pod, one.node.address(4))
 
 
@@ -271,13 +343,13 @@ def test_the_agents_restart_finds_everything_as_it_was(tmp_path: Path) -> None:
         one, other = bed.tunnels
         ping(one.node.pod, other.node.address(4))
         pid, key = one.pid, one.key
-        handshake = one.kernel.readings()[other.key.public_key].last_handshake_ns
+        handshake = one.reading(other).last_handshake_ns
 
         one.restart()
         changes = one.settle(bed.entries())
 
         assert (changes, one.pid, one.key) == ([], pid, key)
-        assert one.kernel.readings()[other.key.public_key].last_handshake_ns == handshake
+        assert one.reading(other).last_handshake_ns == handshake
 
 
 def test_a_killed_program_is_started_anew_with_the_same_key_and_port(tmp_path: Path) -> None:
@@ -286,10 +358,10 @@ def test_a_killed_program_is_started_anew_with_the_same_key_and_port(tmp_path: P
         one, other = bed.tunnels
         ping(one.node.pod, other.node.address(4))
         pid, key = one.pid, one.key
-        with Notifications(socket.NETLINK_ROUTE, (1,)) if False else nothing():
+        with link_notifications(one) as told:
             os.kill(pid, signal.SIGKILL)
             while one.node.route.link(one.ifname) is not None:
-                time.sleep(0.001)
+                assert told(), "the kernel did not tell that the device is gone"
 
         one.settle(bed.entries())
 
@@ -299,3 +371,288 @@ def test_a_killed_program_is_started_anew_with_the_same_key_and_port(tmp_path: P
         assert (device.private_key, device.port) == (key.private_key, key.port)
         ping(one.node.pod, other.node.address(4))
         ping(other.node.pod, one.node.address(6))
+
+
+def answers(sender: socket.socket, message: bytes, to: tuple[str, int]) -> bool:
+    """Whether the device takes the handshake; it overlooks one that follows too fast on another."""
+    sender.settimeout(0.1)
+    for _ in range(5):
+        sender.sendto(message, to)
+        try:
+            return sender.recv(256)[0] == RESPONSE
+        except TimeoutError:
+            continue
+    return False
+
+
+def test_a_peer_whose_clock_jumped_back_is_let_in_when_it_is_taken_anew(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        private = X25519PrivateKey.generate()
+        key = private.public_key().public_bytes_raw()
+        prefix = ip_network("10.244.99.0/24")
+        one.apply(PutTunnelPeer(key, (prefix,), keepalive_s=0))
+        to = (bed.underlay(one.node, 4), one.key.port)
+
+        def handshake(timestamp_s: int) -> bytes:
+            return initiation(private, one.key.public_key, timestamp_s=timestamp_s)
+
+        with bed.middle.open_socket(4, socket.SOCK_DGRAM) as sender:
+            now_s = int(time.time())
+            assert answers(sender, handshake(now_s + 10**8), to)
+            assert not answers(sender, handshake(now_s), to)
+
+            before = one.readings()
+            one.apply(TakePeerAnew(key))
+
+            assert answers(sender, handshake(now_s), to)
+        after = one.readings()
+        assert after[key].peer.allowed == {prefix}
+        assert after[key].peer.endpoint == before[key].peer.endpoint
+        others = other.key.public_key
+        assert after[others].last_handshake_ns == before[others].last_handshake_ns
+
+
+@pytest.fixture
+def lone(make_netns: NetnsFactory, tmp_path: Path) -> Iterator[Lone]:
+    made = Lone(make_netns("wg"), tmp_path)
+    yield made
+    made.close()
+
+
+class Lone:
+    """A namespace for a tunnel without a node around it."""
+
+    def __init__(self, netns: Netns, folder: Path) -> None:
+        self.netns = netns
+        self.folder = folder
+        self.ifname = f"lwg{os.getpid() % 10**7}.x"
+        with netns.entered():
+            self.route = RouteSocket()
+        private = X25519PrivateKey.generate()
+        self.want = TunnelState(TunnelDevice(self.ifname, 1420, private.private_bytes_raw(), 51000))
+
+    def kernel(self, route: RouteSocket | None = None, program: str = "") -> TunnelKernel:
+        """As of an agent that has just started."""
+        return TunnelKernel(
+            route or self.route,
+            log=self.folder / "wireguard.log",
+            ifname=self.ifname,
+            program=program or wireguard_go(),
+            userspace_only=True,
+        )
+
+    def settle(self, kernel: TunnelKernel, want: TunnelState) -> list[KernelError]:
+        with self.netns.entered():
+            return kernel.apply(diff_tunnel(want, kernel.observe(want), kernel.given))
+
+    def programs(self) -> list[int]:
+        """Process ids of userspace tunnels of this name."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (
+                    (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                )
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if words[1:3] == [b"-f", self.ifname.encode()]:
+                found.append(int(entry.name))
+        return found
+
+    def close(self) -> None:
+        kernel = self.kernel()
+        with self.netns.entered():
+            link = self.route.link(self.ifname)
+            if link is not None and kernel.observe(self.want).device is not None:
+                kernel.apply([DropTunnel(self.ifname)])
+        self.route.close()
+
+
+def test_two_agents_that_start_at_once_start_one_program(lone: Lone) -> None:
+    failures: list[KernelError] = []
+    ready = threading.Barrier(4)
+
+    def start() -> None:
+        with lone.netns.entered(), RouteSocket() as route:
+            kernel = lone.kernel(route)
+            want = kernel.observe(lone.want)
+            ready.wait()
+            failures.extend(kernel.apply(diff_tunnel(lone.want, want, kernel.given)))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert len(lone.programs()) == 1
+
+
+_AGENT = """
+import sys
+from pathlib import Path
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.model.tunnel import TunnelDevice
+from limpet.plan.tunnel_diff import PutTunnel
+ifname, log, program = sys.argv[1:]
+kernel = TunnelKernel(
+    RouteSocket(), log=Path(log), ifname=ifname, program=program, userspace_only=True
+)
+assert kernel.apply([PutTunnel(TunnelDevice(ifname, 1420, bytes(31) + b"\1", 51000))]) == []
+"""
+
+
+def test_the_program_outlives_the_agent(lone: Lone) -> None:
+    command = [sys.executable, "-c", _AGENT, lone.ifname, str(lone.folder / "log"), wireguard_go()]
+    lone.netns.run(*command)
+
+    kernel = lone.kernel()
+    with lone.netns.entered():
+        device = kernel.observe(lone.want).device
+
+    assert device is not None
+    assert (device.port, device.ours, device.up) == (51000, True, True)
+    assert len(lone.programs()) == 1
+
+
+def test_a_thousand_peers_are_configured_and_read_back_as_planned(lone: Lone) -> None:
+    kernel = lone.kernel()
+    want = TunnelState(lone.want.device, dict(map(numbered_peer, range(1000))))
+
+    assert lone.settle(kernel, want) == []
+
+    with lone.netns.entered():
+        have = kernel.have
+        assert kernel.observe(want) == have == want
+
+
+def numbered_peer(number: int) -> tuple[bytes, TunnelPeer]:
+    high, low = divmod(number, 250)
+    key = X25519PrivateKey.generate().public_key().public_bytes_raw()
+    prefixes = (ip_network(f"10.{high}.{low}.0/24"), ip_network(f"fd00:0:0:{number:x}::/64"))
+    endpoint = ip_address("192.0.2.9"), 1000 + number
+    return key, TunnelPeer(key, frozenset(prefixes), endpoint, 0)
+
+
+def test_nothing_is_left_of_a_tunnel_that_is_not_wanted_any_more(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+
+    assert lone.settle(kernel, TunnelState()) == []
+
+    assert lone.programs() == []
+    assert lone.route.link(lone.ifname) is None
+    assert lone.settle(kernel, lone.want) == []
+
+
+def test_what_differs_on_the_device_is_set_and_nothing_else(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+    (pid,) = lone.programs()
+    device = lone.want.device
+    assert device is not None
+
+    for change in ({"mtu_bytes": 1380}, {"port": 51001}, {"mark": 7}, {"private_key": b"k" * 32}):
+        want = TunnelState(replace(device, **change))
+        assert lone.settle(kernel, want) == []
+        with lone.netns.entered():
+            found = kernel.observe(want).device
+        assert found is not None
+        # WireGuard clamps a private key. Source: RFC 7748, section 5.
+        assert replace(found, private_key=b"") == replace(want.device or found, private_key=b"")
+    lone.netns.ip(f"link set {lone.ifname} down")
+    assert lone.settle(kernel, lone.want) == []
+    assert lone.programs() == [pid]
+
+
+def test_a_port_that_another_program_has_is_told_with_what_to_do(lone: Lone) -> None:
+    with lone.netns.open_socket(4, socket.SOCK_DGRAM) as other:
+        other.bind(("0.0.0.0", 51000))
+
+        (failure,) = lone.settle(lone.kernel(), lone.want)
+
+    assert "another program has the tunnel's UDP port" in str(failure)
+    assert lone.settle(lone.kernel(), lone.want) == []
+
+
+def test_a_missing_program_is_told_with_what_to_install(lone: Lone) -> None:
+    (failure,) = lone.settle(lone.kernel(program="/nowhere/wireguard-go"), lone.want)
+
+    assert "install the package wireguard-go" in str(failure)
+
+
+def test_a_program_that_ends_at_once_is_told_with_its_words(lone: Lone, tmp_path: Path) -> None:
+    program = tmp_path / "wireguard-go"
+    program.write_text("#!/bin/sh\necho no tunnels today >&2\nexit 3\n", encoding="ascii")
+    program.chmod(0o755)
+
+    (failure,) = lone.settle(lone.kernel(program=str(program)), lone.want)
+
+    assert "it ended at once: no tunnels today" in str(failure)
+
+
+def test_a_link_of_the_name_that_is_not_ours_is_left_alone(lone: Lone) -> None:
+    lone.netns.ip(f"link add {lone.ifname} type bridge")
+
+    (failure,) = lone.settle(lone.kernel(), lone.want)
+
+    assert "somebody else made it" in str(failure)
+    link = lone.route.link(lone.ifname)
+    assert link is not None
+    assert (link.kind, link.up) == ("bridge", False)
+    assert lone.settle(lone.kernel(), TunnelState()) == []
+    assert lone.route.link(lone.ifname) is not None
+
+
+def test_a_tunnel_of_the_same_name_in_another_namespace_is_told(
+    lone: Lone, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    assert lone.settle(lone.kernel(), lone.want) == []
+    second = Lone(make_netns("wg2"), tmp_path)
+
+    (failure,) = second.settle(second.kernel(), second.want)
+
+    assert "in another network namespace" in str(failure)
+    assert len(lone.programs()) == 1
+    second.route.close()
+
+
+def test_what_the_program_says_does_not_fill_the_disk(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+    log = lone.folder / "wireguard.log"
+    with open(log, "ab") as said:
+        said.write(b"Failed to send handshake initiation\n" * 20000)
+
+    assert lone.settle(kernel, lone.want) == []
+
+    assert log.stat().st_size == 0
+
+
+def test_one_peer_that_is_refused_keeps_no_other_out(lone: Lone) -> None:
+    good, bad = numbered_peer(1), numbered_peer(2)
+    want = TunnelState(lone.want.device, dict([good, bad]))
+    broken = replace(bad[1], endpoint=(ip_address("192.0.2.9"), 70000))
+    kernel = lone.kernel()
+
+    failures = lone.settle(kernel, TunnelState(want.device, {good[0]: good[1], bad[0]: broken}))
+
+    assert len(failures) == 1
+    assert kernel.have.peers[good[0]] == good[1]
+    assert lone.settle(kernel, want) == []
+    with lone.netns.entered():
+        assert kernel.observe(want) == want
+
+
+def test_a_family_of_generic_netlink_is_found_by_its_name() -> None:
+    with NetlinkSocket(kernel_wire.NETLINK_GENERIC) as netlink:
+        answer = netlink.query(kernel_wire.get_family("nlctrl"))
+
+        assert kernel_wire.parse_family(answer) == 0x10
+        with pytest.raises(KernelError, match="netlink family lwg-none: ENOENT"):
+            netlink.query(kernel_wire.get_family("lwg-none"))

@@ -6,21 +6,31 @@ import itertools
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.agent.tunnel_keys import keep_tunnel_key
-from limpet.kernel.wireguard import TunnelKernel
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.wireguard import KernelWireguard, TunnelKernel
 from limpet.model.cluster import NodeEntry
 from limpet.model.datapath import PEER_METRIC, ROUTE_TABLE
+from limpet.model.errors import KernelError
 from limpet.model.overlay import OverlayState, PeerRoute
-from limpet.model.tunnel import TUNNEL_MARK, Endpoint, TunnelEnd, TunnelPlan
+from limpet.model.tunnel import (
+    TUNNEL_MARK,
+    Endpoint,
+    PeerReading,
+    TunnelEnd,
+    TunnelPlan,
+    TunnelState,
+)
 from limpet.plan.overlay import View, plan_overlay, route_key
 from limpet.plan.overlay_diff import diff_overlay
 from limpet.plan.tunnel import TunnelView, plan_tunnel, tunnel_view
-from limpet.plan.tunnel_diff import TunnelChange, diff_tunnel
+from limpet.plan.tunnel_diff import DropTunnel, TunnelChange, diff_tunnel
 from tests.kernel.overlay_bed import Node, OverlayBed
 
 _numbers = itertools.count()
@@ -35,10 +45,18 @@ def wireguard_go() -> str:
     return done.stdout.strip()
 
 
+def kernel_has_wireguard() -> bool:
+    with RouteSocket() as route, suppress(KernelError):
+        KernelWireguard(route, "lwg0").close()
+        return True
+    return False
+
+
 class Tunnel:
     """The tunnel's side of a node; `restart` is that of its agent."""
 
-    def __init__(self, node: Node, folder: Path, ifname: str) -> None:
+    def __init__(self, node: Node, folder: Path, ifname: str, *, in_kernel: bool) -> None:
+        self.in_kernel = in_kernel
         self.node = node
         self.folder = folder
         self.ifname = ifname
@@ -55,7 +73,13 @@ class Tunnel:
         self.key = keep_tunnel_key(self.folder / "tunnel.json")
         log = self.folder / "wireguard.log"
         program = wireguard_go()
-        self.kernel = TunnelKernel(self.node.route, log=log, ifname=self.ifname, program=program)
+        self.kernel = TunnelKernel(
+            self.node.route,
+            log=log,
+            ifname=self.ifname,
+            program=program,
+            userspace_only=not self.in_kernel,
+        )
 
     def view(self, nodes: Mapping[str, NodeEntry]) -> TunnelView:
         view: View = self.node.view(nodes)
@@ -98,6 +122,14 @@ class Tunnel:
         with self.node.netns.entered():
             assert self.kernel.apply(changes) == []
 
+    def reading(self, peer: Tunnel) -> PeerReading:
+        """What the device says of the peer just now."""
+        return self.readings()[peer.key.public_key]
+
+    def readings(self) -> Mapping[bytes, PeerReading]:
+        with self.node.netns.entered():
+            return self.kernel.readings()
+
     @property
     def pid(self) -> int:
         with self.node.netns.entered():
@@ -108,9 +140,8 @@ class Tunnel:
 
     def remove(self) -> None:
         with self.node.netns.entered():
-            process = self.kernel.process
-            if process is not None:
-                process.stop()
+            if self.kernel.observe(TunnelState()).device is not None:
+                self.kernel.apply([DropTunnel(self.ifname)])
         self.kernel.close()
 
 
@@ -119,10 +150,13 @@ class TunnelBed(OverlayBed):
 
     prefix = "lwg"
 
-    def __init__(self, count: int, folder: Path, *, version: int = 4) -> None:
-        """`version`: of the underlay that the tunnels go by."""
+    def __init__(
+        self, count: int, folder: Path, *, version: int = 4, in_kernel: bool = False
+    ) -> None:
+        """`version`: of the underlay that the tunnels go by. `in_kernel`: by its WireGuard."""
         super().__init__(count, routed=True)
         self.version = version
+        self.in_kernel = in_kernel
         try:
             self.tunnels = [self._tunnel(node, folder) for node in self.nodes]
             for tunnel in self.tunnels:
@@ -139,7 +173,8 @@ class TunnelBed(OverlayBed):
     def _tunnel(self, node: Node, folder: Path) -> Tunnel:
         # Names are unique on the whole machine: the program's sockets are in one fixed folder.
         ifname = f"lwg{os.getpid() % 10**7}.{next(_numbers) % 1000}"
-        tunnel = Tunnel(node, folder / f"n{node.number}", ifname)
+        own_folder = folder / f"n{node.number}"
+        tunnel = Tunnel(node, own_folder, ifname, in_kernel=self.in_kernel)
         self.undo.callback(tunnel.remove)
         node.presence = replace(node.presence, tunnel_key=tunnel.key.public_key)
         return tunnel

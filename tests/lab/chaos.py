@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from random import Random
@@ -19,7 +23,7 @@ from limpet.lab.machine import UPLINK, Machine
 from limpet.lab.topology import CLOUD
 from limpet.lab.wires import batch
 from limpet.lab.world import World
-from tests.lab.bed import everybody_reaches_everybody, until, vtep_macs
+from tests.lab.bed import Pinging, everybody_reaches_everybody, vtep_macs
 
 _MOST_PODS = 3
 """Of a node, beside those of its topology."""
@@ -33,7 +37,14 @@ class Chaos:
     world: World
     random: Random
     tell: Callable[[str], None] = print
+    bystanders: list[Machine] = field(default_factory=list)
+    """Nothing happens to them, and they must not notice what happens to others."""
+    pauses_s: tuple[float, ...] = (0, 0, 0.1, 0.5, 1.5)
+    """Between faults."""
     links_down: set[str] = field(default_factory=set)
+    off: set[str] = field(default_factory=set)
+    frozen: set[str] = field(default_factory=set)
+    """Agents that do nothing, as on a node that has no memory left."""
     doomed: list[tuple[Machine, str]] = field(default_factory=list)
     """Pods that could not be stopped: a runtime tries again."""
     addresses: dict[str, set[str]] = field(default_factory=dict)
@@ -53,25 +64,55 @@ class Chaos:
     def machines(self) -> list[Machine]:
         return list(self.world.machines.values())
 
+    def victims(self) -> list[Machine]:
+        """Nodes with power that something may happen to."""
+        return [
+            each
+            for each in self.machines()
+            if each not in self.bystanders and each.label not in self.off | self.frozen
+        ]
+
     def one(self) -> Machine:
-        return self.random.choice(self.machines())
+        return self.random.choice(self.victims())
 
     def some(self) -> list[Machine]:
         """One or several."""
-        every = self.machines()
+        every = self.victims()
         return self.random.sample(every, self.random.randint(1, len(every)))
 
-    def storm(self, faults: int) -> list[str]:
-        """So many faults, one after the other, with little or no time between."""
-        happened = []
-        for _ in range(faults):
-            fault = self.random.choice(FAULTS)
-            what = fault(self)
-            if what:
-                happened.append(what)
-                self.tell(f"  {what}")
-            time.sleep(self.random.choice((0, 0, 0.1, 0.5, 1.5)))
-        return happened
+    def storm(self, faults: int) -> None:
+        """So many faults, one after the other, with little or no time between.
+
+        Raises: AssertionError when bystanders have noticed.
+        """
+        self.bystanders = self._choose_bystanders()
+        with ExitStack() as running:
+            pinging = [
+                running.enter_context(Pinging(source.netns, address.ip))
+                for source, target in itertools.permutations(
+                    [next(iter(each.pods.values())) for each in self.bystanders], 2
+                )
+                for address in target.addresses
+            ]
+            for _ in range(faults):
+                if not self.victims():
+                    break
+                what = self.random.choice(FAULTS)(self)
+                if what:
+                    self.tell(f"  {what}")
+                time.sleep(self.random.choice(self.pauses_s))
+            counts = [each.stop() for each in pinging]
+        self.bystanders = []
+        lost = [f"{sent - answered} of {sent}" for sent, answered in counts if answered < sent]
+        assert lost == [], "bystanders lost pings"
+
+    def _choose_bystanders(self) -> list[Machine]:
+        """Two nodes on one LAN with pods, if there are others as well; now and then none."""
+        site = self.random.choice(self.world.topology.sites)
+        there = [each for each in self.world.select(site.name) if each.pods]
+        if len(self.machines()) < 3 or len(there) < 2 or self.random.random() < 0.3:
+            return []
+        return self.random.sample(there, 2)
 
     # When it is over
 
@@ -82,9 +123,14 @@ class Chaos:
             world.restore(link)
         for machine in self.machines():
             machine.empty_disk()
-            if machine.label in self.links_down:
+            if machine.label in self.frozen:
+                os.kill(machine.agent_pid, signal.SIGCONT)
+            if machine.label in self.off:
+                machine.create()
+            elif machine.label in self.links_down:
                 link_up(machine)
-        self.links_down.clear()
+        for labels in (self.links_down, self.off, self.frozen):
+            labels.clear()
         world.start_controller()
         world.start_agents(self.machines())
         doomed, self.doomed = self.doomed, []
@@ -98,17 +144,16 @@ class Chaos:
 
     # What must be true then
 
-    def check(self, *, within_s: float) -> float:
+    def check(self, *, within_s: float = 20) -> float:
         """Seconds until everybody reached everybody. Raises: AssertionError."""
         took_s = everybody_reaches_everybody(self.world, within_s=within_s)
         self._remember()
         self._check_addresses()
-        until(lambda: self._held_in_the_cloud() == self._held_on_nodes(), within_s=60)
+        until_empty(self._told_wrong, within_s=60)
         for machine in self.machines():
-            uid, macs = self.identities[machine.label]
-            assert machine.ask("status")["cluster"]["uid"] == uid
-            until(lambda machine=machine, macs=macs: vtep_macs(machine) == macs)  # type: ignore[misc]
-            until(lambda machine=machine: leaks(self.world, machine) == [])  # type: ignore[misc]
+            uid = machine.ask("status")["cluster"]["uid"]
+            assert (uid, vtep_macs(machine)) == self.identities[machine.label]
+            until_empty(partial(leaks, self.world, machine), within_s=20)
         self._check_usage()
         assert self.complaints() == []
         return took_s
@@ -140,17 +185,24 @@ class Chaos:
         every = [address for each in now.values() for address in each]
         assert len(every) == len(set(every)), f"held twice: {sorted(every)}"
 
+    def _told_wrong(self) -> list[str]:
+        """Pods of which the cloud knows something else than their node."""
+        cloud, nodes = self._held_in_the_cloud(), self._held_on_nodes()
+        return [
+            f"{pod}: the cloud knows {cloud.get(pod)}, its node {nodes.get(pod)}"
+            for pod in sorted(cloud.keys() | nodes.keys())
+            if cloud.get(pod) != nodes.get(pod)
+        ]
+
     def _held_in_the_cloud(self) -> dict[tuple[str, str], set[str]]:
-        document: Any = json.loads(
-            self.world.controller.command("pod", "list", "--output", "json")
-        )
+        document: Any = json.loads(self.world.controller.command("pod", "list", "--output", "json"))
         return {(each["node"], each["pod"]): set(each["addresses"]) for each in document["pods"]}
 
     def _held_on_nodes(self) -> dict[tuple[str, str], set[str]]:
         held: dict[tuple[str, str], set[str]] = {}
         for machine in self.machines():
             for record in machine.ask("ipam.list")["records"]:
-                if record["state"] == "live":
+                if record["state"] in ("live", "bound"):
                     key = machine.label, record["pod"]
                     held.setdefault(key, set()).add(record["address"])
         return held
@@ -207,6 +259,25 @@ def power_on(machine: Machine) -> None:
     for name in machine.wanted_pods:
         with contextlib.suppress(LabError) if machine.disk_is_full else contextlib.nullcontext():
             machine.attach(name)
+
+
+def switch_off(chaos: Chaos) -> str:
+    """Its power stays away until the world calms down."""
+    machine = chaos.one()
+    machine.power_off()
+    chaos.doomed = [each for each in chaos.doomed if each[0] is not machine]
+    chaos.links_down.discard(machine.label)
+    chaos.off.add(machine.label)
+    return f"switch {machine.label} off"
+
+
+def freeze_agent(chaos: Chaos) -> str:
+    machine = chaos.one()
+    if machine.agent.pid is None:
+        return ""
+    os.kill(machine.agent_pid, signal.SIGSTOP)
+    chaos.frozen.add(machine.label)
+    return f"freeze the agent of {machine.label}"
 
 
 def change_addresses(chaos: Chaos) -> str:
@@ -366,6 +437,8 @@ FAULTS: tuple[Fault, ...] = (
     cut,
     cut,
     reboot,
+    switch_off,
+    freeze_agent,
     change_addresses,
     kill_agent,
     kill_and_start_agents,
@@ -408,7 +481,9 @@ def leaks(world: World, machine: Machine) -> list[str]:
         *_leaked_rules(machine),
         *(
             f"route to {route['dst']}"
-            for route in _json(machine, "ip -j route show table 5148", "ip -6 -j route show table 5148")
+            for route in _json(
+                machine, "ip -j route show table 5148", "ip -6 -j route show table 5148"
+            )
             if ip_network(route["dst"]) not in segments | cidrs
         ),
         *(
@@ -453,6 +528,14 @@ def _outer_sources(machine: Machine) -> set[str]:
             if parts:
                 found.add(str(ip_address(parts[0])))
     return found
+
+
+def until_empty(wrong: Callable[[], list[str]], *, within_s: float) -> None:
+    """Waits until nothing is wrong any more. Raises: AssertionError with what is."""
+    end_s = time.monotonic() + within_s
+    while found := wrong():
+        assert time.monotonic() < end_s, "\n".join(found)
+        time.sleep(0.2)
 
 
 # What an agent takes

@@ -150,7 +150,10 @@ class ClusterSide:
             self._rounds.run("the node's segments changed")
 
     def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
-        self._rounds.underlay_mtu_bytes = self.site.mtu_bytes if links else None
+        mtu_bytes = self.site.mtu_bytes if links else None
+        if mtu_bytes != self._rounds.underlay_mtu_bytes:
+            self._rounds.underlay_mtu_bytes = mtu_bytes
+            self._rounds.run("the MTU of the links to other nodes changed")
         if not self._connected:
             return
         self.courier.set_links(links)

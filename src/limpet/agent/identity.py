@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from limpet.model.errors import ConfigError, StorageError
 _KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
 _CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
 KEY_BYTES = 32
+_SO_NETNS_COOKIE = 71
+"""Source: include/uapi/asm-generic/socket.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,21 @@ def _damaged(path: Path, cause: str) -> ConfigError:
 
 
 def boot_id() -> str:
-    """Of the kernel that runs this node; nodes in namespaces on one kernel have their own."""
+    """Of the kernel that runs this node; nodes in namespaces on one kernel have their own.
+
+    No two namespaces have the same one, also when the first is gone; before Linux 5.14 they may.
+    """
     kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{kernel}-{os.stat('/proc/self/ns/net').st_ino:x}"
+    return f"{kernel}-{_namespace_number():x}"
+
+
+def _namespace_number() -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anything:
+        try:
+            cookie = anything.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
+        except OSError:  # before Linux 5.14; the number of an inode is given to others later
+            return os.stat("/proc/self/ns/net").st_ino
+    return int.from_bytes(cookie, sys.byteorder)
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -12,6 +12,7 @@ import structlog
 
 from limpet.agent.identity import Identity
 from limpet.agent.snapshot_file import SnapshotFile
+from limpet.model.altered import alter
 from limpet.model.cluster import Grant, Network, NodeEntry, Presence, Sealed, Snapshot
 from limpet.model.network import Address
 from limpet.plan.merge import merge_entries, merge_snapshots
@@ -145,7 +146,7 @@ class Membership:
             self.counters[f"{source.value}_{outcome.value}"] += 1
         if changed or new_network:
             if changed:
-                nodes = {**self.snapshot.nodes, **changed}
+                nodes = alter(self.snapshot.nodes, changed)
                 self.snapshot = replace(self.snapshot, nodes=nodes)
             self._file.put(self.snapshot.sealed_network if new_network else None, changed.values())
             self._tell(News(source, frozenset(changed), network=new_network))
@@ -285,7 +286,7 @@ class Membership:
         presence = replace(wanted, sequence=sequence)
         sealed = seal_presence(presence, self.identity.private_key)
         entry = NodeEntry(own.grant, own.sealed_grant, presence, sealed)
-        self.snapshot = replace(self.snapshot, nodes={**self.snapshot.nodes, self.uid: entry})
+        self.snapshot = replace(self.snapshot, nodes=alter(self.snapshot.nodes, {self.uid: entry}))
         written = self._file.put(None, (entry,))
         # Told only when it is on disk: after a crash the same number never says something else.
         asyncio.wrap_future(written).add_done_callback(self._published)

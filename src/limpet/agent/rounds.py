@@ -115,7 +115,7 @@ class Rounds:
         self._specs = {name: old for name, old in self._specs.items() if not _shared(old, spec)}
 
     def expect_host_ports(self) -> None:
-        """The first hostPort lets packets from 127.0.0.1 reach pods: a setting of the bridge."""
+        """The first hostPort brings its chains, and lets packets from 127.0.0.1 reach pods."""
         if not self._host_ports_expected:
             self._host_ports_expected = True
             self.run("the first hostPort")
@@ -187,6 +187,7 @@ class Rounds:
             own_bridge_exists=self.always_bridge or self.settings.bridge in own_bridges,
             own_bridges=own_bridges,
             no_bridges=no_bridges.keys(),
+            routes_localhost=kernel.routes_localhost(wanted_bridges),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
         self.want = plan_node(

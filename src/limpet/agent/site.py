@@ -18,6 +18,7 @@ from limpet.kernel.netlink import Notifications, RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OVERLAY_NOTIFICATIONS, OverlayKernel
 from limpet.kernel.underlay import read_underlay
+from limpet.model.altered import differing
 from limpet.model.datapath import (
     DYING_GROUP,
     NFT_OVERLAY_TABLE,
@@ -77,7 +78,8 @@ class Site:
         self._kernel = OverlayKernel(route)
         self._nft = Nftables(NFT_OVERLAY_TABLE)
         self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
-        self._filter = ""
+        self._filtered = False
+        """The kernel has had the filter of the last plan, as far as is known."""
         self._anew = True
         """The kernel has to be read anew: what was notified does not tell all."""
         self._whole = True
@@ -146,13 +148,14 @@ class Site:
     def look_at_everything(self, why: str) -> None:
         """A round now that takes nothing for granted: the timer's, or after others' changes."""
         self._anew = self._whole = True
-        self._filter = ""
+        self._filtered = False
         self._read_links()
         self.run(why)
 
     def _woken(self) -> None:
         self._wake = None
-        self.run(", ".join(dict.fromkeys(self._whys)))
+        if True:  # or a round has served them meanwhile
+            self.run(", ".join(dict.fromkeys(self._whys)))
 
     def _heard_news(self, news: News) -> None:
         self.wake(f"{len(news.uids) or 'network'} changed, {news.source.value}")
@@ -180,6 +183,8 @@ class Site:
         links_changed = False
         unclear = False
         for message in self._notifications.drain():
+            if message is not None and _is_of_a_pod(message):
+                continue  # nearly all are
             unclear |= self._kernel.hear(message)
             links_changed |= message is None or self._is_about_underlay(message)
         self._anew |= unclear
@@ -193,7 +198,9 @@ class Site:
         want, have = self.plan.state, self._kernel.have
         return (
             any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
-            or any(want.neighbours.get(key) != have.neighbours.get(key) for key in touched.neighbours)
+            or any(
+                want.neighbours.get(key) != have.neighbours.get(key) for key in touched.neighbours
+            )
             or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
         )
 
@@ -204,8 +211,7 @@ class Site:
             return False
         if message.body[0] == wire.AF_BRIDGE:
             return False
-        link = wire.parse_link(message)
-        return link.group not in (POD_GROUP, DYING_GROUP, *VXLAN_GROUPS.values())
+        return wire.link_group(message) not in VXLAN_GROUPS.values()
 
     def _read_links(self) -> None:
         network = self._membership.network
@@ -342,18 +348,13 @@ class Site:
 
     def _put_filter(self, before: View, plan_before: OverlayPlan, *, whole: bool) -> None:
         """Raises: KernelError."""
-        if not whole and self._filter:
-            uids = [
-                uid
-                for uid in self.plan.parts.keys() | plan_before.parts.keys()
-                if self.plan.parts.get(uid) is not plan_before.parts.get(uid)
-            ]
+        if not whole and self._filtered:
+            uids = differing(plan_before.parts, self.plan.parts)
             commands = filter_commands(self.view, plan_before, self.plan, uids)
             if not commands:
                 return
             with contextlib.suppress(KernelError):  # it is put as a whole then
                 self._nft.run(commands, what="the filter of peers")
-                self._filter = "changed"
                 return
         text = plan_filter(self.view, self.plan, bridges=self._bridges())
         if not text:
@@ -361,4 +362,11 @@ class Site:
                 self._nft.delete_table()
         elif self._nft.read_ruleset(text) != text:
             self._nft.put_table(text)
-        self._filter = text
+        self._filtered = bool(text)
+
+
+def _is_of_a_pod(message: wire.Message) -> bool:
+    return message.type in (wire.RTM_NEWLINK, wire.RTM_DELLINK) and wire.link_group(message) in (
+        POD_GROUP,
+        DYING_GROUP,
+    )

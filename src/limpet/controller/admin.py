@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,8 @@ from limpet import __version__
 from limpet.controller import grants, nodes, recovery
 from limpet.controller.authority import digest_of
 from limpet.controller.cluster import Cluster
+from limpet.controller.communities import find_community
+from limpet.controller.community_admin import CommunityAdmin, NoArguments, Verb
 from limpet.controller.documents import (
     network_document,
     node_document,
@@ -86,13 +88,6 @@ class RecoveryArguments(msgspec.Struct, forbid_unknown_fields=True):
     force: bool = False
 
 
-class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
-    pass
-
-
-Verb = Callable[[Any], Awaitable[dict[str, Any]]]
-
-
 class Admin:
     """The verbs."""
 
@@ -113,6 +108,7 @@ class Admin:
             "pod.list": (PodArguments, self._pod_list),
             "rotate-key": (NoArguments, self._rotate_key),
             "recovery": (RecoveryArguments, self._recovery),
+            **CommunityAdmin(cluster).verbs,
         }
 
     def application(self) -> web.Application:
@@ -151,6 +147,8 @@ class Admin:
         token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
 
         def make(tables: Tables) -> dict[str, Any]:
+            for name in arguments.communities:
+                find_community(tables, name)
             now_s = time.time()
             grants.forget_tokens(tables, now_s)
             record = TokenRecord(

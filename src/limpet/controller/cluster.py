@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -19,7 +20,7 @@ from limpet.controller.registry import Registry
 from limpet.controller.reports import Reports
 from limpet.controller.store import Store
 from limpet.controller.tables import Tables
-from limpet.model.cluster import Sealed
+from limpet.model.cluster import DefaultCommunity, Network, Sealed
 from limpet.wire.api import (
     Code,
     HelloAnswer,
@@ -61,7 +62,7 @@ class Cluster:
             create_cluster(tables, self._settings.network)
             _log.info("made a cluster", cluster=self._settings.network.cluster)
             return
-        following = next_network(tables.network, self._settings.network)
+        following = next_network(tables.network, self._settings)
         if following is not None:
             grants.put_network(tables, following)
             _log.info("changed the network", generation=tables.network.generation)
@@ -187,6 +188,30 @@ class Cluster:
         await self.reports.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)
         return grant.uid
+
+    async def set_default_community(self, wanted: DefaultCommunity) -> Network:
+        """What holds for all then. Raises: RefusedError where the configuration says otherwise."""
+        fixed = self._settings.default_community
+        if fixed is not None and fixed is not wanted:
+            raise RefusedError(
+                Code.BAD_REQUEST,
+                f"set default_community to {wanted.value}: the controller's configuration says "
+                f'default_community = "{fixed.value}", which counts at each start (change it there '
+                "and restart the controller, or take the line out, restart, and ask again)",
+            )
+
+        def make(tables: Tables) -> Network:
+            if tables.network.default_community is not wanted:
+                grants.put_network(tables, replace(tables.network, default_community=wanted))
+            return tables.network
+
+        network = await self.change(make)
+        _log.info(
+            "set the default community",
+            default_community=network.default_community.value,
+            generation=network.generation,
+        )
+        return network
 
     async def rotate_key(self) -> int:
         key = await asyncio.to_thread(new_key)

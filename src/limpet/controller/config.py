@@ -52,6 +52,9 @@ class ControllerSettings:
         )
     )
     """What a cluster is made with; generation, revision and keys mean nothing."""
+    default_community: DefaultCommunity | None = None
+    """As the file says, at each start; None: a new cluster is flat, later `limpet network set`
+    says."""
 
     @property
     def database(self) -> Path:
@@ -103,18 +106,20 @@ def parse_settings(document: Mapping[str, Any], source: str) -> ControllerSettin
         version: values.pop(f"segment_length_v{version}", length)
         for version, length in defaults.network.segment_lengths.items()
     }
+    default_community = values.get("default_community")
     of_network = {key: values.pop(key) for key in tuple(values) if key in _NETWORK_FIELDS}
     network = replace(defaults.network, segment_lengths=lengths, **of_network)
     for problem in network_problems(network):
         raise ConfigError(f"read configuration {source}: {problem}")
-    return ControllerSettings(**values, network=network)
+    return ControllerSettings(**values, network=network, default_community=default_community)
 
 
-def next_network(present: Network, wanted: Network) -> Network | None:
+def next_network(present: Network, settings: ControllerSettings) -> Network | None:
     """What the configuration makes of the cluster's network; None: nothing new.
 
     Raises: ConfigError for what is chosen once and differs.
     """
+    wanted = settings.network
     for name in _FIXED:
         is_now, should_be = getattr(present, name), getattr(wanted, name)
         if is_now != should_be:
@@ -124,7 +129,11 @@ def next_network(present: Network, wanted: Network) -> Network | None:
                 "or make a new cluster in another state_dir)"
             )
     following = replace(
-        wanted, generation=present.generation, revision=present.revision, keys=present.keys
+        wanted,
+        generation=present.generation,
+        revision=present.revision,
+        keys=present.keys,
+        default_community=settings.default_community or present.default_community,
     )
     return None if following == present else following
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from limpet.controller.communities import find_community, is_named, members_of
+from limpet.controller.membership import chooses
 from limpet.controller.tables import Tables
 from limpet.model.cluster import Grant, Network, Presence
 from limpet.model.network import Prefix
@@ -61,6 +63,22 @@ def segment_document(tables: Tables, prefix: Prefix) -> dict[str, Any]:
         "uid": holding.uid,
         "resting_since_s": holding.resting_since_s,
     }
+
+
+def community_document(tables: Tables, name: str) -> dict[str, Any]:
+    """Raises: RefusedError."""
+    record = find_community(tables, name)
+    nodes = [
+        {
+            "name": grant.name,
+            "uid": grant.uid,
+            "roles": sorted(role.value for role in grant.roles),
+            "by_name": is_named(tables, name, grant),
+            "by_selector": chooses(record, grant.labels),
+        }
+        for grant in members_of(tables, name)
+    ]
+    return {"name": name, "selector": record.selector, "nodes": nodes}
 
 
 def network_document(network: Network) -> dict[str, Any]:

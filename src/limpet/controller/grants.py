@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as replace_fields
 
+from limpet.controller.membership import communities_of
 from limpet.controller.records import (
     AUTHORITY,
     NETWORK,
@@ -19,6 +20,7 @@ from limpet.controller.records import (
     NetworkRecord,
     NodeRecord,
     PresenceRecord,
+    TokenRecord,
 )
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
@@ -112,6 +114,7 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
     dead = [each for each in tables.uids_of(request.name) if tables.nodes[each].awaits_replacement]
     if dead:
         return _take_over(tables, dead[0], request, uid, now_s)
+    _check_communities(tables, request.name, token)
     taken = [_take(tables, uid, version, now_s) for version in tables.space.versions]
     grant = Grant(
         uid=uid,
@@ -120,12 +123,23 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
         generation=1,
         revision=tables.next_revision(),
         segments=tuple(prefix for prefix, _ in taken),
-        communities=token.communities,
+        communities=communities_of(tables, request.name, token.communities, token.labels),
         roles=frozenset(map(Role, token.roles)),
         labels=token.labels,
         supersedes=_superseding((), (before for _, before in taken)),
     )
-    return Joined(uid, _put_first(tables, grant, now_s), "")
+    return Joined(uid, _put_first(tables, grant, token.communities, now_s), "")
+
+
+def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
+    """Raises: RefusedError: in none of them, a node might share more than it was to share."""
+    for each in token.communities:
+        if each not in tables.communities:
+            raise RefusedError(
+                Code.BAD_TOKEN,
+                f"join {name}: the token is for community {each}, which was removed since (make "
+                "another: limpet token create)",
+            )
 
 
 def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> str:
@@ -169,7 +183,7 @@ def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: 
 def _take_over(
     tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
 ) -> Joined:
-    dead = tables.grants[dead_uid]
+    dead, named = tables.grants[dead_uid], tables.nodes[dead_uid].communities
     for prefix in dead.segments:
         tables.hold(prefix, uid)
     bury(tables, dead, replaced_by=uid)
@@ -181,7 +195,7 @@ def _take_over(
         revision=tables.next_revision(),
         supersedes=_superseding(dead.supersedes, (dead_uid,)),
     )
-    return Joined(uid, _put_first(tables, grant, now_s), dead_uid)
+    return Joined(uid, _put_first(tables, grant, named, now_s), dead_uid)
 
 
 def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
@@ -193,13 +207,15 @@ def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
         revision=tables.next_revision(),
         tombstone=True,
     )
-    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by)
+    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by, communities=())
     tables.put(PRESENCE, grant.uid, None)
 
 
-def _put_first(tables: Tables, grant: Grant, now_s: float) -> Sealed:
-    unsigned = Sealed(b"", b"")
-    return tables.sign(grant, NodeRecord(unsigned, now_s, reported_epoch=tables.state.epoch))
+def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: float) -> Sealed:
+    """`named`: communities that it is put into by name."""
+    unsigned, epoch = Sealed(b"", b""), tables.state.epoch
+    record = NodeRecord(unsigned, now_s, reported_epoch=epoch, communities=named)
+    return tables.sign(grant, record)
 
 
 def _replaced_by(tables: Tables, uid: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace as replace_fields
 
 from limpet.controller.grants import bury, change_grant, live_grant
+from limpet.controller.membership import communities_of
 from limpet.controller.records import SegmentRecord
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
@@ -52,11 +53,16 @@ def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Gran
 def label(
     tables: Tables, name_or_uid: str, add: Mapping[str, str], drop: Iterable[str]
 ) -> Mapping[str, str]:
-    """All labels that the node has then."""
+    """All labels that the node has then; communities that choose by them take it in or leave it.
+
+    Raises: RefusedError.
+    """
     grant = find_node(tables, name_or_uid)
     labels = {key: value for key, value in {**grant.labels, **add}.items() if key not in set(drop)}
     if labels != grant.labels:
-        change_grant(tables, grant, labels=labels)
+        named = tables.nodes[grant.uid].communities
+        communities = communities_of(tables, grant.name, named, labels)
+        change_grant(tables, grant, labels=labels, communities=communities)
     return labels
 
 

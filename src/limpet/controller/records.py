@@ -10,6 +10,7 @@ from limpet.wire.api import PodAddress
 AUTHORITY, STATE, NETWORK = "authority", "state", "network"
 """Kinds with one item each, which has the kind's name."""
 NODE, SEGMENT, PRESENCE, TOKEN, REPORT = "node", "segment", "presence", "token", "report"
+COMMUNITY = "community"
 
 
 class AuthorityRecord(msgspec.Struct, frozen=True):
@@ -62,6 +63,15 @@ class NodeRecord(msgspec.Struct, frozen=True):
     replaced_by: str = ""
     reported_epoch: int = 0
     """The last recovery in which the node has shown its grant."""
+    communities: tuple[str, ...] = ()
+    """That it was put into by name; those that choose it by its labels come on top."""
+
+
+class CommunityRecord(msgspec.Struct, frozen=True):
+    """Its name is the community's. Who was put into it by name, the nodes' records say."""
+
+    selector: str = ""
+    """Nodes whose labels it matches are in it; empty: none."""
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
@@ -105,6 +115,7 @@ Record = (
     | SegmentRecord
     | PresenceRecord
     | TokenRecord
+    | CommunityRecord
 )
 RECORDS: dict[str, type[Record]] = {
     AUTHORITY: AuthorityRecord,
@@ -114,5 +125,6 @@ RECORDS: dict[str, type[Record]] = {
     SEGMENT: SegmentRecord,
     PRESENCE: PresenceRecord,
     TOKEN: TokenRecord,
+    COMMUNITY: CommunityRecord,
 }
 """Kinds that are held in memory. Reports are not: they are many, and read by a person alone."""

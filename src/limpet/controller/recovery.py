@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
+from limpet.controller.membership import learn_communities
 from limpet.controller.records import (
     NETWORK,
     PRESENCE,
@@ -194,6 +195,9 @@ def _absorb_one(tables: Tables, grant: Grant, sealed: Sealed, margin: int, now_s
     for prefix in taken:
         tables.hold(prefix, grant.uid)
     record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
+    if newest is grant:
+        named = learn_communities(tables, grant, record.communities)
+        record = replace_fields(record, communities=named)
     if newest is grant and set(segments) == set(grant.segments):
         tables.put_node(replace_fields(record, sealed=sealed), grant)
         return True
@@ -216,7 +220,8 @@ def _absorb_tombstone(
         if holding is not None and holding.uid == grant.uid:
             tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
     record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
-    tables.put_node(replace_fields(record, sealed=sealed, awaits_replacement=False), grant)
+    record = replace_fields(record, sealed=sealed, awaits_replacement=False, communities=())
+    tables.put_node(record, grant)
     tables.put(PRESENCE, grant.uid, None)
 
 

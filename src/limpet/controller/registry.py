@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from limpet.controller.records import NETWORK, NODE, RECORDS, SEGMENT, STATE
+from limpet.controller.records import COMMUNITY, NETWORK, NODE, RECORDS, SEGMENT, STATE
 from limpet.controller.refusal import RefusedError
 from limpet.controller.store import Change, ConflictError, Create, Delete, Replace, Store
 from limpet.controller.tables import Key, Tables
@@ -152,4 +152,6 @@ def _order(changed: tuple[str, str, Any]) -> int:
         return 0
     if kind == SEGMENT:
         return 1 if record is not None and record.resting_since_s is None else 5
+    if kind == COMMUNITY:
+        return 1 if record is not None else 5
     return {NETWORK: 2, NODE: 3}.get(kind, 4)

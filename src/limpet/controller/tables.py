@@ -11,6 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 from limpet.controller.records import (
     AUTHORITY,
+    COMMUNITY,
     NETWORK,
     NODE,
     PRESENCE,
@@ -19,6 +20,7 @@ from limpet.controller.records import (
     STATE,
     TOKEN,
     AuthorityRecord,
+    CommunityRecord,
     NetworkRecord,
     NodeRecord,
     PresenceRecord,
@@ -109,6 +111,10 @@ class Tables:
     @property
     def tokens(self) -> Mapping[str, TokenRecord]:
         return self._records[TOKEN]
+
+    @property
+    def communities(self) -> Mapping[str, CommunityRecord]:
+        return self._records[COMMUNITY]
 
     def uids_of(self, name: str) -> list[str]:
         """Of the nodes of this name that are not removed."""

@@ -1,4 +1,4 @@
-"""`limpet token|node|segment|network|pod`: a person's side of the IP controller."""
+"""`limpet token|node|community|segment|network|pod`: a person's side of the IP controller."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from limpet.ctl.community import community
 from limpet.ctl.controller import UNITS_S, Config, Format, age, ask, controller
 from limpet.ctl.output import Output, put, put_json, put_table, say
+from limpet.model.cluster import DefaultCommunity
 
 _NODE_COLUMNS = (
     "name",
@@ -39,6 +41,7 @@ def add_commands(app: typer.Typer) -> None:
         "controller": controller,
         "token": token,
         "node": node,
+        "community": community,
         "segment": segment,
         "network": network,
         "pod": pod,
@@ -260,6 +263,26 @@ def network_show(config: Config = None, output: Format = Output.TABLE) -> None:
         return
     for key, value in shown.items():
         put(f"{key.replace('_', ' ')}: {_value(value)}")
+
+
+@network.command("set")
+def network_set(
+    default_community: Annotated[
+        DefaultCommunity,
+        typer.Option(
+            "--default-community",
+            help="What nodes in no community share: all (a flat network) or none (the cloud only).",
+        ),
+    ],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Change what holds for all nodes; all hear of it."""
+    answer = ask(config, "network.set", default_community=default_community.value)
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        put(f"default community: {answer['default_community']}")
 
 
 @pod.command("list")

@@ -16,7 +16,6 @@ from limpet.ctl.files import Manifest
 from limpet.ctl.output import Output, put, put_json, say
 from limpet.ctl.service import UNIT, systemctl, systemd_runs
 from limpet.model.errors import AgentUnavailable, LimpetError
-from limpet.model.network import Prefix
 from limpet.model.settings import Settings
 
 
@@ -51,11 +50,10 @@ def join(
 ) -> None:
     """Get this node into a cluster, with a token from its controller."""
     from limpet.agent.join import JoinOrder
-    from limpet.agent.join import join as do_join
+    from limpet.ctl.joining import join_cluster
 
     if os.geteuid() != 0:
         raise LimpetError("limpet join: only root can do this (sudo limpet join)")
-    os.umask(0o077)
     settings = load_settings(config)
     order = JoinOrder(
         token,
@@ -64,7 +62,7 @@ def join(
         anew=anew,
         force=force,
     )
-    joined = do_join(settings, order, read_lan(settings))
+    joined = join_cluster(settings, order)
     if output is Output.JSON:
         put_json(
             {
@@ -93,20 +91,4 @@ def _restart_agent(settings: Settings) -> str:
     return (
         f"(re)start the agent now: systemctl restart {UNIT.removesuffix('.service')} "
         "(where it is not installed: limpet install)"
-    )
-
-
-def read_lan(settings: Settings) -> list[Prefix]:
-    """Prefixes of the links that lead to other nodes. Raises: KernelError."""
-    from limpet.kernel.netlink import RouteSocket
-    from limpet.kernel.underlay import read_underlay
-
-    route = RouteSocket()
-    try:
-        links = read_underlay(route, patterns=settings.underlay_links)
-    finally:
-        route.close()
-    return sorted(
-        {address.network for link in links for address in link.addresses},
-        key=lambda prefix: (prefix.version, prefix),
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from limpet.agent.identity import Identity, load_identity
 from limpet.ctl.files import Manifest, read_if_there, remove
@@ -17,6 +18,9 @@ from limpet.model.cluster import Snapshot
 from limpet.model.errors import ConfigError, LimpetError, StorageError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
+
+if TYPE_CHECKING:
+    from limpet.agent.join import Joined, JoinOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +87,8 @@ def _is_of_another(token: str, identity: Identity) -> bool:
 
 
 def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
-    """The node joins; returns that in words. Raises: LimpetError.
-
-    What a controller refuses leaves nothing behind. Where no answer came, the node's key stays:
-    the token may be that key's by now.
-    """
-    from limpet.agent.controller_link import RefusedError
-    from limpet.agent.join import JoinOrder, join
-    from limpet.ctl.join import read_lan
+    """The node joins; returns that in words. Raises: LimpetError, as `join_cluster`."""
+    from limpet.agent.join import JoinOrder
 
     order = JoinOrder(
         options.token,
@@ -98,13 +96,28 @@ def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
         options.name or socket.gethostname(),
         force=force,
     )
+    joined = join_cluster(settings, order)
+    segments = ", ".join(map(str, joined.segments)) or "none yet"
+    kept = f", addresses kept for {joined.kept_pods} pods" if joined.kept_pods else ""
+    return f"{joined.name} ({joined.uid}): joined {joined.cluster}, segments {segments}{kept}"
+
+
+def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
+    """The node joins. Raises: LimpetError.
+
+    What a controller refuses leaves nothing behind. Where no answer came, the node's key stays:
+    the token may be that key's by now.
+    """
+    from limpet.agent.controller_link import RefusedError
+    from limpet.agent.join import join
+
     manifest = Manifest.load(settings.state_dir)
     fresh = not settings.cluster_dir.exists()
     for folder in (settings.state_dir, settings.data_dir):
         manifest.make_folder(folder)
     try:
         with _private_files():
-            joined = join(settings, order, read_lan(settings))
+            return join(settings, order, _read_lan(settings))
     except LimpetError as error:
         if fresh and isinstance(error.__cause__, RefusedError):
             shutil.rmtree(settings.cluster_dir)
@@ -112,9 +125,22 @@ def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
             remove(manifest.path)
             manifest.remove_folders()
         raise
-    segments = ", ".join(map(str, joined.segments)) or "none yet"
-    kept = f", addresses kept for {joined.kept_pods} pods" if joined.kept_pods else ""
-    return f"{joined.name} ({joined.uid}): joined {joined.cluster}, segments {segments}{kept}"
+
+
+def _read_lan(settings: Settings) -> list[Prefix]:
+    """Prefixes of the links that lead to other nodes. Raises: KernelError."""
+    from limpet.kernel.netlink import RouteSocket
+    from limpet.kernel.underlay import read_underlay
+
+    route = RouteSocket()
+    try:
+        links = read_underlay(route, patterns=settings.underlay_links)
+    finally:
+        route.close()
+    return sorted(
+        {address.network for link in links for address in link.addresses},
+        key=lambda prefix: (prefix.version, prefix),
+    )
 
 
 @contextmanager

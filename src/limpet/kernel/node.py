@@ -142,6 +142,11 @@ class NodeKernel:
             if link is not None and link.kind != "bridge"
         }
 
+    def routes_localhost(self, bridges: Iterable[str]) -> bool:
+        """Whether one of them, or the node as a whole, takes packets for 127.0.0.0/8."""
+        paths = (f"net/ipv4/conf/{ifname}/route_localnet" for ifname in ("all", *bridges))
+        return any(read_sysctl(path) == "1" for path in paths)
+
     def advertised_uplinks(self) -> frozenset[str]:
         """Links whose IPv6 default route came from a router advertisement."""
         names = {link.ifindex: link.ifname for link in self.route.links().values()}

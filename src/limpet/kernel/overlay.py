@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -12,6 +12,7 @@ from ipaddress import (
     IPv6Interface,
     IPv6Network,
 )
+from typing import TypeVar
 
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.pods import read_sysctl, write_sysctl
@@ -39,6 +40,8 @@ OVERLAY_NOTIFICATIONS = (1, 3, 5, 7, 9, 11)
 
 Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
 """
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 _STRICT = "1"
 _LOOSE = "2"
 _ROUTE_MESSAGES = (wire.RTM_NEWROUTE, wire.RTM_DELROUTE)
@@ -88,7 +91,7 @@ class OverlayKernel:
             self._devices[device.ifname] = device
             if device.ours:
                 self._ours.add(link.ifindex)
-        self._routes = dict(self._peer_routes())
+        self._routes = _shared(dict(self._peer_routes()), want.routes)
         neighbours: dict[NeighbourKey, Neighbour] = {}
         fdb: dict[FdbKey, FdbEntry] = {}
         for ifindex in self._ours:
@@ -100,7 +103,8 @@ class OverlayKernel:
                 entry = self._entry(vxlan.parse_neighbour(message))
                 if entry is not None:
                     fdb[fdb_key(entry)] = entry
-        self._neighbours, self._fdb = neighbours, fdb
+        self._neighbours = _shared(neighbours, want.neighbours)
+        self._fdb = _shared(fdb, want.fdb)
         self._loose = frozenset(link for link in want.loose_links if self._is_loose(link, want))
         return self.have
 
@@ -252,9 +256,9 @@ class OverlayKernel:
                 self._neighbours.pop((device, address.version, int(address)), None)
 
     def _hear_link(self, message: wire.Message) -> bool:
-        link = wire.parse_link(message)
         if message.body[0] == wire.AF_BRIDGE:
             return False
+        link = wire.parse_link(message)
         known = self._links.get(link.ifindex)
         relevant = link.ifindex in self._ours or known in self._watched
         relevant |= link.ifname in self._watched
@@ -442,6 +446,12 @@ class OverlayKernel:
         if strict == _STRICT:
             before_sysctl(path)
             write_sysctl(path, _LOOSE)
+
+
+def _shared(have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> dict[_Key, _Value]:
+    """`have`, by the very objects of `want` where they are equal: nearly all, and many."""
+    shared = {key: value for key, value in want.items() if have.get(key) == value}
+    return shared | {key: value for key, value in have.items() if key not in shared}
 
 
 def _rp_filter(ifname: str) -> str:

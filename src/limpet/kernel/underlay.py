@@ -12,9 +12,17 @@ from limpet.model.network import InterfaceAddress, Prefix
 from limpet.model.overlay import UnderlayLink
 from limpet.wire import netlink as wire
 
-_OVERLAY_KINDS = frozenset({"vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "ip6tnl", "ifb"})
-_CONTAINER_LINKS = ("docker*", "br-*", "cni*", "flannel*", "cali*", "cilium*", "lxc*", "kube-*")
-_MACHINE_LINKS = ("virbr*", "vnet*", "podman*", "veth*", "nodelocaldns*")
+_OVERLAY_KINDS = frozenset(
+    {"vxlan", "geneve", "wireguard", "tun", "ipip", "sit", "ip6tnl", "gre", "gretap", "ip6gre"}
+    | {"ip6gretap", "vti", "vti6", "xfrm", "ifb", "dummy"}
+)
+"""Also those of VPNs in user space, and what holds addresses of services (kube-ipvs0, edgemesh0):
+one such link with a small MTU would make every pod's small."""
+_DOCKER_NETWORK = "br-" + "[0-9a-f]" * 12
+"""br-lan and the like are bridges over uplinks. Source: moby, libnetwork/drivers/bridge."""
+_CONTAINER_LINKS = ("docker*", _DOCKER_NETWORK, "cni*", "flannel*", "cali*", "cilium*", "lxc*")
+_SERVICE_LINKS = ("kube-*", "nodelocaldns*")
+_MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
 _NOT_READY = 0x48
 """IFA_F_TENTATIVE, IFA_F_DADFAILED. Source: include/uapi/linux/if_addr.h."""
 
@@ -52,5 +60,5 @@ def _leads_out(link: wire.LinkInfo, patterns: Collection[str]) -> bool:
         return False
     if patterns:
         return any(fnmatch(link.ifname, pattern) for pattern in patterns)
-    others = (*_CONTAINER_LINKS, *_MACHINE_LINKS)
+    others = (*_CONTAINER_LINKS, *_SERVICE_LINKS, *_MACHINE_LINKS)
     return link.kind not in _OVERLAY_KINDS and not any(fnmatch(link.ifname, x) for x in others)

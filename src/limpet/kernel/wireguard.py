@@ -28,6 +28,7 @@ from limpet.model.tunnel import (
     TunnelState,
 )
 from limpet.plan.tunnel_diff import (
+    DropEndpoint,
     DropTunnel,
     DropTunnelPeer,
     PeerChange,
@@ -176,8 +177,11 @@ class TunnelKernel:
         ifname: str = TUNNEL_IFNAME,
         program: str = PROGRAM,
         memory_limit_bytes: int | None = None,
+        userspace_only: bool = False,
     ) -> None:
         """`log`: of the userspace WireGuard, if one is needed; the rest as `WireguardProcess`.
+
+        `userspace_only`: a device that is made is never the kernel's.
 
         In the network namespace of the calling thread.
         """
@@ -188,6 +192,7 @@ class TunnelKernel:
                 ifname, log=log, program=program, memory_limit_bytes=memory_limit_bytes
             )
         )
+        self._userspace_only = userspace_only
         self._kernel: KernelWireguard | None = None
         self._chosen: Wireguard | None = None
         self._have = TunnelState()
@@ -290,10 +295,11 @@ class TunnelKernel:
                 self._route.apply(
                     wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=(errno.ENODEV,))
                 )
-            self._chosen = self._kernels() or self._userspace
+            kernels = None if self._userspace_only else self._kernels()
+            self._chosen = kernels or self._userspace
             self._chosen.make()
             found = None
-            self._have = TunnelState()
+            self._have, self._given = TunnelState(), {}
         backend = self._backend()
         backend.write(
             DeviceSetting(
@@ -305,19 +311,25 @@ class TunnelKernel:
                 device.mark if not found or found.mark != device.mark else None,
             )
         )
-        self._route.apply(
-            no_made_up_addresses(self._ifname),
-            wire.set_link(
-                0,
-                what=self._ifname,
-                ifname=self._ifname,
-                alias=ALIAS,
-                group=TUNNEL_GROUP,
-                mtu_bytes=device.mtu_bytes,
-                up=device.up,
-            ),
-        )
+        self._set_link(device)
         self._have = TunnelState(device, self._have.peers)
+
+    def _set_link(self, device: TunnelDevice) -> None:
+        link = wire.set_link(
+            0,
+            what=self._ifname,
+            ifname=self._ifname,
+            alias=ALIAS,
+            group=TUNNEL_GROUP,
+            mtu_bytes=device.mtu_bytes,
+            up=device.up,
+        )
+        try:
+            self._route.apply(no_made_up_addresses(self._ifname), link)
+        except KernelError as error:
+            if error.errno == errno.EADDRINUSE:  # the kernel's opens its port when it comes up
+                raise _refused(self._ifname, error.errno) from error
+            raise
 
     def _drop(self) -> None:
         self._backend().remove()
@@ -371,6 +383,8 @@ class TunnelKernel:
                 sink = [PeerSetting(_SINK, gone), PeerSetting(_SINK, remove=True)]
                 only_takes = take and put == PeerSetting(key)
                 return [*([] if only_takes else [put]), *(sink if gone else [])]
+            case DropEndpoint():
+                return []
             case TakePeerAnew():
                 return self._anew(key)
             case DropTunnelPeer():
@@ -402,6 +416,8 @@ def _note(change: PeerChange, peers: dict[bytes, TunnelPeer], given: dict[bytes,
                 given[key] = endpoint
         case DropTunnelPeer():
             peers.pop(key, None)
+            given.pop(key, None)
+        case DropEndpoint():
             given.pop(key, None)
         case TakePeerAnew():
             pass

@@ -8,6 +8,7 @@ it again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -137,9 +138,9 @@ class WireguardProcess:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else starts or stops one of this name meanwhile."""
-        path = self.socket_path.with_suffix(".lock")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Nobody else starts or stops one meanwhile."""
+        # The folder itself is locked: a lock file would stay for every name.
+        fd = os.open(SOCKET_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -177,7 +178,8 @@ class WireguardProcess:
         try:
             self._await_answer(descriptor)
         except BaseException:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             raise
         finally:
             os.close(descriptor)

@@ -103,6 +103,8 @@ def diff_node(want: NodePlan, have: NodePlan) -> list[Change]:
     """
     return [
         *_new_bridges(want, have),
+        # Before route_localnet, which it makes up for.
+        *([PutRuleset(want.ruleset)] if want.ruleset != have.ruleset else []),
         *(
             PutSysctl(path, value)
             for path, value in want.sysctls.items()
@@ -111,7 +113,6 @@ def diff_node(want: NodePlan, have: NodePlan) -> list[Change]:
         *_put_addresses(want, have),
         *map(PutRoute, _sorted_routes(want.routes - have.routes)),
         *(PutRule(rule) for rule in _sorted_rules(want.rules - have.rules)),
-        *([PutRuleset(want.ruleset)] if want.ruleset != have.ruleset else []),
         *_ports(want, have),
         *(DropRule(rule) for rule in _sorted_rules(have.rules - want.rules)),
         *map(DropRoute, _sorted_routes(_unwanted(want.routes, have.routes))),

@@ -82,7 +82,9 @@ def _leg(
     route = _longest(plan.state.routes.values(), target)
     if route is None or route not in part.routes:
         lost = [why for prefix, why in part.without if target in prefix]
-        words = part.refused or (lost[0] if lost else "another node has the more specific prefix")
+        words = part.refused or (lost[0] if lost else "")
+        if route is not None or not words:
+            words = "another node has the more specific prefix"
         return _without(leg, f"{leg.target_node}: {words}")
     rung = Rung.VXLAN if route.device in plan.state.devices else Rung.ROUTE
     underlay = part.fdb[0].underlay if rung is Rung.VXLAN and part.fdb else None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from limpet.model.network import Address
 from limpet.model.overlay import PeerPath, Rung, UnderlayLink
 from limpet.model.probe import Ask, Trial
-from limpet.plan.trials import Facts, known_addresses, link_trial, port_of, trials_for
+from limpet.plan.trials import Facts, joined_hops, known_addresses, link_trial, port_of, trials_for
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
@@ -255,7 +255,7 @@ class Ladder:
             return False
         since_s = min(standing.failing_s for proof in lost for standing in proof)
         return all(
-            max(standing.answered_s for standing in proof if standing.grade >= grade) >= since_s
+            max(each.answered_s for each in proof if each.grade >= grade) >= since_s
             for proof in self._proofs(best)
         )
 
@@ -284,7 +284,7 @@ class Ladder:
                     trial = Trial(Ask.OVERLAY, address, self._port(address), link.ifname, version)
                     if self._grade(trial) >= grade and self._grade(link_trial(trial)) >= grade:
                         found.setdefault(version, address)
-            next_hops = _joined(found, self._facts.overlay)
+            next_hops = joined_hops(found, self._facts.overlay)
             if next_hops:
                 underlay = self._underlay(named, grade, first=next_hops[0])
                 return PeerPath(
@@ -379,21 +379,6 @@ class Ladder:
         """Whether the path does."""
         standing = self._standings.get(trial)
         return standing is not None and standing.used and standing.grade > 0
-
-
-def _joined(found: dict[int, Address], wanted: tuple[int, ...]) -> tuple[Address, ...]:
-    """Next hops for a path, of those by IP version of the overlay.
-
-    A path without a next hop of IPv4 sends IPv4 to that of IPv6 (plan.overlay): where only IPv6
-    gets through, there is no route.
-    """
-    four, six = found.get(4), found.get(6)
-    if 4 in wanted:
-        if four is None:
-            return ()
-        if four.version == 6:
-            return (four,) if 6 not in wanted or six == four else ()
-    return tuple(hop for hop in (four, six) if hop is not None)
 
 
 def _begin_anew(standing: _Standing, at_s: float, *, urgent: bool) -> None:

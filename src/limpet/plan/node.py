@@ -34,6 +34,8 @@ class NodeFacts:
     """MACs of the bridges that we made before, by name."""
     no_bridges: Collection[str] = ()
     """Names of bridges that links of another kind have: nothing is planned on those."""
+    routes_localhost: bool = False
+    """127.0.0.0/8 is let in by a bridge already: an earlier hostPort, or somebody else, wants it."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
 
@@ -63,6 +65,8 @@ def plan_node(
     gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
     prefixes = {gateway.network for held in gateways.values() for gateway in held}
     host_ports = plan_host_ports_of(pods)
+    localhost_ports = localhost_ports or bool(host_ports)
+    guarded = gateways if localhost_ports or facts.routes_localhost else ()
     families: set[int] = {prefix.version for prefix in prefixes}
     return NodePlan(
         bridges={
@@ -82,15 +86,14 @@ def plan_node(
         },
         routes=_routes(cluster, gateways),
         rules=frozenset(Rule(v) for v in families | {cidr.version for cidr in cluster}),
-        sysctls=_sysctls(
-            gateways, families, facts, localhost_ports=localhost_ports or bool(host_ports)
-        ),
+        sysctls=_sysctls(gateways, families, facts, localhost_ports=localhost_ports),
         ruleset=plan_ruleset(
             masquerade=[prefix for spec in wanted for prefix in spec.masquerade],
             cluster=[*settings.cluster_cidrs, *prefixes],
             pods=prefixes,
             host_ports=host_ports,
-            bridges=[ifname for ifname in gateways if is_plain_name(ifname)],
+            expect_host_ports=localhost_ports,
+            bridges=[ifname for ifname in guarded if is_plain_name(ifname)],
         ),
     )
 

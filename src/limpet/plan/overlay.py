@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import collapse_addresses, ip_interface
 
+from limpet.model.altered import alter, differing
 from limpet.model.cluster import DefaultCommunity, Grant, Network, NodeEntry, Role, Snapshot
 from limpet.model.datapath import BEHIND_METRIC, PEER_METRIC, VXLAN_IFNAME_PREFIX
 from limpet.model.network import Address, InterfaceAddress, Prefix
@@ -135,15 +136,9 @@ def view_of(
 def _same_segments(snapshot: Snapshot, before: View) -> bool:
     """Whether the segments that count are surely the same as before, by a glance at each grant."""
     known = before.snapshot.nodes
-    if snapshot.nodes is known:
-        return True
-    if len(snapshot.nodes) != len(known):
-        return False
-    for uid, entry in snapshot.nodes.items():
-        old = known.get(uid)
-        if old is entry:
-            continue
-        if old is None:
+    for uid in differing(known, snapshot.nodes):
+        old, entry = known.get(uid), snapshot.nodes.get(uid)
+        if old is None or entry is None:
             return False
         was, now = old.grant, entry.grant
         if was is not now and (
@@ -341,14 +336,18 @@ def _hop(
     if entry.presence is not None:
         mtu_bytes = min(mtu_bytes, entry.presence.link_mtu_bytes)
     hop: _Hop | str = vxlan if isinstance(vxlan, str) else ""
-    next_hop = _next_hop(path, version) if path.rung is Rung.ROUTE else None
+    # A path outlives its link: it may be from the disk, or the link has gone just now.
+    plain = path.rung is Rung.ROUTE and path.device in view.own.links
+    next_hop = _next_hop(path, version) if plain else None
     if next_hop is not None:
         hop = _Hop(path.device, next_hop, mtu_bytes, over_vxlan=False)
     elif isinstance(vxlan, FdbEntry):
         mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
         # As flannel: the network address stands for the peer, and never travels.
         hop = _Hop(vxlan.device, first.network_address, mtu_bytes, over_vxlan=True)
-    elif path.rung is Rung.ROUTE:
+    elif path.rung is Rung.ROUTE and not plain:
+        return f"{path.device} leads to no other node now, and {vxlan}"
+    elif plain:
         return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
     if mtu_bytes < MIN_MTU_BYTES[version]:
         return f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {mtu_bytes}"
@@ -393,37 +392,28 @@ def replan_overlay(
 
 def changed_peers(before: View, after: View) -> list[str]:
     """Peers of which something is known differently."""
-    known = before.snapshot.nodes
-    old_paths, new_paths = before.paths, after.paths
-    same_paths = old_paths is new_paths
-    same_segments = before.segments is after.segments
-    changed = []
-    for uid, entry in after.snapshot.nodes.items():
-        old = known.get(uid)
-        same = old is entry or old == entry
-        # By identity first: nearly all are the very same, and comparing values takes its time.
-        if same and not same_paths:
-            was, now = old_paths.get(uid), new_paths.get(uid)
-            same = was is now or was == now
-        if same and not same_segments:
-            same = before.segments.get(uid) == after.segments.get(uid)
-        if not same and uid != after.uid:
-            changed.append(uid)
-    return [*changed, *(known.keys() - after.snapshot.nodes.keys())]
+    known, nodes = before.snapshot.nodes, after.snapshot.nodes
+    others = differing(known, nodes)
+    others |= differing(before.paths, after.paths) | differing(before.segments, after.segments)
+    return [
+        uid
+        for uid in sorted(uid for uid in others - {after.uid} if uid in known or uid in nodes)
+        # Another object may say the same.
+        if (known.get(uid), before.paths.get(uid), before.segments.get(uid))
+        != (nodes.get(uid), after.paths.get(uid), after.segments.get(uid))
+    ]
 
 
 def replace_parts(
     plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
 ) -> tuple[OverlayPlan, Touched]:
     """The plan with other parts for some peers (None: without them), and what that touches."""
-    parts = dict(plan.parts)
+    parts = alter(plan.parts, changed)
     old = _Keys()
     new = _Keys()
     for uid, part in changed.items():
-        old.add(parts.pop(uid, None))
+        old.add(plan.parts.get(uid))
         new.add(part)
-        if part is not None:
-            parts[uid] = part
     touched = Touched(
         frozenset(old.routes | new.routes),
         frozenset(old.neighbours | new.neighbours),
@@ -438,19 +428,21 @@ def replace_parts(
     every = touched.routes | touched.neighbours | touched.fdb
     if disputed or not plan.contested.isdisjoint(every):
         return _assemble(state.devices, state.loose_links, parts), touched
-    routes, neighbours, fdb = dict(state.routes), dict(state.neighbours), dict(state.fdb)
-    for route_key_ in old.routes:
-        del routes[route_key_]
-    for neighbour_key_ in old.neighbours:
-        del neighbours[neighbour_key_]
-    for fdb_key_ in old.fdb:
-        del fdb[fdb_key_]
+    routes: dict[RouteKey, PeerRoute | None] = dict.fromkeys(old.routes)
+    neighbours: dict[NeighbourKey, Neighbour | None] = dict.fromkeys(old.neighbours)
+    fdb: dict[FdbKey, FdbEntry | None] = dict.fromkeys(old.fdb)
     for part in changed.values():
         if part is not None:
             routes |= {route_key(each): each for each in part.routes}
             neighbours |= {neighbour_key(each): each for each in part.neighbours}
             fdb |= {fdb_key(each): each for each in part.fdb}
-    made = OverlayState(state.devices, routes, neighbours, fdb, state.loose_links)
+    made = OverlayState(
+        state.devices,
+        alter(state.routes, routes),
+        alter(state.neighbours, neighbours),
+        alter(state.fdb, fdb),
+        state.loose_links,
+    )
     return OverlayPlan(made, parts, plan.contested), touched
 
 
@@ -476,7 +468,7 @@ class _Keys:
 
 
 def _assemble(
-    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: dict[str, PeerPart]
+    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: Mapping[str, PeerPart]
 ) -> OverlayPlan:
     """The union of the parts; what several want goes to the lowest uid."""
     routes: dict[RouteKey, PeerRoute] = {}

@@ -91,14 +91,20 @@ def plan_ruleset(
     cluster: Collection[Prefix],
     pods: Collection[Prefix],
     host_ports: Collection[HostPort],
+    expect_host_ports: bool = False,
     bridges: Collection[str] = (),
 ) -> str:
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
     `masquerade`: prefixes of networks that ask for it. `cluster`: prefixes that pods reach with
-    their own address. `pods`: prefixes of pods on this node. `bridges`: those from which nothing
-    may reach the node's 127.0.0.0/8; `is_plain_name` holds for each.
+    their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: the maps are
+    about to get elements. `bridges`: those from which nothing may reach the node's 127.0.0.0/8;
+    `is_plain_name` holds for each.
+
+    Only chains that have something to do are there: each one costs every packet of the node, and
+    the first one of NAT has all flows tracked.
     """
+    expect_host_ports = expect_host_ports or bool(host_ports)
     cluster = {*cluster, *pods}
     lines = [f"table inet {NFT_TABLE} {{"]
     for version in (4, 6):
@@ -115,7 +121,11 @@ def plan_ruleset(
             lines += _elements(elements)
             lines += ["\t}", ""]
     lines += _localhost_guard(bridges)
-    lines += _CHAINS
+    if expect_host_ports:
+        lines += _HOST_PORTS
+    if expect_host_ports or masquerade:
+        lines += _MASQUERADE
+    lines[-1] = "}"
     return "\n".join(lines) + "\n"
 
 
@@ -160,7 +170,7 @@ def _elements(elements: list[str]) -> list[str]:
 _MARK = f"{MASQUERADE_MARK:#010x}"
 # Nothing leads ::1 to a pod (IPv6 has no route_localnet, the answer is lost): left alone, a client
 # of "localhost" is refused at once there, and goes on to 127.0.0.1.
-_CHAINS = f"""\
+_HOST_PORTS = f"""\
 	chain hostports {{
 		ip6 daddr ::1 return
 		ip saddr @pods4 meta mark set meta mark | {_MARK}
@@ -183,6 +193,8 @@ _CHAINS = f"""\
 		fib daddr type local jump hostports
 	}}
 
+""".split("\n")[:-1]
+_MASQUERADE = f"""\
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
 		meta mark & {_MARK} == {_MARK} ct status dnat masquerade
@@ -191,4 +203,5 @@ _CHAINS = f"""\
 		ip saddr @masquerade4 ip daddr != @cluster4 masquerade
 		ip6 saddr @masquerade6 ip6 daddr != @cluster6 masquerade
 	}}
-}}""".split("\n")
+
+""".split("\n")[:-1]

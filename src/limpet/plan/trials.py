@@ -98,3 +98,18 @@ def _is_on(link: UnderlayLink, address: Address) -> bool:
 def link_trial(trial: Trial) -> Trial:
     """Of the link that an overlay probe goes over."""
     return Trial(Ask.LINK, trial.address, trial.port, trial.device)
+
+
+def joined_hops(found: dict[int, Address], wanted: tuple[int, ...]) -> tuple[Address, ...]:
+    """Next hops for a path, of those by IP version of the overlay.
+
+    A path without a next hop of IPv4 sends IPv4 to that of IPv6 (plan.overlay): where only IPv6
+    gets through, there is no route.
+    """
+    four, six = found.get(4), found.get(6)
+    if 4 in wanted:
+        if four is None:
+            return ()
+        if four.version == 6:
+            return (four,) if 6 not in wanted or six == four else ()
+    return tuple(hop for hop in (four, six) if hop is not None)

@@ -35,6 +35,13 @@ class PutTunnelPeer:
 
 
 @dataclass(frozen=True, slots=True)
+class DropEndpoint:
+    """No endpoint is planned any more: whichever is next counts as new. The device keeps its own."""
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TakePeerAnew:
     """Forget all that was heard of the peer, its sessions and the time that it last told, and have
     it as before.
@@ -56,7 +63,7 @@ class DropTunnel:
     ifname: str
 
 
-PeerChange = PutTunnelPeer | TakePeerAnew | DropTunnelPeer
+PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | DropTunnelPeer
 TunnelChange = PutTunnel | PeerChange | DropTunnel
 
 
@@ -79,7 +86,7 @@ def diff_tunnel(
     anew = found is None
     held: Mapping[bytes, TunnelPeer] = {} if anew else have.peers
     keys = sorted(want.peers.keys() | held.keys() if touched is None or anew else touched)
-    puts: list[PutTunnelPeer] = []
+    puts: list[PeerChange] = []
     for key in keys:
         if key in want.peers:
             puts += _put(want.peers[key], held.get(key), given.get(key))
@@ -90,7 +97,7 @@ def diff_tunnel(
     ]
 
 
-def _put(want: TunnelPeer, have: TunnelPeer | None, given: Endpoint | None) -> list[PutTunnelPeer]:
+def _put(want: TunnelPeer, have: TunnelPeer | None, given: Endpoint | None) -> list[PeerChange]:
     if have is None:
         add = _sorted(want.allowed)
         return [PutTunnelPeer(want.public_key, add, (), want.endpoint, want.keepalive_s)]
@@ -101,7 +108,10 @@ def _put(want: TunnelPeer, have: TunnelPeer | None, given: Endpoint | None) -> l
         want.endpoint if want.endpoint != given else None,
         want.keepalive_s if want.keepalive_s != have.keepalive_s else None,
     )
-    return [put] if put != PutTunnelPeer(want.public_key) else []
+    changes: list[PeerChange] = [put] if put != PutTunnelPeer(want.public_key) else []
+    if want.endpoint is None and given is not None:
+        changes.append(DropEndpoint(want.public_key))
+    return changes
 
 
 def _sorted(prefixes: Collection[Prefix]) -> tuple[Prefix, ...]:

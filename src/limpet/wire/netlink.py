@@ -368,6 +368,17 @@ def link_is_down(message: Message) -> bool:
     return not _IFINFO.unpack_from(message.body)[3] & IFF_UP
 
 
+def link_group(message: Message) -> int:
+    """Of a link message, read no further than that; 0: the default, or it does not say."""
+    body, offset = message.body, _IFINFO.size
+    while offset + 8 <= len(body):
+        length, kind = _ATTR.unpack_from(body, offset)
+        if kind == IFLA_GROUP:
+            return _number(bytes(body[offset + 4 : offset + 8]))
+        offset += (max(length, 4) + 3) & ~3
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class BridgePortInfo:
     """Settings of one bridge port."""

@@ -159,6 +159,13 @@ def test_on_a_link_with_ipv4_only_the_ipv6_segments_go_over_vxlan() -> None:
     assert len(planned.fdb) == 1
 
 
+def test_a_peer_on_a_link_that_has_gone_is_reached_over_vxlan() -> None:
+    """What was proven may come from the disk, where links were found by other names."""
+    planned = part(path=plain(2, device="eth9"))
+
+    assert {route.device for route in planned.routes} == {"limvx4"}
+
+
 def test_ipv4_segments_go_by_an_ipv6_next_hop() -> None:
     planned = part(path=plain(2, next_hops=(ip_address("fe80::2"),), underlay=None))
 

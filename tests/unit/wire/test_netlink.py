@@ -238,6 +238,13 @@ def test_settings_of_a_bridge_port_are_read_back_as_they_were_put(
     assert wire.parse_bridge_port(received(sent)) == wire.BridgePortInfo(3, hairpin, isolated)
 
 
+def test_a_link_tells_its_group_before_the_rest_is_read() -> None:
+    told = [received(wire.new_link(ifname="lim0", kind="bridge", group=group)) for group in (0, 77)]
+    cut = wire.Message(wire.RTM_NEWLINK, 0, 0, told[1].body[:19])
+
+    assert [wire.link_group(each) for each in (*told, cut)] == [0, 77, 0]
+
+
 def test_a_link_that_is_no_port_has_no_settings_of_one() -> None:
     sent = wire.new_link(ifname="limpet0", kind="bridge")
 

@@ -1,0 +1,76 @@
+"""Large mappings of which little changes at a time: a change costs what changed, not what is there.
+
+A mapping that was made of another by `alter` shares its entries, so that what differs between the
+two is found (`differing`) without a look at what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SHARE = 16
+"""Of the entries one in so many may have changed before all are copied: once in many changes."""
+
+
+def alter(mapping: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:
+    """`mapping` with other values for some keys, None: without the key; it stays as it is itself.
+
+    No value is None, and no mapping that is passed in changes later on.
+    """
+    base, before = _parts(mapping)
+    every = {**before, **changes}
+    if len(every) * _SHARE <= len(base):
+        return _Altered(base, every)
+    return {key: value for key, value in {**base, **every}.items() if value is not None}
+
+
+def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
+    """Keys of which the two do not have the very same object."""
+    if before is after:
+        return set()
+    base, changes = _parts(before)
+    other_base, other_changes = _parts(after)
+    keys = changes.keys() | other_changes.keys()
+    if base is not other_base:
+        keys = before.keys() | after.keys()
+    return {key for key in keys if before.get(key) is not after.get(key)}
+
+
+class _Altered(Mapping[K, V]):
+    """`base`, but for the keys that are in `changes`."""
+
+    __slots__ = ("base", "changes")
+
+    def __init__(self, base: Mapping[K, V], changes: Mapping[K, V | None]) -> None:
+        self.base = base
+        self.changes = changes
+
+    def __getitem__(self, key: K) -> V:
+        if key not in self.changes:
+            return self.base[key]
+        value = self.changes[key]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[K]:
+        changes, base = self.changes, self.base
+        yield from (key for key in base if key not in changes or changes[key] is not None)
+        yield from (key for key, value in changes.items() if value is not None and key not in base)
+
+    def __len__(self) -> int:
+        added = sum((value is not None) - (key in self.base) for key, value in self.changes.items())
+        return len(self.base) + added
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _parts(mapping: Mapping[K, V]) -> tuple[Mapping[K, V], Mapping[K, V | None]]:
+    if isinstance(mapping, _Altered):
+        return mapping.base, mapping.changes
+    return mapping, {}

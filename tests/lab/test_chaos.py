@@ -1,0 +1,35 @@
+"""Whatever happens, in whatever order: when it is over, everything is as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from limpet.lab.topology import load_topology
+from tests.lab.bed import a_world
+from tests.lab.chaos import Chaos
+
+_BUSY = 0.2
+"""Of a core: an agent that has nothing to do takes some thousandths."""
+
+
+@pytest.mark.parametrize(
+    ("topology", "seed"), [("one-lan", 1), ("two-sites", 2), ("filtering-switch", 3)]
+)
+def test_after_storms_everybody_reaches_everybody_and_nothing_is_left_over(
+    topology: str, seed: int, tmp_path: Path
+) -> None:
+    text = load_topology(topology).text + '\n[agent]\nlog_level = "debug"\n'
+    with a_world(text, tmp_path) as world:
+        chaos = Chaos(world, Random(seed))
+        chaos.check()
+        for _ in range(3):
+            chaos.storm(5)
+            chaos.calm_down()
+            chaos.check()
+
+        for share, rounds in chaos.idle(during_s=2).values():
+            assert share < _BUSY
+            assert rounds == []
