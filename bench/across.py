@@ -5,6 +5,9 @@
 Each side has two nodes of its own. The hand's have what carries the packets, and nothing beside it:
 no nftables, so nothing is tracked, masqueraded or filtered. Devices, offloads, the rule, routes,
 neighbours and FDB entries are read from both and have to be equal.
+
+With `ipMasq` the kernel tracks every flow, also those that keep their address. `ip` can't do that,
+so in these measures the hand's side has the one nftables rule for each IP version that it takes.
 """
 
 from __future__ import annotations
@@ -68,12 +71,25 @@ def across_vxlan(bed: Bed, rounds: int) -> list[Figure]:
     return _across(bed, rounds, Rung.VXLAN)
 
 
-def _across(bed: Bed, rounds: int, rung: Rung) -> list[Figure]:
+def across_route_masq(bed: Bed, rounds: int) -> list[Figure]:
+    """Both nodes on one link; what leaves the cluster is masqueraded on both sides."""
+    return _across(bed, rounds, Rung.ROUTE, masquerade=True)
+
+
+def across_vxlan_masq(bed: Bed, rounds: int) -> list[Figure]:
+    """VXLAN over IPv4; what leaves the cluster is masqueraded on both sides."""
+    return _across(bed, rounds, Rung.VXLAN, masquerade=True)
+
+
+def _across(bed: Bed, rounds: int, rung: Rung, *, masquerade: bool = False) -> list[Figure]:
     if bed.reference_only:
         return []
     rates: Samples = {"limpet": [], "by hand": []}
     counts: Samples = {"limpet": [], "by hand": []}
-    with _ours(bed, rung) as ours, _by_hand(bed, rung, ours) as hand:
+    with (
+        _ours(bed, rung, masquerade=masquerade) as ours,
+        _by_hand(bed, rung, ours, masquerade=masquerade) as hand,
+    ):
         _compare(bed, rung, ours, hand)
         sides = (("limpet", ours), ("by hand", hand))
         for _, nodes in sides:
@@ -84,6 +100,8 @@ def _across(bed: Bed, rounds: int, rung: Rung) -> list[Figure]:
                 rates[label].append(transfer(*pods).gbit_per_s)
                 counts[label].append(packets(*pods))
     name, what = f"across-{rung.value}", f"pod to pod across nodes, {rung.value}, against by hand"
+    if masquerade:
+        name, what = f"{name}-masq", f"{what}, both with ipMasq"
     target = Target(0.95, at_least=True)
     tcp, udp = ((samples["limpet"], samples["by hand"], target) for samples in (rates, counts))
     return [
@@ -118,7 +136,7 @@ def _two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
 
 
 @contextmanager
-def _ours(bed: Bed, rung: Rung) -> Iterator[list[Node]]:
+def _ours(bed: Bed, rung: Rung, *, masquerade: bool) -> Iterator[list[Node]]:
     """A pod on each of two nodes, by agent and CNI binary; the path, by Limpet's planner."""
     with _two_nodes(bed, "ours") as nodes, ExitStack() as undo:
         for number, node in zip(_NUMBERS, nodes, strict=True):
@@ -129,7 +147,7 @@ def _ours(bed: Bed, rung: Rung) -> Iterator[list[Node]]:
             }
             plugin = Limpet(node, settings=settings)
             undo.callback(plugin.close)
-            plugin.conf["mtu"] = _POD_MTU_BYTES
+            plugin.conf |= {"mtu": _POD_MTU_BYTES, "ipMasq": masquerade}
             (pod,) = node.new_pods(1)
             plugin.add(pod)
             _program(node, number, rung, undo)
@@ -173,7 +191,9 @@ def _path(number: int, rung: Rung) -> PeerPath:
 
 
 @contextmanager
-def _by_hand(bed: Bed, rung: Rung, ours: Sequence[Node]) -> Iterator[list[Node]]:
+def _by_hand(
+    bed: Bed, rung: Rung, ours: Sequence[Node], *, masquerade: bool
+) -> Iterator[list[Node]]:
     with _two_nodes(bed, "hand") as nodes:
         for number, node, like in zip(_NUMBERS, nodes, ours, strict=True):
             (pod,) = node.new_pods(1)
@@ -181,6 +201,9 @@ def _by_hand(bed: Bed, rung: Rung, ours: Sequence[Node]) -> Iterator[list[Node]]
             with node.netns.inside():
                 _make_bridge(number, pod)
                 _make_path(number, rung)
+                if masquerade:
+                    rules = _masquerade(number).encode()
+                    subprocess.run(["nft", "-f", "-"], input=rules, check=True)
         yield nodes
 
 
@@ -206,6 +229,16 @@ def _make_bridge(number: int, pod: Pod) -> None:
         ip("link set eth0 up")
         ip(f"route add default via {v4[1]}")
         ip(f"route add default via {v6[1]}")
+
+
+def _masquerade(number: int) -> str:
+    """For nft: the node's pods have its address for whatever is no pod."""
+    rules = [
+        f"{ip_word} saddr {own} {ip_word} daddr != {cidr} masquerade\n"
+        for ip_word, own, cidr in zip(("ip", "ip6"), _segments(number), _POD_CIDRS, strict=True)
+    ]
+    hook = "type nat hook postrouting priority srcnat;"
+    return f"table inet hand {{ chain postrouting {{ {hook}\n{''.join(rules)}}}\n}}\n"
 
 
 def _make_path(number: int, rung: Rung) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.across import across_route, across_vxlan
+from bench.across import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.controller import controller_https, controller_store, controller_watchers
 from bench.figures import Figure, Target
 from bench.launch import launcher_floor, run
@@ -265,6 +265,8 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "shim": (shim, 60, 8),
     "across-route": (across_route, 16, 2),
     "across-vxlan": (across_vxlan, 16, 2),
+    "across-route-masq": (across_route_masq, 16, 2),
+    "across-vxlan-masq": (across_vxlan_masq, 16, 2),
     "overlay": (overlay, 5, 1),
     "member": (member, 3, 1),
     "controller-store": (controller_store, 5, 1),

@@ -21,6 +21,7 @@ from bench.node import ip
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OverlayKernel
+from limpet.model.altered import alter, differing
 from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
 from limpet.model.datapath import NFT_OVERLAY_TABLE
 from limpet.model.network import Address
@@ -215,8 +216,8 @@ def _change(
 ) -> tuple[View, OverlayPlan, int]:
     """One peer has another address: new snapshot, new path, then all that a round does."""
     number = int(_CHANGED[1:])
-    nodes = {**before.snapshot.nodes, _CHANGED: _entry(number, sequence)}
-    paths = {**before.paths, _CHANGED: _path(number, sequence)}
+    nodes = alter(before.snapshot.nodes, {_CHANGED: _entry(number, sequence)})
+    paths = alter(before.paths, {_CHANGED: _path(number, sequence)})
     snapshot = replace(before.snapshot, nodes=nodes)
     with _timed(samples.change_cpu, time.process_time):
         view = view_of(snapshot, "n0", paths, _OWN, before=before)
@@ -224,7 +225,7 @@ def _change(
         assert touched is not None
         changes = diff_overlay(new.state, kernel.have, touched)
         assert kernel.apply(changes) == []
-        commands = filter_commands(view, plan, new, [_CHANGED])
+        commands = filter_commands(view, plan, new, differing(plan.parts, new.parts))
         nft.run(commands, what="the filter of peers")
     assert changes
     elements = sum(line.count(",") + 1 for line in commands.splitlines())

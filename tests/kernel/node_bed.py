@@ -72,6 +72,7 @@ class NodeBed:
                 own_bridge_exists=bridge,
                 own_bridges=self.kernel.own_bridges(wanted),
                 no_bridges=self.kernel.no_bridges(wanted),
+                routes_localhost=self.kernel.routes_localhost(wanted),
                 advertised_uplinks=self.kernel.advertised_uplinks(),
             )
         attachments = [pod.attachment for pod in self.pods.values()]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from limpet.agent.tunnel_keys import keep_tunnel_key
 from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.wireguard import KernelWireguard, TunnelKernel
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.kernel.wireguard_device import KernelWireguard
 from limpet.model.cluster import NodeEntry
 from limpet.model.datapath import PEER_METRIC, ROUTE_TABLE
 from limpet.model.errors import KernelError

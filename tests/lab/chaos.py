@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from limpet.lab.clock import LONG_AGO, has_clock_library
-from limpet.lab.command import LabError, side_by_side
+from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.machine import UPLINK, Machine
 from limpet.lab.topology import CLOUD
 from limpet.lab.wires import batch
@@ -121,6 +121,9 @@ class Chaos:
         world = self.world
         for link in world.wires.cuts():
             world.restore(link)
+        for site in world.topology.sites:
+            with contextlib.suppress(LabError):
+                run_command(*_WHOLE.split(), netns=world.wires.switch(site))
         for machine in self.machines():
             machine.empty_disk()
             if machine.label in self.frozen:
@@ -227,6 +230,8 @@ class Chaos:
             found[machine.label] = took_s / during_s, [x for x in lines if "event=round" in x]
         return found
 
+
+_WHOLE = "nft delete table bridge lossy"
 
 # Faults: each does something to the world and says what, or nothing where it makes no sense now.
 
@@ -390,6 +395,30 @@ def flap_link(chaos: Chaos) -> str:
     return f"link of {machine.label} down"
 
 
+def lose_family(chaos: Chaos) -> str:
+    """Of the uplink's addresses; a DHCP server has gone, or the router's advertisements."""
+    machine, version = chaos.one(), chaos.random.choice((4, 6))
+    chaos.links_down.add(machine.label)  # half of it; link_up mends it
+    machine.run("ip", f"-{version}", "addr", "flush", "dev", UPLINK, "scope", "global")
+    return f"{machine.label} has no address of IPv{version} any more"
+
+
+def lose_packets(chaos: Chaos) -> str:
+    """Of a third of the packets that a node sends and gets, nothing more is heard."""
+    machine = chaos.one()
+    switch = machine.wires.switch(machine.site)
+    run_command("nft", "-f", "-", netns=switch, stdin=_LOSSY.format(port=machine.label))
+    return f"the cable of {machine.label} is bad"
+
+
+_LOSSY = """
+add table bridge lossy
+add chain bridge lossy forward {{ type filter hook forward priority 0; }}
+add rule bridge lossy forward iifname "{port}" numgen random mod 3 == 0 drop
+add rule bridge lossy forward oifname "{port}" numgen random mod 3 == 0 drop
+"""
+
+
 def replug(chaos: Chaos) -> str:
     """The device itself goes and another one comes, as of a USB or radio card."""
     machine = chaos.one()
@@ -414,6 +443,12 @@ _DAMAGES = (
     "ip link delete dev limvx4",
     "ip link delete dev limvx6",
     "ip link set dev limvx4 down",
+    "ip link set dev limvx4 mtu 1300",
+    "ip link set dev limpet0 down",
+    "ip addr flush dev limvx4",
+    "ip addr flush dev limpet0",
+    "ip neigh flush dev limvx6 nud permanent",
+    "bridge fdb flush dev limvx4",
     "ip route flush table 5148",
     "ip -6 route flush table 5148",
     "ip neigh flush dev limvx4 nud permanent",
@@ -452,6 +487,8 @@ FAULTS: tuple[Fault, ...] = (
     restart_pod,
     restart_pod,
     flap_link,
+    lose_family,
+    lose_packets,
     replug,
     damage,
     damage,

@@ -85,6 +85,7 @@ class ClusterSide:
             self.courier,
             path_file=folder / "paths.json",
             on_change=lambda _uids: self.site.set_paths(self.probing.paths),
+            on_newer=lambda uid: self.exchange.compare_with(uid),
         )
         self.exchange = Exchange(self.membership, self.courier)
         self.pods = PodBook(books, folder / "reports.json")

@@ -103,7 +103,9 @@ class ClusterAdmin:
         )
         pairs = pairs_of(origins, targets, site.view)
         paths = [
-            await asyncio.to_thread(path_document, site.view, site.plan, *pair, words)
+            await asyncio.to_thread(
+                path_document, site.view, site.plan, *pair, words, dict(self._cluster.probing.ways)
+            )
             for pair in pairs
         ]
         peers = dict.fromkeys(path["peer_uid"] for path in paths if path["peer_uid"])

@@ -94,6 +94,12 @@ class Exchange:
         if self._gossip is not None:
             self._run(self._gossip.set_links(self._links, fresh, time.monotonic()))
 
+    def compare_with(self, uid: str) -> None:
+        """The node has said that it knows something newer."""
+        if self._gossip is not None:
+            self._gossip.suspect(uid, time.monotonic())
+            self._run([])
+
     def _learn(self, news: News) -> None:
         if self._gossip is None:
             return

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import resource
@@ -30,6 +31,7 @@ from limpet.agent.repair import Repair
 from limpet.agent.rounds import Rounds
 from limpet.agent.server import Server
 from limpet.agent.watch import Watch
+from limpet.kernel.nftables import give_memory_back
 from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, read_sysctl
 from limpet.model.errors import LimpetError, StorageError
@@ -106,6 +108,8 @@ async def _run(settings: Settings) -> None:
     started_s = time.monotonic()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, _OPEN_FILES), most_files))
+    # What the start makes stays: of thousands of peers, looking for garbage in it takes long.
+    gc.disable()
     with _single_agent(settings.run_dir):
         agent = _Agent(settings)
         try:
@@ -114,6 +118,10 @@ async def _run(settings: Settings) -> None:
             _log.info(
                 "ready", socket=str(settings.socket), took_s=f"{time.monotonic() - started_s:.3f}"
             )
+            gc.collect()
+            gc.freeze()
+            gc.enable()
+            give_memory_back()
             await _stopped()
             _log.info("stopping")
         finally:

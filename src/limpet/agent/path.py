@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet.model.errors import LimpetError
 from limpet.model.network import Address
-from limpet.model.overlay import OverlayPlan, PeerPart
+from limpet.model.overlay import OverlayPlan, OwnSide, PeerPart, PeerPath
 from limpet.plan.explain import Leg, NodeSide, explain_path, holder_of
 from limpet.plan.overlay import View
 
@@ -85,12 +85,23 @@ def _by_version(addresses: Iterable[Address], view: View) -> dict[int, Address]:
 
 
 def path_document(
-    view: View, plan: OverlayPlan, origin: Address, target: Address, words: NodeWords
+    view: View,
+    plan: OverlayPlan,
+    origin: Address,
+    target: Address,
+    words: NodeWords,
+    ways: Mapping[str, PeerPath | None],
 ) -> Document:
-    """Both directions. `reachable` is None where only other nodes know."""
+    """Both directions. `reachable` is None where only other nodes know.
+
+    `ways`: by which peers have said that they reach this node.
+    """
     sides = {view.uid: NodeSide(view.own, view.paths)}
-    answer = explain_path(view.snapshot, sides, origin, target)
     holders = {each: holder_of(view.snapshot, each) for each in (origin, target)}
+    peer_uid = _peer(view.uid, holders[origin], holders[target])
+    if peer_uid in ways:
+        sides[peer_uid] = _side_of(view, peer_uid, ways[peer_uid])
+    answer = explain_path(view.snapshot, sides, origin, target)
     there = _leg_document(answer.there, holders, view, plan, words)
     back = _leg_document(answer.back, holders, view, plan, words)
     return {
@@ -98,9 +109,23 @@ def path_document(
         "reachable": _reachable((there, back)),
         "there": there,
         "back": back,
-        "peer_uid": _peer(view.uid, holders[origin], holders[target]),
+        "peer_uid": peer_uid,
         "notes": [*_notes(origin, view, words), *_notes(target, view, words)],
     }
+
+
+def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
+    """What a peer's plan for us is made of, as far as it has told."""
+    presence = view.snapshot.nodes[uid].presence
+    own = OwnSide(
+        vtep_macs=presence.vtep_macs if presence is not None else {},
+        link_mtu_bytes=presence.link_mtu_bytes if presence is not None else way_mtu_bytes(way),
+    )
+    return NodeSide(own, {} if way is None else {view.uid: way})
+
+
+def way_mtu_bytes(way: PeerPath | None) -> int:
+    return way.mtu_bytes if way is not None else OwnSide().link_mtu_bytes
 
 
 def _peer(uid: str, one: str | None, other: str | None) -> str:
@@ -137,7 +162,7 @@ def _leg_document(
     if local and not here:
         document["reason"] = f"what {leg.origin_node} does is known there: ask it"
     part = plan.parts.get(holders[leg.origin] or "")
-    if not leg.known and holders[leg.target] == view.uid and part is not None:
+    if holders[leg.target] == view.uid and part is not None:
         document |= _what_is_let_in(leg, part)
     return document
 
@@ -147,6 +172,8 @@ def _what_is_let_in(leg: Leg, part: PeerPart) -> Document:
     if not any(leg.origin in prefix for prefix in part.sources):
         words = part.refused or "its address is in no prefix that it may use here"
         return {"known": True, "reason": f"dropped here, from {leg.origin_node}: {words}"}
+    if leg.known:
+        return {}
     return {
         "let_in": {
             "sources": [str(prefix) for prefix in part.sources],

@@ -17,7 +17,7 @@ from limpet.kernel.raw_frames import RawFrames
 from limpet.model.cluster import NodeEntry
 from limpet.model.errors import KernelError
 from limpet.model.network import Address
-from limpet.model.overlay import OwnSide, UnderlayLink
+from limpet.model.overlay import OwnSide, PeerPath, UnderlayLink
 from limpet.model.probe import NONCE_BYTES, Answer, Ask, Probe, Trial
 from limpet.plan.overlay import may_talk, view_of
 from limpet.wire.courier import Codec, Kind
@@ -40,6 +40,8 @@ class Proof:
     """Link that it came in by."""
     sequence: int
     """Of the peer's presence."""
+    way: PeerPath | None
+    """By which the peer reaches us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class ProbePort:
         *,
         on_proof: Callable[[Proof], None],
         on_heard: Callable[[Heard], None],
+        way_to: Callable[[str], PeerPath | None],
     ) -> None:
         self.counters: Counter[str] = Counter()
         """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
@@ -80,6 +83,7 @@ class ProbePort:
         self._courier = courier
         self._on_proof = on_proof
         self._on_heard = on_heard
+        self._way_to = way_to
         identity = membership.identity
         self._codec = Codec(identity.private_key, identity.pinned_key)
         self.view = view_of(membership.snapshot, membership.uid, {}, OwnSide())
@@ -189,7 +193,12 @@ class ProbePort:
         elif probe.ask is Ask.OVERLAY:
             address = probe.answer_at or address
         answer = Answer(
-            probe.nonce, self._sequence, received.address, received.port, received.to_address
+            probe.nonce,
+            self._sequence,
+            received.address,
+            received.port,
+            received.to_address,
+            self._way_to(received.uid),
         )
         self._courier.send(
             Kind.ANSWER,
@@ -232,7 +241,7 @@ class ProbePort:
         if asked.answer is not None and not asked.answer.done():
             asked.answer.set_result(rtt_s)
         via = self._ifnames.get(received.ifindex, "")
-        self._on_proof(Proof(asked.uid, asked.trial, rtt_s, via, answer.sequence))
+        self._on_proof(Proof(asked.uid, asked.trial, rtt_s, via, answer.sequence, answer.way))
 
     def _proves(self, asked: _Asked, answer: Answer, received: Received) -> bool:
         """Whether it came by the way that was asked for, and nothing translated an address."""

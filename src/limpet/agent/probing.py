@@ -17,6 +17,7 @@ from limpet.agent.courier import Courier
 from limpet.agent.membership import Membership, News
 from limpet.agent.path_file import PathFile
 from limpet.agent.probe_port import Heard, ProbePort, Proof
+from limpet.model.altered import alter
 from limpet.model.cluster import NodeEntry
 from limpet.model.errors import LimpetError
 from limpet.model.network import Address
@@ -81,8 +82,14 @@ class Probing:
         self._on_change = on_change
         self._on_newer = on_newer
         self._port = ProbePort(
-            membership, courier, on_proof=self._proven, on_heard=self._heard_from
+            membership,
+            courier,
+            on_proof=self._proven,
+            on_heard=self._heard_from,
+            way_to=lambda uid: self.paths.get(uid),
         )
+        self.ways: dict[str, PeerPath | None] = {}
+        """By which peers have said that they reach us, by their uid."""
         self._links: tuple[UnderlayLink, ...] = ()
         self._peers: dict[str, _Peer] = {}
         self._agenda = Agenda()
@@ -161,6 +168,7 @@ class Probing:
         if entry is None or not self._port.may_talk(entry):
             if peer is not None:
                 del self._peers[uid]
+                self.ways.pop(uid, None)
                 self._agenda.drop(uid)
             if entry is not None and self._port.view.grant is not None:
                 self._note(uid, None)
@@ -227,6 +235,8 @@ class Probing:
             stretch=self._stretch(),
         )
         self._settle(peer)
+        if self.ways.get(proof.uid) != proof.way:
+            self.ways[proof.uid] = proof.way
         self._set_timer()
         self._compare(proof.uid, proof.sequence)
 
@@ -275,8 +285,7 @@ class Probing:
         self._changed = {}
         if not changed:
             return
-        every = {**before, **changed}
-        self.paths = {uid: path for uid, path in every.items() if path is not None}
+        self.paths = alter(before, changed)
         for uid, path in changed.items():
             self._report(uid, before.get(uid), path)
         self._file.keep(self.paths)

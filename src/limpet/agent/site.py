@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -154,7 +154,7 @@ class Site:
 
     def _woken(self) -> None:
         self._wake = None
-        if True:  # or a round has served them meanwhile
+        if self._whys:  # or a round has served them meanwhile
             self.run(", ".join(dict.fromkeys(self._whys)))
 
     def _heard_news(self, news: News) -> None:
@@ -222,6 +222,8 @@ class Site:
         )
         if links == self.links:
             return
+        # A link takes the filter's hook with it, also when another of its name comes after it.
+        self._filtered &= _identities(links) == _identities(self.links)
         self.links = links
         _log.info(
             "links to other nodes",
@@ -363,6 +365,10 @@ class Site:
         elif self._nft.read_ruleset(text) != text:
             self._nft.put_table(text)
         self._filtered = bool(text)
+
+
+def _identities(links: Iterable[UnderlayLink]) -> set[tuple[str, int]]:
+    return {(link.ifname, link.ifindex) for link in links}
 
 
 def _is_of_a_pod(message: wire.Message) -> bool:

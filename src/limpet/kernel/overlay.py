@@ -69,6 +69,8 @@ class OverlayKernel:
         self._fdb: dict[FdbKey, FdbEntry] = {}
         self._loose: frozenset[str] = frozenset()
         self._heard = (set[RouteKey](), set[NeighbourKey](), set[FdbKey]())
+        self._want = OverlayState()
+        """As it was at the last look: equal objects are shared with it."""
 
     @property
     def have(self) -> OverlayState:
@@ -80,6 +82,7 @@ class OverlayKernel:
         self._links, self._indexes = {}, {}
         self._ours = set()
         self._watched = want.loose_links
+        self._want = want
         self._devices = {}
         addresses = self._addresses()
         for message in self._route.dump(wire.dump_links()):
@@ -229,7 +232,7 @@ class OverlayKernel:
         route = self._peer_route(message)
         self._heard[0].add(route_key(route))
         if message.type == wire.RTM_NEWROUTE and info.protocol == OVERLAY_PROTOCOL:
-            self._routes[route_key(route)] = route
+            _take(route_key(route), route, self._routes, self._want.routes)
         else:
             self._routes.pop(route_key(route), None)
 
@@ -243,7 +246,7 @@ class OverlayKernel:
             entry = self._entry(info) if new else None
             self._heard[2].add((device, info.mac))
             if entry is not None:
-                self._fdb[fdb_key(entry)] = entry
+                _take(fdb_key(entry), entry, self._fdb, self._want.fdb)
             else:
                 self._fdb.pop((device, info.mac), None)
         elif len(info.destination) in (4, 16):
@@ -251,7 +254,8 @@ class OverlayKernel:
             address = _address(info.destination)
             self._heard[1].add((device, address.version, int(address)))
             if neighbour is not None:
-                self._neighbours[neighbour_key(neighbour)] = neighbour
+                key = neighbour_key(neighbour)
+                _take(key, neighbour, self._neighbours, self._want.neighbours)
             else:
                 self._neighbours.pop((device, address.version, int(address)), None)
 
@@ -452,6 +456,13 @@ def _shared(have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> dict[_Key,
     """`have`, by the very objects of `want` where they are equal: nearly all, and many."""
     shared = {key: value for key, value in want.items() if have.get(key) == value}
     return shared | {key: value for key, value in have.items() if key not in shared}
+
+
+def _take(
+    key: _Key, value: _Value, have: dict[_Key, _Value], want: Mapping[_Key, _Value]
+) -> None:
+    wanted = want.get(key)
+    have[key] = wanted if wanted is not None and wanted == value else value
 
 
 def _rp_filter(ifname: str) -> str:

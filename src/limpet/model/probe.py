@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from limpet.model.network import Address
+from limpet.model.overlay import PeerPath
 
 NONCE_BYTES = 8
 
@@ -45,6 +46,8 @@ class Answer:
     seen_port: int
     arrived_at: Address
     """Address that the probe had as its destination when it came."""
+    way: PeerPath | None = None
+    """By which the answering node reaches the asking one; None: by none."""
 
 
 class Trial(NamedTuple):

@@ -188,6 +188,10 @@ class Gossip:
             self._compare_later(uid, now_s + self._between(_NEWCOMER_S))
         return self._answer(uid, place, message, now_s)
 
+    def suspect(self, uid: str, now_s: float) -> None:
+        """The node knows something newer, as it has said; it is compared with soon."""
+        self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
+
     def tick(self, now_s: float) -> list[Effect]:
         """What is due."""
         effects: list[Effect] = []

@@ -36,7 +36,7 @@ class PutTunnelPeer:
 
 @dataclass(frozen=True, slots=True)
 class DropEndpoint:
-    """No endpoint is planned any more: whichever is next counts as new. The device keeps its own."""
+    """No endpoint is planned any more, and the next counts as new. The device keeps its own."""
 
     public_key: bytes
 

@@ -1,7 +1,8 @@
 """Bodies of probes and their answers: bytes <-> values, no sockets. Integers are big-endian.
 
     PROBE   nonce 8 | asked 1 | sequence 8 | where to answer 16
-    ANSWER  nonce 8 | sequence 8 | seen from 16, port 2 | arrived at 16
+    ANSWER  nonce 8 | sequence 8 | seen from 16, port 2 | arrived at 16 | way
+    way     rung 1 | MTU 2 | underlay 16 | next hops 16, 16 | device 16, filled up with zeros
 
 Addresses are IPv6, those of IPv4 mapped (RFC 4291 section 2.5.5.2); all zeros is none.
 """
@@ -12,11 +13,15 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 
 from limpet.model.network import Address
+from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import NONCE_BYTES, Answer, Ask, Probe
 from limpet.wire.courier import DatagramError, Drop
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBQ16s")
-_ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s")
+_ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s67s")
+_WAY = struct.Struct(">BH16s16s16s16s")
+_RUNGS = {1: Rung.ROUTE, 2: Rung.VXLAN}
+_NUMBERS = {rung: number for number, rung in _RUNGS.items()}
 _NONE = bytes(16)
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -48,19 +53,51 @@ def encode_answer(answer: Answer) -> bytes:
         _encode_address(answer.seen_from),
         answer.seen_port,
         _encode_address(answer.arrived_at),
+        _encode_way(answer.way),
     )
 
 
 def parse_answer(body: bytes) -> Answer:
     """Raises: DatagramError."""
     try:
-        nonce, sequence, seen_from, port, arrived_at = _ANSWER.unpack(body)
-    except struct.error as error:
+        nonce, sequence, seen_from, port, arrived_at, way = _ANSWER.unpack(body)
+        told = _parse_way(way)
+    except (struct.error, ValueError) as error:
         raise DatagramError(Drop.MALFORMED, f"it is no answer: {error}") from error
     seen, arrived = _parse_address(seen_from), _parse_address(arrived_at)
     if seen is None or arrived is None:
         raise DatagramError(Drop.MALFORMED, "it is no answer: an address is missing")
-    return Answer(nonce, sequence, seen, port, arrived)
+    return Answer(nonce, sequence, seen, port, arrived, told)
+
+
+def _encode_way(way: PeerPath | None) -> bytes:
+    if way is None:
+        return bytes(_WAY.size)
+    hops = [_encode_address(each) for each in way.next_hops[:2]]
+    return _WAY.pack(
+        _NUMBERS[way.rung],
+        min(way.mtu_bytes, 0xFFFF),
+        _encode_address(way.underlay),
+        *(hops + [_NONE] * (2 - len(hops))),
+        way.device.encode(errors="replace"),
+    )
+
+
+def _parse_way(data: bytes) -> PeerPath | None:
+    """Raises: ValueError."""
+    number, mtu_bytes, underlay, *hops, device = _WAY.unpack(data)
+    if not number:
+        return None
+    if number not in _RUNGS:
+        raise ValueError(f"no rung has the number {number}")
+    found = (_parse_address(hop) for hop in hops)
+    return PeerPath(
+        _RUNGS[number],
+        mtu_bytes,
+        device.rstrip(b"\0").decode(),
+        tuple(hop for hop in found if hop is not None),
+        _parse_address(underlay),
+    )
 
 
 def _encode_address(address: Address | None) -> bytes:

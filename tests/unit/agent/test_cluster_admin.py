@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -50,9 +51,36 @@ def seen(*paths: tuple[str, PeerPath], community: str = "") -> View:
     return view(second, node(3), paths=dict(paths))
 
 
-def path(origin: str, target: str, seen_from: View) -> dict[str, Any]:
+def path(
+    origin: str, target: str, seen_from: View, ways: Mapping[str, PeerPath | None] | None = None
+) -> dict[str, Any]:
     plan = plan_overlay(seen_from)
-    return path_document(seen_from, plan, ip_address(origin), ip_address(target), WORDS)
+    ends = ip_address(origin), ip_address(target)
+    return path_document(seen_from, plan, *ends, WORDS, ways or {})
+
+
+def test_the_way_back_is_what_the_peer_has_told() -> None:
+    here = seen((PEER, plain(2)))
+
+    found = path("10.244.1.2", THERE, here, {PEER: vxlan(1)})
+
+    assert found["back"]["known"]
+    assert (found["back"]["rung"], found["back"]["device"]) == ("vxlan", "limvx4")
+    assert found["back"]["mtu_bytes"] == found["there"]["mtu_bytes"] - 50
+    assert found["reachable"] is True
+
+
+def test_a_peer_that_has_no_way_back_is_not_reachable() -> None:
+    found = path("10.244.1.2", THERE, seen((PEER, plain(2))), {PEER: None})
+
+    assert found["reachable"] is False
+    assert "no path to it is proven" in found["back"]["reason"]
+
+
+def test_what_a_peer_told_of_its_way_to_us_says_nothing_of_its_way_to_others() -> None:
+    found = path(THERE, "10.244.3.7", seen((PEER, plain(2))), {PEER: plain(1), uid(3): plain(1)})
+
+    assert found["reachable"] is None
 
 
 def test_a_pod_is_known_by_namespace_and_name_with_all_its_addresses() -> None:
@@ -180,7 +208,7 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
     here = view_of(cluster[0], UID, cluster[1], OWN)
     plan = plan_overlay(here)
 
-    found = path_document(here, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS)
+    found = path_document(here, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS, {})
 
     for leg in (found["there"], found["back"]):
         if leg["rung"] in ("route", "vxlan"):

@@ -225,11 +225,11 @@ def test_a_bridge_is_made_before_its_addresses_and_its_routes() -> None:
 
     assert kinds == [
         "PutBridge",
+        "PutRuleset",
         "PutSysctl",
         "PutAddress",
         "PutRoute",
         "PutRule",
-        "PutRuleset",
     ]
 
 

@@ -99,15 +99,15 @@ table inet limpet_overlay {
 		counter name overlay_forged drop
 	}
 
-	chain overlay_link {
-		ip saddr 10.244.0.0/16 ip saddr & 255.255.255.0 != @link_segments4 ip saddr != @link_others4 counter name overlay_forged drop
-		ip6 saddr fd00::/48 ip6 saddr & ffff:ffff:ffff:ffff:: != @link_segments6 ip6 saddr != @link_others6 counter name overlay_forged drop
+	chain overlay_input {
+		type filter hook input priority raw; policy accept;
+		udp dport 8472 @th,96,24 0x000001 jump overlay_vxlan
 	}
 
-	chain overlay_sources {
-		type filter hook prerouting priority raw; policy accept;
-		udp dport 8472 @th,96,24 0x000001 fib daddr type local jump overlay_vxlan
-		iifname "eth0" jump overlay_link
+	chain overlay_links {
+		type filter hook ingress devices = { "eth0" } priority 0; policy accept;
+		ip saddr 10.244.0.0/16 ip saddr & 255.255.255.0 != @link_segments4 ip saddr != @link_others4 counter name overlay_forged drop
+		ip6 saddr fd00::/48 ip6 saddr & ffff:ffff:ffff:ffff:: != @link_segments6 ip6 saddr != @link_others6 counter name overlay_forged drop
 	}
 }
 """  # noqa: E501

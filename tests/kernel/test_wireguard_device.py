@@ -1,0 +1,267 @@
+"""The tunnel's device and the program behind it, without a node around them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from limpet.kernel.netlink import NetlinkSocket, RouteSocket
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.model.errors import KernelError
+from limpet.model.tunnel import TunnelDevice, TunnelPeer, TunnelState
+from limpet.plan.tunnel_diff import DropTunnel, diff_tunnel
+from limpet.wire import wireguard_netlink as kernel_wire
+from tests.kernel.namespaces import Netns, NetnsFactory
+from tests.kernel.tunnel_bed import wireguard_go
+
+
+@pytest.fixture
+def lone(make_netns: NetnsFactory, tmp_path: Path) -> Iterator[Lone]:
+    made = Lone(make_netns("wg"), tmp_path)
+    yield made
+    made.close()
+
+
+class Lone:
+    """A namespace for a tunnel without a node around it."""
+
+    def __init__(self, netns: Netns, folder: Path) -> None:
+        self.netns = netns
+        self.folder = folder
+        self.ifname = f"lwg{os.getpid() % 10**7}.x"
+        with netns.entered():
+            self.route = RouteSocket()
+        private = X25519PrivateKey.generate()
+        self.want = TunnelState(TunnelDevice(self.ifname, 1420, private.private_bytes_raw(), 51000))
+
+    def kernel(self, route: RouteSocket | None = None, program: str = "") -> TunnelKernel:
+        """As of an agent that has just started."""
+        return TunnelKernel(
+            route or self.route,
+            log=self.folder / "wireguard.log",
+            ifname=self.ifname,
+            program=program or wireguard_go(),
+            userspace_only=True,
+        )
+
+    def settle(self, kernel: TunnelKernel, want: TunnelState) -> list[KernelError]:
+        with self.netns.entered():
+            return kernel.apply(diff_tunnel(want, kernel.observe(want), kernel.given))
+
+    def programs(self) -> list[int]:
+        """Process ids of userspace tunnels of this name."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (
+                    (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                )
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if words[1:3] == [b"-f", self.ifname.encode()]:
+                found.append(int(entry.name))
+        return found
+
+    def close(self) -> None:
+        kernel = self.kernel()
+        with self.netns.entered():
+            link = self.route.link(self.ifname)
+            if link is not None and kernel.observe(self.want).device is not None:
+                kernel.apply([DropTunnel(self.ifname)])
+        self.route.close()
+
+
+def test_two_agents_that_start_at_once_start_one_program(lone: Lone) -> None:
+    failures: list[KernelError] = []
+    ready = threading.Barrier(4)
+
+    def start() -> None:
+        with lone.netns.entered(), RouteSocket() as route:
+            kernel = lone.kernel(route)
+            want = kernel.observe(lone.want)
+            ready.wait()
+            failures.extend(kernel.apply(diff_tunnel(lone.want, want, kernel.given)))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert len(lone.programs()) == 1
+
+
+_AGENT = """
+import sys
+from pathlib import Path
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.model.tunnel import TunnelDevice
+from limpet.plan.tunnel_diff import PutTunnel
+ifname, log, program = sys.argv[1:]
+kernel = TunnelKernel(
+    RouteSocket(), log=Path(log), ifname=ifname, program=program, userspace_only=True
+)
+assert kernel.apply([PutTunnel(TunnelDevice(ifname, 1420, bytes(31) + b"\1", 51000))]) == []
+"""
+
+
+def test_the_program_outlives_the_agent(lone: Lone) -> None:
+    command = [sys.executable, "-c", _AGENT, lone.ifname, str(lone.folder / "log"), wireguard_go()]
+    lone.netns.run(*command)
+
+    kernel = lone.kernel()
+    with lone.netns.entered():
+        device = kernel.observe(lone.want).device
+
+    assert device is not None
+    assert (device.port, device.ours, device.up) == (51000, True, True)
+    assert len(lone.programs()) == 1
+
+
+def test_a_thousand_peers_are_configured_and_read_back_as_planned(lone: Lone) -> None:
+    kernel = lone.kernel()
+    want = TunnelState(lone.want.device, dict(map(numbered_peer, range(1000))))
+
+    assert lone.settle(kernel, want) == []
+
+    with lone.netns.entered():
+        have = kernel.have
+        assert kernel.observe(want) == have == want
+
+
+def numbered_peer(number: int) -> tuple[bytes, TunnelPeer]:
+    high, low = divmod(number, 250)
+    key = X25519PrivateKey.generate().public_key().public_bytes_raw()
+    prefixes = (ip_network(f"10.{high}.{low}.0/24"), ip_network(f"fd00:0:0:{number:x}::/64"))
+    endpoint = ip_address("192.0.2.9"), 1000 + number
+    return key, TunnelPeer(key, frozenset(prefixes), endpoint, 0)
+
+
+def test_nothing_is_left_of_a_tunnel_that_is_not_wanted_any_more(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+
+    assert lone.settle(kernel, TunnelState()) == []
+
+    assert lone.programs() == []
+    assert lone.route.link(lone.ifname) is None
+    assert lone.settle(kernel, lone.want) == []
+
+
+def test_what_differs_on_the_device_is_set_and_nothing_else(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+    (pid,) = lone.programs()
+    device = lone.want.device
+    assert device is not None
+
+    for change in ({"mtu_bytes": 1380}, {"port": 51001}, {"mark": 7}, {"private_key": b"k" * 32}):
+        want = TunnelState(replace(device, **change))
+        assert lone.settle(kernel, want) == []
+        with lone.netns.entered():
+            found = kernel.observe(want).device
+        assert found is not None
+        # WireGuard clamps a private key. Source: RFC 7748, section 5.
+        assert replace(found, private_key=b"") == replace(want.device or found, private_key=b"")
+    lone.netns.ip(f"link set {lone.ifname} down")
+    assert lone.settle(kernel, lone.want) == []
+    assert lone.programs() == [pid]
+
+
+def test_a_port_that_another_program_has_is_told_with_what_to_do(lone: Lone) -> None:
+    with lone.netns.open_socket(4, socket.SOCK_DGRAM) as other:
+        other.bind(("0.0.0.0", 51000))
+
+        (failure,) = lone.settle(lone.kernel(), lone.want)
+
+    assert "another program has the tunnel's UDP port" in str(failure)
+    assert lone.settle(lone.kernel(), lone.want) == []
+
+
+def test_a_missing_program_is_told_with_what_to_install(lone: Lone) -> None:
+    (failure,) = lone.settle(lone.kernel(program="/nowhere/wireguard-go"), lone.want)
+
+    assert "install the package wireguard-go" in str(failure)
+
+
+def test_a_program_that_ends_at_once_is_told_with_its_words(lone: Lone, tmp_path: Path) -> None:
+    program = tmp_path / "wireguard-go"
+    program.write_text("#!/bin/sh\necho no tunnels today >&2\nexit 3\n", encoding="ascii")
+    program.chmod(0o755)
+
+    (failure,) = lone.settle(lone.kernel(program=str(program)), lone.want)
+
+    assert "it ended at once: no tunnels today" in str(failure)
+
+
+def test_a_link_of_the_name_that_is_not_ours_is_left_alone(lone: Lone) -> None:
+    lone.netns.ip(f"link add {lone.ifname} type bridge")
+
+    (failure,) = lone.settle(lone.kernel(), lone.want)
+
+    assert "somebody else made it" in str(failure)
+    link = lone.route.link(lone.ifname)
+    assert link is not None
+    assert (link.kind, link.up) == ("bridge", False)
+    assert lone.settle(lone.kernel(), TunnelState()) == []
+    assert lone.route.link(lone.ifname) is not None
+
+
+def test_a_tunnel_of_the_same_name_in_another_namespace_is_told(
+    lone: Lone, make_netns: NetnsFactory, tmp_path: Path
+) -> None:
+    assert lone.settle(lone.kernel(), lone.want) == []
+    second = Lone(make_netns("wg2"), tmp_path)
+
+    (failure,) = second.settle(second.kernel(), second.want)
+
+    assert "in another network namespace" in str(failure)
+    assert len(lone.programs()) == 1
+    second.route.close()
+
+
+def test_what_the_program_says_does_not_fill_the_disk(lone: Lone) -> None:
+    kernel = lone.kernel()
+    assert lone.settle(kernel, lone.want) == []
+    log = lone.folder / "wireguard.log"
+    with open(log, "ab") as said:
+        said.write(b"Failed to send handshake initiation\n" * 20000)
+
+    assert lone.settle(kernel, lone.want) == []
+
+    assert log.stat().st_size == 0
+
+
+def test_one_peer_that_is_refused_keeps_no_other_out(lone: Lone) -> None:
+    good, bad = numbered_peer(1), numbered_peer(2)
+    want = TunnelState(lone.want.device, dict([good, bad]))
+    broken = replace(bad[1], endpoint=(ip_address("192.0.2.9"), 70000))
+    kernel = lone.kernel()
+
+    failures = lone.settle(kernel, TunnelState(want.device, {good[0]: good[1], bad[0]: broken}))
+
+    assert len(failures) == 1
+    assert kernel.have.peers[good[0]] == good[1]
+    assert lone.settle(kernel, want) == []
+    with lone.netns.entered():
+        assert kernel.observe(want) == want
+
+
+def test_a_family_of_generic_netlink_is_found_by_its_name() -> None:
+    with NetlinkSocket(kernel_wire.NETLINK_GENERIC) as netlink:
+        answer = netlink.query(kernel_wire.get_family("nlctrl"))
+
+        assert kernel_wire.parse_family(answer) == 0x10
+        with pytest.raises(KernelError, match="netlink family lwg-none: ENOENT"):
+            netlink.query(kernel_wire.get_family("lwg-none"))
