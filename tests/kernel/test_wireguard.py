@@ -78,6 +78,11 @@ def test_pods_of_two_sites_reach_each_other_over_either_underlay(
                 ping(one.node.netns, other.node.address(inner), "-I", one.node.overlay(inner))
                 send_bulk(one.node.pod, other.node.pod, other.node.address(inner))
         assert [fragments(tunnel.node.netns) for tunnel in bed.tunnels] == [0, 0]
+        for one, other in bed.pairs():
+            for inner in (4, 6):
+                # Larger than the path; the first tells the sender how large that is.
+                three = ("-c", "3", "-i", "0.1", "-s", "4000")
+                ping(one.node.pod, other.node.address(inner), *three)
 
 
 def test_three_sites_reach_each_other_through_one_device_each(tmp_path: Path) -> None:
@@ -312,6 +317,23 @@ def test_a_peer_that_moves_is_followed_and_an_older_plan_does_not_bring_it_back(
         one.ends = {other.node.uid: TunnelEnd(moved)}
         one.settle(bed.entries())
         ping(one.node.pod, other.node.address(4))
+
+
+def test_a_pair_goes_over_to_the_other_underlay_within_its_session(tmp_path: Path) -> None:
+    bed = TunnelBed(2, tmp_path)
+    with bed.undo:
+        one, other = bed.tunnels
+        ping(one.node.pod, other.node.address(4))
+        before = one.reading(other).last_handshake_ns
+
+        one.ends = {other.node.uid: TunnelEnd(bed.endpoint(other, 6))}
+        changes = one.settle(bed.entries())
+
+        assert keys_of(changes) == {other.key.public_key}
+        send_bulk(one.node.pod, other.node.pod, other.node.address(6))
+        assert one.reading(other).peer.endpoint == bed.endpoint(other, 6)
+        assert other.reading(one).peer.endpoint == bed.endpoint(one, 6)
+        assert one.reading(other).last_handshake_ns == before
 
 
 def test_a_keepalive_reaches_a_peer_that_knows_no_endpoint(tmp_path: Path) -> None:

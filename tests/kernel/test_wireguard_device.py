@@ -18,7 +18,7 @@ from limpet.kernel.netlink import NetlinkSocket, RouteSocket
 from limpet.kernel.wireguard import TunnelKernel
 from limpet.model.errors import KernelError
 from limpet.model.tunnel import TunnelDevice, TunnelPeer, TunnelState
-from limpet.plan.tunnel_diff import DropTunnel, diff_tunnel
+from limpet.plan.tunnel_diff import DropTunnel, PutTunnel, diff_tunnel
 from limpet.wire import wireguard_netlink as kernel_wire
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.tunnel_bed import wireguard_go
@@ -166,7 +166,14 @@ def test_what_differs_on_the_device_is_set_and_nothing_else(lone: Lone) -> None:
     device = lone.want.device
     assert device is not None
 
-    for change in ({"mtu_bytes": 1380}, {"port": 51001}, {"mark": 7}, {"private_key": b"k" * 32}):
+    # Below 1280 the kernel takes IPv6 off the link.
+    for change in (
+        {"mtu_bytes": 1200},
+        {"mtu_bytes": 1380},
+        {"port": 51001},
+        {"mark": 7},
+        {"private_key": b"k" * 32},
+    ):
         want = TunnelState(replace(device, **change))
         assert lone.settle(kernel, want) == []
         with lone.netns.entered():
@@ -215,7 +222,10 @@ def test_a_link_of_the_name_that_is_not_ours_is_left_alone(lone: Lone) -> None:
     assert link is not None
     assert (link.kind, link.up) == ("bridge", False)
     assert lone.settle(lone.kernel(), TunnelState()) == []
-    assert lone.route.link(lone.ifname) is not None
+    assert lone.want.device is not None
+    with lone.netns.entered():  # also without having looked
+        assert len(lone.kernel().apply([PutTunnel(lone.want.device)])) == 1
+    assert lone.route.link(lone.ifname) == link
 
 
 def test_a_tunnel_of_the_same_name_in_another_namespace_is_told(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,10 @@ def path(machine: Machine, *words: str) -> list[dict[str, Any]]:
     return found
 
 
+def is_route_back(machine: Machine, *words: str) -> bool:
+    return bool(path(machine, *words)[0]["back"]["rung"] == "route")
+
+
 def test_a_pod_is_found_by_name_and_the_way_to_a_peer_is_a_route_of_both_ip_versions(
     lan: World,
 ) -> None:
@@ -46,7 +51,7 @@ def test_a_pod_is_found_by_name_and_the_way_to_a_peer_is_a_route_of_both_ip_vers
         assert there["origin"] in {str(each.ip) for each in pod.addresses}
         assert (there["origin_node"], there["target_node"]) == ("node-1", "node-2")
         # What the other has told is some seconds old.
-        until(lambda at=address: path(one, pod.name, str(at.ip))[0]["back"]["rung"] == "route")
+        until(partial(is_route_back, one, pod.name, str(address.ip)))
 
 
 def test_each_end_explains_both_directions_as_the_other_does(lan: World) -> None:

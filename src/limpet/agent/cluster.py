@@ -28,7 +28,6 @@ from limpet.model.network import Prefix
 from limpet.model.overlay import UnderlayLink
 from limpet.model.settings import Settings
 from limpet.plan.appetite import wanted_versions
-from limpet.plan.merge import effective_segments
 
 _log = structlog.get_logger("cluster")
 
@@ -103,8 +102,7 @@ class ClusterSide:
         self.membership.subscribe(self._heard)
         rounds.always_bridge = True
         rounds.look_beside = self.site.look_at_everything
-        mine = effective_segments(self.membership.snapshot).get(identity.uid, ())
-        rounds.settings = self._standing(mine)
+        rounds.settings = self._standing(self.site.view.segments.get(identity.uid, ()))
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import gc
 import json
 import os
-import resource
-import signal
-import socket
 import sys
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +30,13 @@ from limpet.agent.watch import Watch
 from limpet.kernel.nftables import give_memory_back
 from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, read_sysctl
+from limpet.kernel.process import (
+    allow_many_files,
+    configure_log,
+    notify_service_manager,
+    only_one,
+    until_stopped,
+)
 from limpet.model.errors import LimpetError, StorageError
 from limpet.model.settings import Settings
 
@@ -42,9 +45,6 @@ if TYPE_CHECKING:
     from limpet.agent.metrics_server import MetricsServer
 
 _log = structlog.get_logger("agent")
-
-_OPEN_FILES = 65536
-"""One for each connection; a rebooted node starts all its pods at once."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,58 +63,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def configure_log(level: str) -> None:
-    """One line each on stderr, as key=value."""
-    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            _plain,
-            structlog.processors.LogfmtRenderer(
-                key_order=["timestamp", "level", "event"], bool_as_flag=False
-            ),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
-        logger_factory=structlog.WriteLoggerFactory(_Stderr()),  # type: ignore[arg-type]
-        cache_logger_on_first_use=True,
-    )
-
-
-def _plain(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """What others chose, such as a pod's name, moves no cursor and ends no line."""
-    for key, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[key] = "".join(
-                c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
-                for c in value
-            )
-    return event
-
-
-class _Stderr:
-    """Where a full disk, or a log service that has gone, costs the line and nothing else."""
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode(errors="backslashreplace"))
-
-    def flush(self) -> None:
-        pass
-
-
 async def _run(settings: Settings) -> None:
     started_s = time.monotonic()
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, _OPEN_FILES), most_files))
+    allow_many_files()
     # What the start makes stays: of thousands of peers, looking for garbage in it takes long.
     gc.disable()
-    with _single_agent(settings.run_dir):
+    with only_one(
+        settings.run_dir / "agent.lock",
+        folder_mode=0o755,
+        taken="another agent runs",
+        hint="stop it first: systemctl stop limpet-agent",
+    ):
         agent = _Agent(settings)
         try:
             await agent.start()
-            _notify_service_manager("READY=1")
+            notify_service_manager("READY=1")
             _log.info(
                 "ready", socket=str(settings.socket), took_s=f"{time.monotonic() - started_s:.3f}"
             )
@@ -122,7 +85,7 @@ async def _run(settings: Settings) -> None:
             gc.freeze()
             gc.enable()
             give_memory_back()
-            await _stopped()
+            await until_stopped()
             _log.info("stopping")
         finally:
             await agent.stop()
@@ -269,44 +232,6 @@ class _Originals:
         except OSError as error:
             del self._values[sysctl]
             raise StorageError("write", str(self._path), error.strerror or str(error)) from error
-
-
-@contextlib.contextmanager
-def _single_agent(run_dir: Path) -> Any:
-    """Raises: StorageError when another agent runs on the same folder."""
-    path = run_dir / "agent.lock"
-    with contextlib.ExitStack() as held:
-        try:
-            run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            file = held.enter_context(open(path, "w", encoding="utf-8"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                "lock",
-                str(path),
-                "another agent runs",
-                hint="stop it first: systemctl stop limpet-agent",
-            ) from error
-        except OSError as error:
-            raise StorageError("lock", str(path), error.strerror or str(error)) from error
-        yield
-
-
-async def _stopped() -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-
-
-def _notify_service_manager(state: str) -> None:
-    """Source: sd_notify(3)."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 if __name__ == "__main__":

@@ -119,13 +119,10 @@ def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
     presence = view.snapshot.nodes[uid].presence
     own = OwnSide(
         vtep_macs=presence.vtep_macs if presence is not None else {},
-        link_mtu_bytes=presence.link_mtu_bytes if presence is not None else way_mtu_bytes(way),
+        link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
+        links=frozenset({way.device} if way is not None else ()),
     )
     return NodeSide(own, {} if way is None else {view.uid: way})
-
-
-def way_mtu_bytes(way: PeerPath | None) -> int:
-    return way.mtu_bytes if way is not None else OwnSide().link_mtu_bytes
 
 
 def _peer(uid: str, one: str | None, other: str | None) -> str:

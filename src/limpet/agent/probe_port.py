@@ -14,7 +14,7 @@ import structlog
 from limpet.agent.courier import Courier, Received
 from limpet.agent.membership import Membership
 from limpet.kernel.raw_frames import RawFrames
-from limpet.model.cluster import NodeEntry
+from limpet.model.cluster import NodeEntry, Snapshot
 from limpet.model.errors import KernelError
 from limpet.model.network import Address
 from limpet.model.overlay import OwnSide, PeerPath, UnderlayLink
@@ -86,7 +86,7 @@ class ProbePort:
         self._way_to = way_to
         identity = membership.identity
         self._codec = Codec(identity.private_key, identity.pinned_key)
-        self.view = view_of(membership.snapshot, membership.uid, {}, OwnSide())
+        self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
         """What is known of the cluster, as `look` has found it last."""
         self._links: dict[str, UnderlayLink] = {}
         self._ifnames: dict[int, str] = {}

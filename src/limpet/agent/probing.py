@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
@@ -29,6 +30,7 @@ from limpet.plan.overlay import View
 from limpet.plan.trials import Facts, usable
 
 _log = structlog.get_logger("probing")
+T = TypeVar("T")
 
 _MEASURE_S = 1.0
 _AT_ONCE = 16
@@ -93,6 +95,7 @@ class Probing:
         self._links: tuple[UnderlayLink, ...] = ()
         self._peers: dict[str, _Peer] = {}
         self._agenda = Agenda()
+        self._shared: dict[Any, Any] = {}
         self._changed: dict[str, PeerPath | None] = {}
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
@@ -189,9 +192,14 @@ class Probing:
             addresses,
             (presence.port if presence is not None else 0) or self._courier.port,
             peer.heard if peer.heard is not None and peer.heard[0] not in addresses else None,
-            tuple(version for version in self._port.view.sources if version in theirs),
-            devices if presence is None else devices & presence.vtep_macs.keys(),
+            self._same(tuple(each for each in self._port.view.sources if each in theirs)),
+            devices if presence is None else self._same(devices.intersection(presence.vtep_macs)),
         )
+
+    def _same(self, value: T) -> T:
+        """The object that others of thousands of peers have too."""
+        shared: T = self._shared.setdefault(value, value)
+        return shared
 
     # Asking
 

@@ -34,11 +34,12 @@ def keep_tunnel_key(path: Path, *, port: int = 0) -> TunnelKey:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        private_key = X25519PrivateKey.generate()
+        secret = _clamped(X25519PrivateKey.generate().private_bytes_raw())
+        private_key = X25519PrivateKey.from_private_bytes(secret)
         public_key = private_key.public_key().public_bytes_raw()
         made = port or _FIRST_PORT + int.from_bytes(public_key[:4], "big") % _PORTS
-        write_durably(path, msgspec.json.encode(TunnelFile(private_key.private_bytes_raw(), made)))
-        return TunnelKey(private_key.private_bytes_raw(), public_key, made)
+        write_durably(path, msgspec.json.encode(TunnelFile(secret, made)))
+        return TunnelKey(secret, public_key, made)
     except OSError as error:
         raise StorageError("read", str(path), error.strerror or str(error)) from error
     try:
@@ -50,6 +51,12 @@ def keep_tunnel_key(path: Path, *, port: int = 0) -> TunnelKey:
         raise _damaged(path, cause)
     private_key = X25519PrivateKey.from_private_bytes(found.private_key)
     return TunnelKey(found.private_key, private_key.public_key().public_bytes_raw(), found.port)
+
+
+def _clamped(private_key: bytes) -> bytes:
+    """As the device tells it again, whatever bytes it was given. Source: RFC 7748, section 5."""
+    first, last = private_key[0] & 248, private_key[31] & 127 | 64
+    return bytes([first]) + private_key[1:31] + bytes([last])
 
 
 def _damaged(path: Path, cause: str) -> ConfigError:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -20,6 +18,7 @@ from limpet.controller.recovery import begin
 from limpet.controller.registry import Registry
 from limpet.controller.sqlite import SqliteStore
 from limpet.controller.tables import Tables
+from limpet.kernel.process import only_one
 from limpet.model.errors import LimpetError, StorageError
 
 
@@ -55,26 +54,14 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
         return former
 
 
-@contextlib.contextmanager
-def only_controller(settings: ControllerSettings) -> Iterator[None]:
-    """One process works on a database at a time. Raises: StorageError."""
-    path = settings.state_dir / "controller.lock"
-    try:
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - held while we work
-    except OSError as error:
-        raise StorageError("open", str(path), error.strerror or str(error)) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StorageError(
-                "lock",
-                str(path),
-                "a controller runs on this database",
-                hint="stop it first: systemctl stop limpet-controller",
-            ) from error
-        yield
+def only_controller(settings: ControllerSettings) -> AbstractContextManager[None]:
+    """One process works on a database at a time. Raises: StorageError on entering."""
+    return only_one(
+        settings.state_dir / "controller.lock",
+        folder_mode=0o700,
+        taken="a controller runs on this database",
+        hint="stop it first: systemctl stop limpet-controller",
+    )
 
 
 def check_no_restore_was_cut_off(settings: ControllerSettings) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from limpet.kernel.configuration import checked_values, read_configuration
 from limpet.model.cluster import DefaultCommunity, Network
 from limpet.model.errors import ConfigError
 from limpet.model.network import Prefix
@@ -68,39 +67,15 @@ def load_settings(path: Path | None) -> ControllerSettings:
     All defaults when nothing names a file and that one is not there.
     Raises: ConfigError that names value, field and file.
     """
-    if path is None and (named := os.environ.get("LIMPET_CONTROLLER_CONFIG")):
-        path = Path(named)
-    source = path or DEFAULT_PATH
-    try:
-        text = source.read_bytes()
-    except FileNotFoundError as error:
-        if path is None:
-            return ControllerSettings()
-        raise ConfigError(f"read configuration {source}: there is no such file") from error
-    except OSError as error:
-        raise ConfigError(f"read configuration {source}: {error.strerror}") from error
-    try:
-        document = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"parse configuration {source}: {error}") from error
-    return parse_settings(document, str(source))
+    document, source = read_configuration(
+        path, variable="LIMPET_CONTROLLER_CONFIG", default=DEFAULT_PATH
+    )
+    return parse_settings(document, source)
 
 
 def parse_settings(document: Mapping[str, Any], source: str) -> ControllerSettings:
     """Raises: ConfigError that names value, field and `source`."""
-    known = {**_FIELDS, **_NETWORK_FIELDS}
-    unknown = sorted(document.keys() - known.keys())
-    if unknown:
-        raise ConfigError(
-            f"read configuration {source}: unknown key {unknown[0]!r} "
-            f"(known: {', '.join(sorted(known))})"
-        )
-    values: dict[str, Any] = {}
-    for key, value in document.items():
-        try:
-            values[key] = known[key](value)
-        except ValueError as error:
-            raise ConfigError(f"read configuration {source}: {key} = {value!r}: {error}") from error
+    values = checked_values(document, {**_FIELDS, **_NETWORK_FIELDS}, source)
     defaults = ControllerSettings()
     lengths = {
         version: values.pop(f"segment_length_v{version}", length)

@@ -8,8 +8,6 @@ import asyncio.sslproto
 import contextlib
 import logging
 import os
-import resource
-import signal
 import socket
 import ssl
 import sys
@@ -30,6 +28,12 @@ from limpet.controller.config import DEFAULT_PATH, ControllerSettings, load_sett
 from limpet.controller.metrics import Metrics
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.sqlite import SqliteStore
+from limpet.kernel.process import (
+    allow_many_files,
+    configure_log,
+    notify_service_manager,
+    until_stopped,
+)
 from limpet.model.errors import ConfigError, KernelError, LimpetError, StorageError
 from limpet.wire.listen import Listen
 
@@ -38,8 +42,6 @@ _BACKLOG = 1024
 _TLS_BUFFER_BYTES = 32 << 10
 _GOODBYE_S = 2.0
 """For requests that are under way at the end, and for clients that do not stop sending."""
-_OPEN_FILES = 65536
-"""One for each connection; every agent has one that watches."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +51,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         settings = load_settings(options.config)
-        _configure_log(settings.log_level)
+        configure_log(settings.log_level)
+        # What strangers send is no matter for tracebacks; what fails of ours is logged there.
+        for name in ("aiohttp", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         asyncio.run(_run(settings))
     except LimpetError as error:
         print(f"limpet controller: {error}", file=sys.stderr)  # noqa: T201 - before any log
@@ -57,31 +62,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _configure_log(level: str) -> None:
-    """One line each on stderr, as key=value."""
-    levels = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(
-                key_order=["timestamp", "level", "event"], bool_as_flag=False
-            ),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(levels[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    # What strangers send is no matter for tracebacks; what fails of ours is logged where it does.
-    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-
-
 async def _run(settings: ControllerSettings) -> None:
     started_s = time.monotonic()
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, _OPEN_FILES), most_files))
+    allow_many_files()
     asyncio.get_running_loop().set_exception_handler(_note)
     # Every TLS connection has a buffer of this size, 256 KiB by default: half a gigabyte for two
     # thousand watchers. A TLS record has at most 16.
@@ -96,14 +79,14 @@ async def _run(settings: ControllerSettings) -> None:
             await cluster.start()
             undo.push_async_callback(cluster.stop)
             listening = await _serve(settings, cluster, undo)
-            _notify_service_manager("READY=1")
+            notify_service_manager("READY=1")
             _log.info(
                 "ready",
                 listen=",".join(listening),
                 socket=str(settings.socket),
                 took_s=f"{time.monotonic() - started_s:.3f}",
             )
-            await _stopped()
+            await until_stopped()
             _log.info("stopping")
 
 
@@ -211,23 +194,6 @@ def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _log.debug("a connection failed", error=str(error))
     else:
         _log.error("failed", what=context.get("message"), exc_info=error)
-
-
-async def _stopped() -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-
-
-def _notify_service_manager(state: str) -> None:
-    """Source: sd_notify(3)."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 if __name__ == "__main__":

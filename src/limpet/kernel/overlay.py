@@ -458,9 +458,7 @@ def _shared(have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> dict[_Key,
     return shared | {key: value for key, value in have.items() if key not in shared}
 
 
-def _take(
-    key: _Key, value: _Value, have: dict[_Key, _Value], want: Mapping[_Key, _Value]
-) -> None:
+def _take(key: _Key, value: _Value, have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> None:
     wanted = want.get(key)
     have[key] = wanted if wanted is not None and wanted == value else value
 

@@ -176,7 +176,7 @@ class TunnelKernel:
     def _put(self, device: TunnelDevice) -> None:
         link = self._route.link(self._ifname)
         found = self._have.device
-        if link is not None and found is not None and not found.ours:
+        if link is not None and not (found.ours if found else link.group == TUNNEL_GROUP):
             hint = "somebody else made it; remove or rename it"
             raise KernelError("use", f"link {self._ifname}", errno.EEXIST, hint)
         if link is None or found is None:
@@ -189,17 +189,17 @@ class TunnelKernel:
             self._chosen.make()
             found = None
             self._have, self._given = TunnelState(), {}
-        backend = self._backend()
-        backend.write(
+        had = found or TunnelDevice(self._ifname, 0, b"", 0, 0)
+        self._backend().write(
             DeviceSetting(
-                device.private_key
-                if not found or found.private_key != device.private_key
-                else None,
+                device.private_key if had.private_key != device.private_key else None,
                 # The same port again would close the socket for a moment.
-                device.port if not found or found.port != device.port else None,
-                device.mark if not found or found.mark != device.mark else None,
+                device.port if had.port != device.port else None,
+                device.mark if had.mark != device.mark else None,
             )
         )
+        if found is None:
+            self._route.apply(no_made_up_addresses(self._ifname))
         self._set_link(device)
         self._have = TunnelState(device, self._have.peers)
 
@@ -214,7 +214,7 @@ class TunnelKernel:
             up=device.up,
         )
         try:
-            self._route.apply(no_made_up_addresses(self._ifname), link)
+            self._route.apply(link)
         except KernelError as error:
             if error.errno == errno.EADDRINUSE:  # the kernel's opens its port when it comes up
                 raise refused(self._ifname, error.errno) from error

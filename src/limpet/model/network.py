@@ -18,6 +18,15 @@ Prefix = IPv4Network | IPv6Network
 InterfaceAddress = IPv4Interface | IPv6Interface
 
 
+def bounds_of(prefix: Prefix) -> tuple[int, int]:
+    """First and last address.
+
+    `prefix.broadcast_address` would be kept in every prefix: 300 bytes of each, of thousands.
+    """
+    first = int(prefix.network_address)
+    return first, first | (1 << (prefix.max_prefixlen - prefix.prefixlen)) - 1
+
+
 class Verb(Enum):
     """CNI commands that reach the agent (VERSION is answered by the shim)."""
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from limpet.model.cluster import NodeEntry, Sealed, Snapshot
-from limpet.model.network import Prefix
+from limpet.model.network import Prefix, bounds_of
 
 
 def merge_snapshots(one: Snapshot, other: Snapshot) -> Snapshot:
@@ -72,13 +72,15 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
     found: dict[str, tuple[Prefix, ...]] = {}
     for grant in newest_first:
-        found[grant.uid] = tuple(each for each in grant.segments if _take(each, taken))
+        kept = [each for each in grant.segments if _take(each, taken)]
+        whole = len(kept) == len(grant.segments)
+        found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
     return found
 
 
 def _take(prefix: Prefix, taken: dict[int, list[tuple[int, int]]]) -> bool:
     """Puts the prefix among the intervals of its family, unless it meets one of them."""
-    first, last = int(prefix.network_address), int(prefix.broadcast_address)
+    first, last = bounds_of(prefix)
     intervals = taken[prefix.version]
     at = bisect_left(intervals, (first, first))
     if at < len(intervals) and intervals[at][0] <= last:

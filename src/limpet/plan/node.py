@@ -35,7 +35,7 @@ class NodeFacts:
     no_bridges: Collection[str] = ()
     """Names of bridges that links of another kind have: nothing is planned on those."""
     routes_localhost: bool = False
-    """127.0.0.0/8 is let in by a bridge already: an earlier hostPort, or somebody else, wants it."""
+    """A bridge takes packets for 127.0.0.0/8 already: an earlier hostPort, or others, asked."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
 

@@ -14,7 +14,7 @@ from ipaddress import collapse_addresses, ip_interface
 from limpet.model.altered import alter, differing
 from limpet.model.cluster import DefaultCommunity, Grant, Network, NodeEntry, Role, Snapshot
 from limpet.model.datapath import BEHIND_METRIC, PEER_METRIC, VXLAN_IFNAME_PREFIX
-from limpet.model.network import Address, InterfaceAddress, Prefix
+from limpet.model.network import Address, InterfaceAddress, Prefix, bounds_of
 from limpet.model.overlay import (
     MIN_MTU_BYTES,
     VXLAN_OVERHEAD_BYTES,
@@ -114,7 +114,7 @@ def view_of(
         (own.link_prefixes, "the subnet of a link of this node"),
     ):
         for prefix in prefixes:
-            taken[prefix.version].append((*_bounds(prefix), f"{what}, {prefix}"))
+            taken[prefix.version].append((*bounds_of(prefix), f"{what}, {prefix}"))
     return View(
         snapshot,
         uid,
@@ -156,10 +156,6 @@ def _first_of_each_version(prefixes: Iterable[Prefix]) -> dict[int, Prefix]:
     for prefix in prefixes:
         firsts.setdefault(prefix.version, prefix)
     return firsts
-
-
-def _bounds(prefix: Prefix) -> tuple[int, int]:
-    return int(prefix.network_address), int(prefix.broadcast_address)
 
 
 def _device(
@@ -220,7 +216,7 @@ def _free(view: View, prefixes: Iterable[Prefix]) -> tuple[list[Prefix], list[tu
     free: list[Prefix] = []
     lost: list[tuple[Prefix, str]] = []
     for prefix in prefixes:
-        first, last = _bounds(prefix)
+        first, last = bounds_of(prefix)
         for start, end, what in view.taken[prefix.version]:
             if first <= end and start <= last:
                 lost.append((prefix, f"overlaps {what}"))

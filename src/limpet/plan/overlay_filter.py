@@ -24,7 +24,7 @@ from ipaddress import ip_address
 
 from limpet.model.cluster import Network
 from limpet.model.datapath import NFT_OVERLAY_TABLE
-from limpet.model.network import Address, Prefix
+from limpet.model.network import Address, Prefix, bounds_of
 from limpet.model.overlay import OverlayPlan, PeerPart
 from limpet.plan.overlay import View
 from limpet.plan.ruleset import is_plain_name
@@ -186,7 +186,7 @@ def _elements(view: View, part: PeerPart) -> Iterable[tuple[str, str]]:
 def _vxlan_element(view: View, outer: Address, prefix: Prefix) -> tuple[str, str]:
     version = prefix.version
     bits = _hashed(view, prefix, of_links=False)
-    first, last = int(prefix.network_address), int(prefix.broadcast_address)
+    first, last = bounds_of(prefix)
     if bits:
         segment = f"{first >> (_BITS[version] - bits):#x}"
         return f"vxlan{outer.version}_{_SEGMENTS}{version}", f"{outer} . {segment}"
@@ -216,7 +216,7 @@ def _is_of_the_cluster(view: View, prefix: Prefix) -> bool:
     return any(
         cidr.version == prefix.version
         and cidr.prefixlen <= prefix.prefixlen
-        and int(cidr.network_address) <= first <= int(cidr.broadcast_address)
+        and int(cidr.network_address) <= first <= bounds_of(cidr)[1]
         for cidr in view.network.pod_cidrs
     )
 
@@ -228,7 +228,7 @@ def _outermost(prefixes: Collection[Prefix]) -> list[Prefix]:
     kept: list[Prefix] = []
     last = (0, -1)
     for prefix in sorted(prefixes, key=_position):
-        end = (prefix.version, int(prefix.broadcast_address))
+        end = (prefix.version, bounds_of(prefix)[1])
         if end > last:
             kept.append(prefix)
             last = end

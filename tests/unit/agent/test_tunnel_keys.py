@@ -19,6 +19,8 @@ def test_key_and_port_are_the_same_for_ever(tmp_path: Path) -> None:
     assert keep_tunnel_key(path) == made
     assert keep_tunnel_key(path, port=4000) == made
     assert len(made.private_key) == len(made.public_key) == 32
+    assert made.private_key[0] % 8 == 0
+    assert 64 <= made.private_key[31] < 128
     assert 1024 < made.port < 32768
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.model.altered import alter
 from limpet.model.cluster import DefaultCommunity, Role, Snapshot
 from limpet.model.overlay import (
     FdbEntry,
@@ -47,13 +49,16 @@ from limpet.plan.overlay_diff import (
     diff_overlay,
 )
 from tests.unit.cluster_values import network
+from tests.unit.plan import overlay_values
 from tests.unit.plan.overlay_values import (
+    OURS,
     OWN,
     PEER,
     UID,
     a_grant,
     a_presence,
     clusters,
+    entries,
     entry,
     grants,
     mac,
@@ -61,6 +66,7 @@ from tests.unit.plan.overlay_values import (
     plain,
     segments,
     snapshot,
+    uid,
     view,
     vxlan,
 )
@@ -386,6 +392,35 @@ def test_planning_what_changed_gives_what_planning_everything_gives(
         planned, touched = replan_overlay(planned, before, after)
         assert planned == plan_overlay(after)
         assert diff_overlay(planned.state, old, touched) == diff_overlay(planned.state, old)
+        before = after
+
+
+BYSTANDERS = range(10, 46)
+"""So many that a mapping with few changes is not copied."""
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
+    data: st.DataObject,
+) -> None:
+    known = snapshot(node(OURS), *map(node, BYSTANDERS))
+    paths: Mapping[str, PeerPath] = {uid(number): vxlan(number) for number in BYSTANDERS}
+    before = view_of(known, UID, paths, OWN)
+    planned = plan_overlay(before)
+    for _ in range(data.draw(st.integers(1, 6))):
+        number = data.draw(st.sampled_from([OURS, 2, 3, 10]))
+        made = data.draw(st.none() | entries(number))
+        known = replace(known, nodes=alter(known.nodes, {uid(number): made}))
+        paths = alter(paths, {uid(number): data.draw(st.none() | overlay_values.paths(number))})
+        after = view_of(known, UID, paths, OWN, before=before)
+        anew = view_of(replace(known, nodes=dict(known.nodes)), UID, dict(paths), OWN)
+        assert after == anew
+        old = planned
+        planned, touched = replan_overlay(old, before, after)
+        assert planned == plan_overlay(anew)
+        changes = diff_overlay(planned.state, old.state)
+        assert diff_overlay(planned.state, old.state, touched) == changes
         before = after
 
 
