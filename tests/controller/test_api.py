@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -465,6 +467,32 @@ def test_a_client_that_sends_megabytes_is_cut_off(controller: Controller) -> Non
         await node.hello()
 
     nodes_do(controller, "a", body)
+
+
+def test_a_connection_that_is_reset_within_a_request_is_no_failure_of_the_controller(
+    controller: Controller,
+) -> None:
+    async def body(node: Node) -> None:
+        assert node.joined is not None
+        context = node.context(node.joined.ca, node.joined.certificate)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", controller.port, ssl=context, server_hostname=SERVER_NAME
+        )
+        writer.write(
+            b"POST /v1/hello HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Content-Length: 9\r\n\r\n"
+        )
+        assert b" 100 " in await reader.readline()  # it waits for the body
+        linger_for_nothing = struct.pack("ii", 1, 0)
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_for_nothing)
+        writer.transport.abort()
+        async with asyncio.timeout(20):
+            while "path=/v1/hello" not in controller.log.read_text():
+                await asyncio.sleep(0.02)
+
+    nodes_do(controller, "a", body)
+    assert "level=error" not in controller.log.read_text()
 
 
 def test_bytes_that_are_no_tls_and_no_http_leave_the_controller_as_it_was(

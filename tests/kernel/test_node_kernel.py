@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
+from pathlib import Path
 
 import pytest
 
@@ -546,6 +547,46 @@ def test_the_node_is_not_open_to_pods_at_its_own_127_0_0_1(bed: NodeBed) -> None
         bed.kernel.nft.run("flush chain inet limpet localhost", what="test")
         with pod.netns.connected("127.0.0.1", 10250):
             pass
+
+
+def test_127_0_0_1_stays_guarded_when_the_last_host_port_is_gone(bed: NodeBed) -> None:
+    bed.pod("one", 2, ports=WEB)
+    del bed.pods["one"]
+    bed.settle()
+
+    assert bed.node.sysctl("net/ipv4/conf/limpet0/route_localnet") == "1"
+    assert hooked(bed) == {"localhost"}
+    bed.node.sysctl("net/ipv4/conf/limpet0/route_localnet", "0")
+    bed.settle()
+    assert hooked(bed) == set()
+    bed.node.sysctl("net/ipv4/conf/all/route_localnet", "1")
+    bed.settle()
+    assert hooked(bed) == {"localhost"}
+
+
+def hooked(bed: NodeBed) -> set[str]:
+    """Our chains that packets come through."""
+    listed = bed.node.run("nft", "list", "table", "inet", "limpet")
+    return set(re.findall(r"chain (\w+) \{\n\t*type ", listed))
+
+
+def test_flows_are_not_tracked_where_nothing_needs_it(bed: NodeBed) -> None:
+    plain = replace(CONF, ip_masq=False)
+    bed.outside()
+    pod = bed.pod("plain", 2, conf=plain)
+    pod.netns.run("ping", "-n", "-c", "1", "-W", "2", NODE[0])
+    assert hooked(bed) == set()
+    assert tracked(bed) == ""
+
+    bed.pod("web", 3, conf=plain, ports=WEB)
+    pod.netns.run("ping", "-n", "-c", "1", "-W", "2", NODE[0])
+    assert hooked(bed) == {"localhost", "prerouting", "output", "postrouting"}
+    assert "src=10.244.7.2" in tracked(bed)
+
+
+def tracked(bed: NodeBed) -> str:
+    with bed.node.entered():
+        return Path("/proc/thread-self/net/nf_conntrack").read_text(encoding="ascii")
 
 
 @FAMILIES

@@ -188,6 +188,27 @@ async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -
 
 
 @on_a_loop
+async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: SiteBed) -> None:
+    node.netns.ip("link del eth0")
+    await until(lambda: not node.site.links)
+    node.netns.ip(
+        "link add eth0 type veth peer name far",
+        "link set far up",
+        "link set eth0 up",
+        "addr add 192.0.2.1/24 dev eth0",
+        "addr add 2001:db8::1/64 dev eth0 nodad",
+    )
+    await until(lambda: bool(node.site.links) and len(node.site.links[0].addresses) == 2)
+    node.reach(Rung.ROUTE)
+    await until(lambda: node.has_routes("eth0"))
+
+    node.netns.ip("addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.3/24 dev eth0")
+    assert not node.has_routes("eth0")
+
+    await until(lambda: node.has_routes("eth0"))
+
+
+@on_a_loop
 async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
     node.reach(Rung.VXLAN)
     await until(lambda: node.has_routes("limvx4"))

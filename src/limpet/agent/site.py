@@ -30,7 +30,7 @@ from limpet.model.errors import KernelError, LimpetError
 from limpet.model.network import Prefix
 from limpet.model.overlay import OverlayPlan, OwnSide, PeerPath, Touched, UnderlayLink
 from limpet.model.settings import Settings
-from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
+from limpet.plan.overlay import plan_overlay, replan_overlay, view_of
 from limpet.plan.overlay_diff import (
     DropDevice,
     DropDeviceAddress,
@@ -84,6 +84,8 @@ class Site:
         """The kernel has to be read anew: what was notified does not tell all."""
         self._whole = True
         """Every key has to be looked at, not only those that a change touches."""
+        self._plan_anew = True
+        """There is no plan, or none to be relied on, that could be gone on from."""
         self._wake: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -279,10 +281,11 @@ class Site:
             changes, self.failures = self._round()
         except LimpetError as error:
             self._anew = self._whole = True
+            self._filtered = False
             self.failures = [str(error)]
         except Exception as error:  # noqa: BLE001 - the next round may be better
             _log.error("round failed", why=why, exc_info=True)
-            self._anew = self._whole = True
+            self._anew = self._whole = self._plan_anew = True
             self.failures = [f"internal error: {error!r} (see the agent's log)"]
         self.took_ms = (time.monotonic() - started_s) * 1e3
         self.totals.add(changes=len(changes), failures=len(self.failures), took_ms=self.took_ms)
@@ -328,11 +331,15 @@ class Site:
             for listener in self.on_segments:
                 listener(mine)
         touched: Touched | None
-        if self._whole:
+        if self._plan_anew:
             plan, touched = plan_overlay(view), None
         else:
             plan, touched = replan_overlay(plan_before, before, view)
-        self.view, self.plan = view, plan
+        self.view, self.plan, self._plan_anew = view, plan, False
+        if touched is None:
+            self._filtered = False
+        if self._whole or self._anew:
+            touched = None
         have = self._kernel.observe(plan.state) if self._anew else self._kernel.have
         changes = diff_overlay(plan.state, have, touched)
         failures = [
@@ -342,15 +349,15 @@ class Site:
         # Of a device the kernel tells more than was asked for; it is read anew the next time.
         self._anew |= any(isinstance(change, _DEVICE_CHANGES) for change in changes)
         try:
-            self._put_filter(before, plan_before, whole=touched is None)
+            self._put_filter(plan_before)
         except KernelError as error:
-            self._whole = True
+            self._filtered = False
             failures.append(str(error))
         return changes, failures
 
-    def _put_filter(self, before: View, plan_before: OverlayPlan, *, whole: bool) -> None:
+    def _put_filter(self, plan_before: OverlayPlan) -> None:
         """Raises: KernelError."""
-        if not whole and self._filtered:
+        if self._filtered:
             uids = differing(plan_before.parts, self.plan.parts)
             commands = filter_commands(self.view, plan_before, self.plan, uids)
             if not commands:

@@ -120,6 +120,10 @@ class Api:
             raise RefusedError(
                 Code.BAD_REQUEST, f"no whole body came within {self._patience_s:g} s"
             ) from error
+        except (OSError, web.RequestPayloadError) as error:
+            raise RefusedError(
+                Code.BAD_REQUEST, f"the connection ended before the whole body had come: {error}"
+            ) from error
         return decode(data, kind)
 
     # Anybody

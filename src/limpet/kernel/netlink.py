@@ -175,11 +175,13 @@ class RouteSocket(NetlinkSocket):
         ports = map(wire.parse_bridge_port, self.dump(wire.dump_bridge_ports()))
         return {port.ifindex: port for port in ports if port is not None}
 
-    def routes(self) -> list[wire.RouteInfo]:
+    def routes(self, *, without_protocol: int | None = None) -> list[wire.RouteInfo]:
+        """`without_protocol`: whose routes are left out, unparsed."""
         return [
             wire.parse_route(message)
             for family in (wire.AF_INET, wire.AF_INET6)
             for message in self.dump(wire.dump_routes(family))
+            if wire.route_protocol(message) != without_protocol
         ]
 
     def rules(self) -> list[wire.RuleInfo]:

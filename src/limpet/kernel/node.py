@@ -104,8 +104,8 @@ class NodeKernel:
         return ports
 
     def _routes(self, names: dict[int, str]) -> Iterable[Route]:
-        for info in self.route.routes():
-            if info.table != ROUTE_TABLE or info.protocol == OVERLAY_PROTOCOL:
+        for info in self._other_routes():
+            if info.table != ROUTE_TABLE:
                 continue
             yield Route(
                 _prefix(info),
@@ -114,6 +114,10 @@ class NodeKernel:
                 ip_address(info.source) if info.source else None,
                 info.table,
             )
+
+    def _other_routes(self) -> list[wire.RouteInfo]:
+        """Without those to other nodes, which may be thousands."""
+        return self.route.routes(without_protocol=OVERLAY_PROTOCOL)
 
     def foreign_bridges(self, wanted: Iterable[str]) -> frozenset[str]:
         """Of the wanted bridges those that are there and that we did not make."""
@@ -152,7 +156,7 @@ class NodeKernel:
         names = {link.ifindex: link.ifname for link in self.route.links().values()}
         return frozenset(
             names[info.ifindex]
-            for info in self.route.routes()
+            for info in self._other_routes()
             if info.family == socket.AF_INET6
             and info.prefix_length == 0
             and info.protocol == _RTPROT_RA
@@ -172,7 +176,7 @@ class NodeKernel:
         """The smallest MTU of the links with a default route in main; None without any."""
         uplinks = {
             info.ifindex
-            for info in self.route.routes()
+            for info in self._other_routes()
             if info.table == wire.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
         }
         links = self.route.links().values()

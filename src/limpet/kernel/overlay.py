@@ -324,6 +324,7 @@ class OverlayKernel:
                         self._put_device(device, anew=anew)
                     case diff.LoosenLink(ifname):
                         self._loosen(ifname, before_sysctl)
+                        self._watched |= {ifname}  # before it is looked at the next time
                     case _:
                         requests.append(self._request(change))
             except KernelError as error:

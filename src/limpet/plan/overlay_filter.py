@@ -36,7 +36,8 @@ _ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
 _INNER_TYPE = "@th,224,16"
 _INNER_SOURCE = {4: 336, 6: 304}
 _BITS = {4: 32, 6: 128}
-_VNI = "@th,96,24"
+_VNI = "@th,96,32 & 0xffffff00"
+_SOURCE_START = {4: "@nh,96,32", 6: "@nh,64,32"}
 _OUTER_SOURCE = {4: "ip saddr", 6: "ip6 saddr"}
 Elements = Mapping[str, frozenset[str]]
 """Elements by the name of their set."""
@@ -55,7 +56,8 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
     for outer in (4, 6):
         for inner in (4, 6):
             for kind, bits in _kinds(view.network, inner):
-                key = f"{_OUTER_SOURCE[outer]} . @th,{_INNER_SOURCE[inner]},{bits}"
+                fields = (f"@th,{at},{n}" for at, n in _inner_fields(kind, inner, bits))
+                key = " . ".join((_OUTER_SOURCE[outer], *fields))
                 name = f"vxlan{outer}_{kind}{inner}"
                 lines += _set(name, f"typeof {key}", elements, interval=kind == _OTHERS)
                 checks.append(f"\t\t{_INNER_TYPE} {_ETHERTYPES[inner]} {key} @{name} accept")
@@ -74,7 +76,7 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
         "",
         "\tchain overlay_input {",
         "\t\ttype filter hook input priority raw; policy accept;",
-        f"\t\tudp dport {port} {_VNI} {vni:#08x} jump overlay_vxlan",
+        f"\t\tudp dport {port} {_VNI} == {vni << 8:#010x} jump overlay_vxlan",
         "\t}",
     ]
     links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
@@ -124,6 +126,14 @@ def _kinds(network: Network, version: int, *, of_links: bool = False) -> list[tu
     return [*([(_SEGMENTS, bits)] if bits else []), (_OTHERS, _BITS[version])]
 
 
+def _inner_fields(kind: str, version: int, bits: int) -> list[tuple[int, int]]:
+    """Where the bits of an inner source are, and how many: aligned ones are read without a call."""
+    start = _INNER_SOURCE[version]
+    if kind == _SEGMENTS and version == 4 and bits > 16:
+        return [(start, 16), (start + 16, bits - 16)]
+    return [(start, bits)]
+
+
 def _hashed_bits(network: Network, version: int, *, of_links: bool) -> int:
     """Length of a segment; 0 where nft cannot compare so many bits of a payload."""
     bits = network.segment_lengths.get(version, 0)
@@ -134,7 +144,13 @@ def _of_no_peer(network: Network, cidr: Prefix) -> str:
     """Matches a source of the cluster that is in no set of the links."""
     version = cidr.version
     source = _OUTER_SOURCE[version]
-    words = [f"{source} {cidr}"]
+    # Aligned words of a packet are compared without a call. Most have no such source, of whatever
+    # version they are, and are done with that.
+    start = int(cidr.network_address) >> (_BITS[version] - 32)
+    mask = (0xFFFFFFFF << (32 - min(cidr.prefixlen, 32))) & 0xFFFFFFFF
+    words = [f"{_SOURCE_START[version]} & {mask:#010x} == {start:#010x}"]
+    if cidr.prefixlen > 32:
+        words.append(f"{source} {cidr}")
     for kind, bits in _kinds(network, version, of_links=True):
         mask = ((1 << bits) - 1) << (_BITS[version] - bits)
         masked = f" & {ip_address(mask.to_bytes(_BITS[version] // 8, 'big'))}"
@@ -188,8 +204,11 @@ def _vxlan_element(view: View, outer: Address, prefix: Prefix) -> tuple[str, str
     bits = _hashed(view, prefix, of_links=False)
     first, last = bounds_of(prefix)
     if bits:
-        segment = f"{first >> (_BITS[version] - bits):#x}"
-        return f"vxlan{outer.version}_{_SEGMENTS}{version}", f"{outer} . {segment}"
+        fields = (
+            f"{first >> (_BITS[version] + _INNER_SOURCE[version] - at - n) & ((1 << n) - 1):#x}"
+            for at, n in _inner_fields(_SEGMENTS, version, bits)
+        )
+        return f"vxlan{outer.version}_{_SEGMENTS}{version}", " . ".join((str(outer), *fields))
     span = f"{first:#x}" if first == last else f"{first:#x}-{last:#x}"
     return f"vxlan{outer.version}_{_OTHERS}{version}", f"{outer} . {span}"
 

@@ -546,6 +546,11 @@ def is_of_large_table(message: Message) -> bool:
     return bool(message.body[4] == RT_TABLE_COMPAT)
 
 
+def route_protocol(message: Message) -> int:
+    """Of a route message, from its header alone."""
+    return message.body[5]
+
+
 @dataclass(frozen=True, slots=True)
 class RouteInfo:
     """A route as the kernel reports it; addresses packed, absent ones empty."""

@@ -96,6 +96,15 @@ def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_i
     }
 
 
+def test_127_0_0_1_is_guarded_wherever_a_bridge_lets_it_in() -> None:
+    quiet = plan_node(SETTINGS, [], (), STARTED)
+    opened = plan_node(SETTINGS, [], (), replace(STARTED, routes_localhost=True))
+
+    assert "chain localhost" not in quiet.ruleset
+    assert 'iifname "limpet0" ip daddr 127.0.0.0/8 drop' in opened.ruleset
+    assert opened.sysctls == quiet.sysctls
+
+
 @given(node.settings, node.pods(), specs)
 def test_pods_reach_every_prefix_of_the_node_with_their_own_address(
     settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]

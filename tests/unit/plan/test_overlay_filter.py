@@ -29,8 +29,8 @@ table inet limpet_overlay {
 	}
 
 	set vxlan4_segments4 {
-		typeof ip saddr . @th,336,24
-		elements = { 192.0.2.2 . 0xaf402 }
+		typeof ip saddr . @th,336,16 . @th,352,8
+		elements = { 192.0.2.2 . 0xaf4 . 0x2 }
 	}
 
 	set vxlan4_others4 {
@@ -49,7 +49,7 @@ table inet limpet_overlay {
 	}
 
 	set vxlan6_segments4 {
-		typeof ip6 saddr . @th,336,24
+		typeof ip6 saddr . @th,336,16 . @th,352,8
 	}
 
 	set vxlan6_others4 {
@@ -88,11 +88,11 @@ table inet limpet_overlay {
 
 	chain overlay_vxlan {
 		iifname "limpet0" counter name overlay_forged drop
-		@th,224,16 0x0800 ip saddr . @th,336,24 @vxlan4_segments4 accept
+		@th,224,16 0x0800 ip saddr . @th,336,16 . @th,352,8 @vxlan4_segments4 accept
 		@th,224,16 0x0800 ip saddr . @th,336,32 @vxlan4_others4 accept
 		@th,224,16 0x86dd ip saddr . @th,304,64 @vxlan4_segments6 accept
 		@th,224,16 0x86dd ip saddr . @th,304,128 @vxlan4_others6 accept
-		@th,224,16 0x0800 ip6 saddr . @th,336,24 @vxlan6_segments4 accept
+		@th,224,16 0x0800 ip6 saddr . @th,336,16 . @th,352,8 @vxlan6_segments4 accept
 		@th,224,16 0x0800 ip6 saddr . @th,336,32 @vxlan6_others4 accept
 		@th,224,16 0x86dd ip6 saddr . @th,304,64 @vxlan6_segments6 accept
 		@th,224,16 0x86dd ip6 saddr . @th,304,128 @vxlan6_others6 accept
@@ -101,13 +101,13 @@ table inet limpet_overlay {
 
 	chain overlay_input {
 		type filter hook input priority raw; policy accept;
-		udp dport 8472 @th,96,24 0x000001 jump overlay_vxlan
+		udp dport 8472 @th,96,32 & 0xffffff00 == 0x00000100 jump overlay_vxlan
 	}
 
 	chain overlay_links {
 		type filter hook ingress devices = { "eth0" } priority 0; policy accept;
-		ip saddr 10.244.0.0/16 ip saddr & 255.255.255.0 != @link_segments4 ip saddr != @link_others4 counter name overlay_forged drop
-		ip6 saddr fd00::/48 ip6 saddr & ffff:ffff:ffff:ffff:: != @link_segments6 ip6 saddr != @link_others6 counter name overlay_forged drop
+		@nh,96,32 & 0xffff0000 == 0x0af40000 ip saddr & 255.255.255.0 != @link_segments4 ip saddr != @link_others4 counter name overlay_forged drop
+		@nh,64,32 & 0xffffffff == 0xfd000000 ip6 saddr fd00::/48 ip6 saddr & ffff:ffff:ffff:ffff:: != @link_segments6 ip6 saddr != @link_others6 counter name overlay_forged drop
 	}
 }
 """  # noqa: E501
@@ -134,7 +134,7 @@ def test_overlapping_prefixes_of_one_sender_are_there_once() -> None:
 
     held = _elements(plan_filter(known, plan_overlay(known)))
 
-    assert held["vxlan4_segments4"] == {"192.0.2.2 . 0xaf402", "192.0.2.2 . 0xaf403"}
+    assert held["vxlan4_segments4"] == {"192.0.2.2 . 0xaf4 . 0x2", "192.0.2.2 . 0xaf4 . 0x3"}
     assert held["vxlan4_others4"] == {"192.0.2.2 . 0xa140000-0xa14ffff"}
     assert held["link_segments4"] == {"10.244.2.0", "10.244.3.0"}
     assert held["link_others4"] == set()

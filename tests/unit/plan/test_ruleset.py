@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,6 +73,23 @@ def test_the_ruleset_of_a_node_with_pods() -> None:
 
 def test_the_ruleset_of_a_node_without_pods() -> None:
     assert plan_node(Settings(), []).ruleset == golden("empty")
+
+
+def chains(**asked: Any) -> set[str]:
+    nothing = {"masquerade": (), "cluster": (), "pods": (), "host_ports": ()}
+    text = plan_ruleset(**{**nothing, **asked})
+    assert text.endswith("\t}\n}\n")
+    return set(re.findall(r"\tchain (\w+) ", text))
+
+
+def test_only_chains_that_have_something_to_do_are_there() -> None:
+    port = HostPort(4, "", "tcp", 8080, "10.244.7.2", 80)
+    for_host_ports = {"hostports", "prerouting", "output", "postrouting"}
+
+    assert chains() == chains(cluster=SEGMENTS, pods=SEGMENTS) == set()
+    assert chains(masquerade=SEGMENTS) == {"postrouting"}
+    assert chains(bridges=["limpet0"]) == {"localhost"}
+    assert chains(host_ports=[port]) == chains(expect_host_ports=True) == for_host_ports
 
 
 def test_networks_are_merged_as_the_kernel_merges_them() -> None:
