@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from bench.figures import Figure, Target
 from bench.node import Node, Pod, ip, ip_json, output_of
 from bench.plugins import Limpet
-from bench.throughput import differences, link_settings, link_settings_of, packets, transfer
+from bench.single_flow import datagrams_kpps, stream_gbit_per_s
+from bench.throughput import differences, link_settings, link_settings_of
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OverlayKernel
@@ -92,13 +93,11 @@ def _across(bed: Bed, rounds: int, rung: Rung, *, masquerade: bool = False) -> l
     ):
         _compare(bed, rung, ours, hand)
         sides = (("limpet", ours), ("by hand", hand))
-        for _, nodes in sides:
-            transfer(nodes[0].pods[0], nodes[1].pods[0])
         for number in range(rounds):
             for label, nodes in sides if number % 2 == 0 else reversed(sides):
                 pods = nodes[0].pods[0], nodes[1].pods[0]
-                rates[label].append(transfer(*pods).gbit_per_s)
-                counts[label].append(packets(*pods))
+                rates[label].append(stream_gbit_per_s(*pods))
+                counts[label].append(datagrams_kpps(*pods))
     name, what = f"across-{rung.value}", f"pod to pod across nodes, {rung.value}, against by hand"
     if masquerade:
         name, what = f"{name}-masq", f"{what}, both with ipMasq"

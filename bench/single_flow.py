@@ -7,6 +7,7 @@ batches of about a millisecond; of those the fast ones count, in which nobody el
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
@@ -82,6 +83,11 @@ def _socket(pod: Pod, kind: socket.SocketKind) -> socket.socket:
 
 def _fast(batch: Callable[[], float]) -> float:
     """Seconds of a batch that only a tenth are faster than; the first ones are for warming up."""
-    for _ in range(_BATCHES // 10):
-        batch()
-    return sorted(batch() for _ in range(_BATCHES))[_BATCHES // 10]
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
+    try:
+        for _ in range(_BATCHES // 10):
+            batch()
+        return sorted(batch() for _ in range(_BATCHES))[_BATCHES // 10]
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)

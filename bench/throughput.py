@@ -1,4 +1,4 @@
-"""TCP and UDP from pod to pod, by iperf3, and what has to be equal for it to be compared."""
+"""TCP from pod to pod, by iperf3, and what has to be equal for it to be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from bench.netns import Netns
 from bench.node import Node, Pod, ip_json, output_of
 
 _BYTES = "1500M"
-_DATAGRAMS = "60000"
 _FIRST = ("nice", "-n", "-20")
 """Whatever else runs on the machine is to take as little as it can."""
 _CLIENT_LIMIT_S = 30
@@ -59,16 +58,6 @@ def _iperf3_server(pod: Pod) -> Iterator[None]:
             yield
         finally:
             server.kill()
-
-
-def packets(client: Pod, server: Pod) -> float:
-    """64-byte UDP datagrams over IPv4 that arrive, thousands a second; the sender never waits."""
-    target = server.address(4)
-    command = [*_FIRST, "iperf3", "--client", target, "--udp", "--length", "64", "--bitrate", "0"]
-    command += ["--blockcount", _DATAGRAMS, "--json", "--connect-timeout", "3000"]
-    end = _iperf3(command, client, server)["end"]["sum"]
-    arrived: int = end["packets"] - end["lost_packets"]
-    return arrived / float(end["seconds"]) / 1e3
 
 
 def _iperf3(command: list[str], client: Pod, server: Pod) -> dict[str, Any]:

@@ -131,6 +131,22 @@ def test_one_round_puts_right_whatever_is_broken(bed: NodeBed) -> None:
             talk(bed.node, address, 80, server)
 
 
+def test_pods_are_found_for_others_after_all_addresses_of_the_bridge_were_flushed(
+    bed: NodeBed,
+) -> None:
+    """The link-local one too, from which the node asks for a pod's MAC."""
+    outside, pod = bed.outside(), bed.pod("one", 2)
+    outside.ip("-6 route replace fd00:7::/64 via 2001:db8::1")
+    bed.node.ip("addr flush dev limpet0")
+
+    bed.settle()
+
+    assert bed.pending() == []
+    bed.node.ip("neigh flush dev limpet0")
+    with pod.netns.listening("::", 80) as server:
+        talk(outside, pod.addresses[1], 80, server)
+
+
 def test_a_port_with_other_settings_gets_its_own_back(bed: NodeBed) -> None:
     name = bed.pod("one", 2, ports=WEB).attachment.host_ifname
     for setting in ("hairpin off", "isolated on"):

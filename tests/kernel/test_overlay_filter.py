@@ -91,11 +91,13 @@ def _checksum(data: bytes) -> int:
     return 0xFFFF - total
 
 
-def arrives(filtered: Filtered, sender: Node, source: str, **changes: object) -> bool:
+def arrives(
+    filtered: Filtered, sender: Node, source: str, *, more: bytes = b"", **changes: object
+) -> bool:
     """Whether a forged packet from the sender's node gets to the first node's pod."""
     version, inner = underlay_version(filtered), ip_address(source).version
     target = filtered.one.address(inner)
-    packet = forge(source, target, mac=vtep_mac(1, version), **changes)  # type: ignore[arg-type]
+    packet = forge(source, target, mac=vtep_mac(1, version), **changes) + more  # type: ignore[arg-type]
     with (
         filtered.one.pod.open_socket(inner, socket.SOCK_DGRAM) as server,
         sender.netns.open_socket(version, socket.SOCK_DGRAM) as client,
@@ -163,6 +165,21 @@ def test_a_fragment_too_short_to_be_judged_is_dropped(filtered: Filtered) -> Non
         client.sendto(short[:30], (filtered.bed.underlay(filtered.one, version), 8472))
 
     assert filtered.dropped == 1  # the first one does not even have our VNI
+
+
+def test_a_packet_that_comes_in_fragments_is_judged_as_a_whole(filtered: Filtered) -> None:
+    other, more = filtered.other, bytes(2000)
+
+    assert arrives(filtered, other, other.address(4), more=more)
+    assert filtered.dropped == 0
+    assert not arrives(filtered, other, filtered.third.address(4), more=more)
+    assert filtered.dropped == 1
+
+
+def test_pods_of_the_node_do_not_meet_the_filter(filtered: Filtered) -> None:
+    hooks = re.findall(r"hook (\w+)", filtered.nft.list_table() or "")
+
+    assert sorted(hooks) == ["ingress", "input"]
 
 
 def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtered) -> None:

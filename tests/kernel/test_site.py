@@ -110,6 +110,11 @@ class SiteBed:
         assert found is not None
         return int(found[1])
 
+    def filtered_links(self) -> str:
+        listed = self.netns.run("nft", "list", "table", "inet", NFT_OVERLAY_TABLE)
+        found = re.search(r"hook ingress (.*)", listed)
+        return found[1] if found else ""
+
     def routes(self) -> str:
         """To pods of the peer."""
         table = f"table {ROUTE_TABLE}"
@@ -220,6 +225,34 @@ async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
     node.site.look_at_everything("test")
 
     assert node.forged() == 1
+
+
+@on_a_loop
+async def test_a_link_that_is_made_anew_is_filtered_as_before(node: SiteBed) -> None:
+    node.reach(Rung.VXLAN)
+    await until(lambda: node.has_routes("limvx4"))
+    node.netns.ip("link del eth0")
+    await until(lambda: not node.site.links)
+
+    node.netns.ip(
+        "link add eth0 type veth peer name far",
+        "link set far up",
+        "link set eth0 up",
+        "addr add 192.0.2.1/24 dev eth0",
+    )
+    await until(lambda: "eth0" in node.filtered_links())
+    send_from(node, "far", "10.244.9.9")
+
+    await until(lambda: node.forged() == 1)
+
+
+def send_from(node: SiteBed, ifname: str, source: str) -> None:
+    """An IPv4 packet to everybody on the link."""
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 20, 1, 0, 64, 59, 0)
+    packet = head + ip_address(source).packed + ip_address("192.0.2.1").packed
+    with node.netns.entered(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+        sender.bind((ifname, 0x0800))
+        sender.send(b"\xff" * 6 + bytes(5) + b"\x01" + b"\x08\x00" + packet)
 
 
 @on_a_loop

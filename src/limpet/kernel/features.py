@@ -15,7 +15,13 @@ from limpet.kernel.conntrack import forget_flows
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import Announcer
-from limpet.model.datapath import POD_GROUP, ROUTE_TABLE, RULE_PRIORITY, VXLAN_GROUPS
+from limpet.model.datapath import (
+    NFT_OVERLAY_TABLE,
+    POD_GROUP,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
+    VXLAN_GROUPS,
+)
 from limpet.model.errors import KernelError, LimpetError
 from limpet.plan.ruleset import HostPort, plan_ruleset
 from limpet.wire import netlink as wire
@@ -95,6 +101,11 @@ def _try_all(*, ipv6: bool, cluster: bool) -> Iterator[Lack]:
                 partial(_vxlan, route),
             )  # fmt: skip
     yield from _lack("nftables with NAT", "masquerade and hostPorts", _NFT_OPTIONS, True, _nft)
+    if cluster:
+        yield from _lack(
+            "nftables where a link's packets come in", "refusing what is no peer's",
+            "CONFIG_NETFILTER_INGRESS", True, _nft_ingress,
+        )  # fmt: skip
     yield from _lack(
         "connection tracking by netlink", "addresses that are used again",
         "CONFIG_NF_CT_NETLINK", True, _conntrack,
@@ -212,6 +223,14 @@ def _nft() -> None:
         nft = Nftables()
         stack.callback(nft.close)
         nft.put_table(plan_ruleset(masquerade=cidrs, cluster=cidrs, pods=cidrs, host_ports=ports))
+
+
+def _nft_ingress() -> None:
+    chain = 'type filter hook ingress devices = { "veth" } priority 0; ip saddr 192.0.2.1 drop;'
+    with ExitStack() as stack:
+        nft = Nftables(NFT_OVERLAY_TABLE)
+        stack.callback(nft.close)
+        nft.put_table(f"table inet {NFT_OVERLAY_TABLE} {{ chain links {{ {chain} }}; }}\n")
 
 
 def _conntrack() -> None:

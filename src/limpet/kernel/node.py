@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address
 
 from limpet.kernel.netlink import RouteSocket
@@ -48,7 +48,9 @@ class NodeKernel:
         """What is, limited to what is ours or wanted."""
         links = self.route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
-        addresses = self._addresses_by_link()
+        addresses = self._addresses_by_link(
+            {each for bridge in wanted.bridges.values() for each in bridge.addresses}
+        )
         bridges = {
             link.ifname: Bridge(
                 link.ifname,
@@ -74,17 +76,19 @@ class NodeKernel:
             ruleset=self.nft.read_ruleset(wanted.ruleset),
         )
 
-    def _addresses_by_link(self) -> dict[int, list[InterfaceAddress]]:
+    def _addresses_by_link(
+        self, wanted: Collection[InterfaceAddress]
+    ) -> dict[int, list[InterfaceAddress]]:
+        """Of link-local ones those that are wanted: the others are the kernel's."""
         found: dict[int, list[InterfaceAddress]] = {}
         for info in self.route.addresses():
-            if info.scope == _SCOPE_LINK:
-                continue
             address: InterfaceAddress = (
                 IPv4Interface((info.packed, info.prefix_length))
                 if len(info.packed) == 4
                 else IPv6Interface((info.packed, info.prefix_length))
             )
-            found.setdefault(info.ifindex, []).append(address)
+            if info.scope != _SCOPE_LINK or address in wanted:
+                found.setdefault(info.ifindex, []).append(address)
         return found
 
     def _ports(self, links: dict[str, wire.LinkInfo], names: dict[int, str]) -> dict[str, Port]:
@@ -195,7 +199,10 @@ class NodeKernel:
                 self._put_bridge(bridge)
             case diff.PutAddress(ifname, address):
                 request = wire.new_address(
-                    self.ifindex(ifname), address, on=ifname, prefix_route=False
+                    self.ifindex(ifname),
+                    address,
+                    on=ifname,
+                    prefix_route=address.ip.is_link_local and address.version == 6,
                 )
                 self.route.apply(request)
             case diff.DropAddress(ifname, address):

@@ -6,7 +6,7 @@ two is found (`differing`) without a look at what they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -25,7 +25,7 @@ def alter(mapping: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V
     every = {**before, **changes}
     if len(every) * _SHARE <= len(base):
         return _Altered(base, every)
-    return {key: value for key, value in {**base, **every}.items() if value is not None}
+    return _copy(base, every)
 
 
 def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
@@ -58,16 +58,24 @@ class _Altered(Mapping[K, V]):
         return value
 
     def __iter__(self) -> Iterator[K]:
-        changes, base = self.changes, self.base
-        yield from (key for key in base if key not in changes or changes[key] is not None)
-        yield from (key for key, value in changes.items() if value is not None and key not in base)
+        return iter(_copy(self.base, self.changes))
+
+    def items(self) -> ItemsView[K, V]:
+        return _copy(self.base, self.changes).items()
+
+    def values(self) -> ValuesView[V]:
+        return _copy(self.base, self.changes).values()
 
     def __len__(self) -> int:
         added = sum((value is not None) - (key in self.base) for key, value in self.changes.items())
         return len(self.base) + added
 
     def __repr__(self) -> str:
-        return repr(dict(self))
+        return repr(_copy(self.base, self.changes))
+
+
+def _copy(base: Mapping[K, V], changes: Mapping[K, V | None]) -> dict[K, V]:
+    return {key: value for key, value in {**base, **changes}.items() if value is not None}
 
 
 def _parts(mapping: Mapping[K, V]) -> tuple[Mapping[K, V], Mapping[K, V | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import IPv6Interface, IPv6Network, ip_interface
 
 from limpet.model.attachment import Attachment, BridgeSpec
 from limpet.model.datapath import (
@@ -20,6 +20,8 @@ from limpet.model.datapath import (
 from limpet.model.network import Address, InterfaceAddress, Prefix
 from limpet.model.settings import Settings, segment_range
 from limpet.plan.ruleset import is_plain_name, plan_host_ports_of, plan_ruleset
+
+_LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,21 @@ def plan_node(
     localhost_ports = localhost_ports or bool(host_ports)
     guarded = gateways if localhost_ports or facts.routes_localhost else ()
     families: set[int] = {prefix.version for prefix in prefixes}
+    macs = {
+        ifname: bridge_mac(ifname, held, now=facts.own_bridges.get(ifname))
+        for ifname, held in gateways.items()
+    }
     return NodePlan(
         bridges={
             ifname: Bridge(
                 ifname,
-                mac=bridge_mac(ifname, held, now=facts.own_bridges.get(ifname)),
-                addresses=frozenset(held),
+                mac=macs[ifname],
+                addresses=frozenset(held)
+                | (
+                    _link_local(macs[ifname], held)
+                    if ifname not in facts.foreign_bridges
+                    else set()
+                ),
                 promisc=any(spec.promisc for spec in wanted if spec.ifname == ifname),
                 ours=ifname not in facts.foreign_bridges,
             )
@@ -170,6 +181,19 @@ def bridge_mac(ifname: str, gateways: Iterable[InterfaceAddress], *, now: str | 
     """
     right = [*(derived_mac(gateway.ip) for gateway in gateways), derived_mac(ifname)]
     return now if now in right else right[0]
+
+
+def _link_local(mac: str, gateways: Iterable[InterfaceAddress]) -> set[InterfaceAddress]:
+    """What the kernel gives a link, and does not give again when somebody has flushed it.
+
+    Without one it asks no pod for its MAC on behalf of packets from elsewhere, and drops those
+    once it has forgotten the MAC. Source: ndisc_send_ns in net/ipv6/ndisc.c.
+    """
+    if all(gateway.version == 4 for gateway in gateways):
+        return set()
+    octets = bytes.fromhex(mac.replace(":", ""))
+    low = bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]  # EUI-64, RFC 4291
+    return {IPv6Interface((_LINK_LOCAL.network_address + int.from_bytes(low, "big"), 64))}
 
 
 def derived_mac(source: Address | str) -> str:

@@ -97,9 +97,9 @@ def plan_ruleset(
     """The whole table: what leaves the cluster is masqueraded, hostPorts lead to their pods.
 
     `masquerade`: prefixes of networks that ask for it. `cluster`: prefixes that pods reach with
-    their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: the maps are
-    about to get elements. `bridges`: those from which nothing may reach the node's 127.0.0.0/8;
-    `is_plain_name` holds for each.
+    their own address. `pods`: prefixes of pods on this node. `expect_host_ports`: their maps are
+    there before the first element. `bridges`: those from which nothing may reach the node's
+    127.0.0.0/8; `is_plain_name` holds for each.
 
     Only chains that have something to do are there: each one costs every packet of the node, and
     the first one of NAT has all flows tracked.
@@ -112,14 +112,8 @@ def plan_ruleset(
         lines += _prefix_set(f"masquerade{version}", kind, masquerade, version)
         lines += _prefix_set(f"cluster{version}", kind, cluster, version)
         lines += _prefix_set(f"pods{version}", kind, pods, version)
-        for name, key in (
-            (f"hostport{version}", "inet_proto . inet_service"),
-            (f"hostport{version}_at", f"{kind} . inet_proto . inet_service"),
-        ):
-            elements = [port.element for port in host_ports if port.map_name == name]
-            lines += [f"\tmap {name} {{", f"\t\ttype {key} : {kind} . inet_service"]
-            lines += _elements(elements)
-            lines += ["\t}", ""]
+        if expect_host_ports:
+            lines += _host_port_maps(version, kind, host_ports)
     lines += _localhost_guard(bridges)
     if expect_host_ports:
         lines += _HOST_PORTS
@@ -127,6 +121,18 @@ def plan_ruleset(
         lines += _MASQUERADE
     lines[-1] = "}"
     return "\n".join(lines) + "\n"
+
+
+def _host_port_maps(version: int, kind: str, host_ports: Collection[HostPort]) -> list[str]:
+    lines = []
+    for name, key in (
+        (f"hostport{version}", "inet_proto . inet_service"),
+        (f"hostport{version}_at", f"{kind} . inet_proto . inet_service"),
+    ):
+        elements = [port.element for port in host_ports if port.map_name == name]
+        lines += [f"\tmap {name} {{", f"\t\ttype {key} : {kind} . inet_service"]
+        lines += [*_elements(elements), "\t}", ""]
+    return lines
 
 
 def _prefix_set(name: str, kind: str, prefixes: Iterable[Prefix], version: int) -> list[str]:

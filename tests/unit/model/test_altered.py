@@ -31,6 +31,7 @@ def test_an_altered_mapping_is_what_a_changed_copy_would_be(
         assert altered == copy
         assert before == before_copy
         assert sorted(altered) == sorted(copy)
+        assert sorted(altered.values()) == sorted(copy.values())
         assert len(altered) == len(copy)
         assert all(altered.get(key) == copy.get(key) for key in KEYS)
         assert all((key in altered) == (key in copy) for key in KEYS)
