@@ -7,14 +7,14 @@ demo: setup
 	$(py) -m limpet lab demo
 
 test: setup
-	$(py) -m pytest -q tests
+	$(py) -m pytest -q -n 2 --dist loadfile tests
 
 check: setup
 	.venv/bin/ruff format --check src tests bench
 	.venv/bin/ruff check src tests bench
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(py) -m pytest -q tests/unit
+	$(py) -m pytest -q -n 2 --dist loadfile tests/unit
 
 bench: setup
 	$(py) -m bench

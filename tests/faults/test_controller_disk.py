@@ -154,6 +154,7 @@ def test_a_controller_that_is_started_on_a_full_disk_tells_what_it_knows(on_disk
 # The power is cut while the database is written.
 
 _SECTOR = 512
+_LOG_HEADER_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,10 @@ def test_after_a_cut_of_the_power_all_that_was_answered_is_there(
         found = _found(folder, _torn(before.database, after.database, draw), after.log)
         assert found == after.items
     else:
-        found = _found(folder, before.database, _torn(before.log, after.log, draw))
+        # A log that is begun anew has its header synced before anything else of it is written.
+        # Source: sqlite3 wal.c, walFrames, syncHeader.
+        begun = after.log[:_LOG_HEADER_BYTES] + before.log[_LOG_HEADER_BYTES:]
+        found = _found(folder, before.database, _torn(begun, after.log, draw))
         assert found in (before.items, after.items)
 
 

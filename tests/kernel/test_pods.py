@@ -137,7 +137,7 @@ def test_a_second_network_leaves_the_default_route_of_the_first(ready: NodeBed) 
 
 def test_an_interface_that_is_there_is_left_alone(ready: NodeBed) -> None:
     with created(ready, "one", 2) as (netns, attachment):
-        before = netns.run("ip", "address")
+        before = netns.run("ip", "-o", "address", "show", "scope", "global")
         other = replace(ready.attachment(netns, "two", 3), host_ifname="limffffffffffff")
 
         with pytest.raises(InterfaceExists, match=r"interface eth0 in .*: EEXIST"):
@@ -145,7 +145,7 @@ def test_an_interface_that_is_there_is_left_alone(ready: NodeBed) -> None:
         with pytest.raises(InterfaceExists):
             ready.create(replace(attachment, netns=ready.make_netns("other").path))
 
-        assert netns.run("ip", "address") == before
+        assert netns.run("ip", "-o", "address", "show", "scope", "global") == before
         assert ready.links() == {"limpet0", attachment.host_ifname}
 
 

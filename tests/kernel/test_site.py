@@ -23,7 +23,7 @@ from limpet.agent.snapshot_file import SnapshotFile
 from limpet.kernel.netlink import RouteSocket
 from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.model.network import Prefix
-from limpet.model.overlay import PeerPath, Rung
+from limpet.model.overlay import OverlayState, PeerPath, Rung
 from limpet.model.settings import Settings
 from limpet.plan.overlay_filter import FORGED_COUNTER
 from limpet.wire.seal import seal_grant, seal_network, seal_presence
@@ -225,6 +225,26 @@ async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
     node.site.look_at_everything("test")
 
     assert node.forged() == 1
+
+
+@on_a_loop
+async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node: SiteBed) -> None:
+    node.reach(Rung.VXLAN)
+    await until(lambda: node.has_routes("limvx4"))
+    read: list[str] = []
+    observe = node.site._kernel.observe
+
+    def counted(want: OverlayState) -> OverlayState:
+        read.append("everything")
+        return observe(want)
+
+    node.site._kernel.observe = counted  # type: ignore[method-assign]
+    node.netns.run("nft", "delete", "table", "inet", NFT_OVERLAY_TABLE)
+
+    node.site.look_at_filter("another program changed nftables")
+
+    await until(lambda: NFT_OVERLAY_TABLE in node.netns.run("nft", "list", "tables"))
+    assert read == []
 
 
 @on_a_loop

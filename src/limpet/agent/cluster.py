@@ -102,6 +102,7 @@ class ClusterSide:
         self.membership.subscribe(self._heard)
         rounds.always_bridge = True
         rounds.look_beside = self.site.look_at_everything
+        rounds.look_at_filter = self.site.look_at_filter
         rounds.settings = self._standing(self.site.view.segments.get(identity.uid, ()))
 
     def begin(self) -> None:

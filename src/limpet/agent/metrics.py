@@ -125,6 +125,11 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     yield _gauge("controller_connected", "1 while the controller is.", {(): state.connected})
     yield _gauge("removed", "1 once the node was removed.", {(): membership.removed})
     yield _gauge("cloned", "1 once another machine has its identity.", {(): membership.cloned})
+    yield _gauge(
+        "forged_packets",
+        "Packets that no peer may send, dropped since the filter was put the last time.",
+        {(): site.forged_packets()},
+    )
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),

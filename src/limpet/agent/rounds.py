@@ -19,7 +19,7 @@ from limpet.model.datapath import NodePlan
 from limpet.model.errors import CniCode, CniError, KernelError, LimpetError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
-from limpet.plan.diff import Change, DropPort, MissingPort, PutPort, diff_node
+from limpet.plan.diff import Change, DropPort, MissingPort, PutBridge, PutPort, diff_node
 from limpet.plan.node import NodeFacts, plan_node
 
 _log = structlog.get_logger("round")
@@ -52,6 +52,8 @@ class Rounds:
         self.underlay_mtu_bytes: int | None = None
         """Of the links to other nodes; None: the links with a default route count."""
         self.look_beside: Callable[[str], None] | None = None
+        self.look_at_filter: Callable[[str], None] | None = None
+        """What is kept beside pods in nftables may be other than planned."""
         """Looks at what is kept beside pods, taking nothing for granted."""
         self._kernel = kernel
         self._attachments = attachments
@@ -148,6 +150,12 @@ class Rounds:
         if self.look_beside is not None:
             self.look_beside(why)
 
+    def nftables_changed(self, why: str) -> None:
+        """A round here; beside pods only nftables is looked at: others may change theirs often."""
+        self.run(why)
+        if self.look_at_filter is not None:
+            self.look_at_filter(why)
+
     def _run(self, why: str) -> None:
         started_s = time.monotonic()
         try:
@@ -159,6 +167,8 @@ class Rounds:
             words = f"internal error: {error!r} (see the agent's log)"
             changes, failures, troubles = [], [words], [words]
         self.failures, self.troubles = failures, troubles
+        if self.look_at_filter is not None and any(isinstance(each, PutBridge) for each in changes):
+            self.look_at_filter("a bridge of pods is new")
         self.changes = len(changes)
         self.took_ms = (time.monotonic() - started_s) * 1e3
         self.totals.add(changes=len(changes), failures=len(failures), took_ms=self.took_ms)

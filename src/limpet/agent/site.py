@@ -40,7 +40,7 @@ from limpet.plan.overlay_diff import (
     PutDeviceAddress,
     diff_overlay,
 )
-from limpet.plan.overlay_filter import filter_commands, plan_filter
+from limpet.plan.overlay_filter import FORGED_COUNTER, filter_commands, plan_filter
 from limpet.wire import netlink as wire
 
 _log = structlog.get_logger("site")
@@ -153,6 +153,15 @@ class Site:
         self._filtered = False
         self._read_links()
         self.run(why)
+
+    def look_at_filter(self, why: str) -> None:
+        """The filter is compared with the plan soon."""
+        self._filtered = False
+        self.wake(why)
+
+    def forged_packets(self) -> int:
+        """Dropped since the filter was put whole the last time."""
+        return self._nft.read_counter(FORGED_COUNTER)
 
     def _woken(self) -> None:
         self._wake = None

@@ -79,7 +79,7 @@ class Watch:
             others = self._why_nftables()
             why = self._why_route()
             if others:
-                self._rounds.look_at_everything(others)
+                self._rounds.nftables_changed(others)
             elif why:
                 self._rounds.run(why)
         except KernelError as error:

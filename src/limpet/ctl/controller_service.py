@@ -45,7 +45,7 @@ LimitNOFILE=65536
 CapabilityBoundingSet=CAP_NET_BIND_SERVICE
 NoNewPrivileges=yes
 ProtectSystem=full
-PrivateTmp=yes
+PrivateTmp={private_tmp}
 DevicePolicy=closed
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
@@ -91,7 +91,14 @@ def controller_command(config: Path) -> list[str]:
 
 def controller_unit(config: Path) -> str:
     """The unit file for a controller with that configuration."""
-    return _UNIT_TEXT.format(unit=CONTROLLER_UNIT, command=exec_start(controller_command(config)))
+    command = controller_command(config)
+    # With a /tmp of its own it would not find an installation that is there.
+    in_tmp = any(Path(command[0]).is_relative_to(each) for each in ("/tmp", "/var/tmp"))
+    return _UNIT_TEXT.format(
+        unit=CONTROLLER_UNIT,
+        command=exec_start(command),
+        private_tmp="no" if in_tmp else "yes",
+    )
 
 
 def install_controller(options: ControllerInstall) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import re
 
 from limpet.model.datapath import NFT_TABLE
 from limpet.model.errors import KernelError, LimpetError
@@ -88,6 +89,15 @@ class Nftables:
             raise
         finally:
             self._lib.nft_ctx_output_set_flags(self._context, flags)
+
+    def read_counter(self, name: str) -> int:
+        """Packets that a counter of our table has seen; 0 when it is not there."""
+        try:
+            listed = self.run(f"list counter inet {self._table} {name}", what=f"counter {name}")
+        except KernelError:
+            return 0
+        found = re.search(r"packets (\d+)", listed)
+        return int(found[1]) if found else 0
 
     def put_table(self, ruleset: str) -> None:
         """Replaces our table by `ruleset` in one transaction; no packet meets neither."""
