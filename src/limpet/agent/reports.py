@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ _MAX_REPORT_BYTES = 512 << 10
 """Of the pods in one report: a request has one mebibyte."""
 _MAX_ADDRESSES = 16
 """Of one interface; a controller takes no more."""
+_LONGEST_JUMP = 1 << 20
+"""Of the sequence, at each start."""
 _KEPT = "kept-from-the-machine-before"
 """Stands for the container that held an address elsewhere."""
 
@@ -64,6 +67,9 @@ class PodBook:
         self._path = path
         self._known = _read(path)
         self._sequence = self._known.sequence if self._known is not None else 0
+        # A report whose answer was lost is remembered nowhere here: its number must not come back
+        # with something else in it, or a controller restored to it would be taken for up to date.
+        self._sequence += secrets.randbelow(_LONGEST_JUMP)
         self._sent: list[_Sent] = []
         """What the controller took last, if known, and what it was sent last."""
         self._now: _State | None = None
