@@ -122,6 +122,12 @@ def test_iptables_chains_are_seen_with_their_ports(node: Netns) -> None:
     assert chains_of(node)["ip filter INPUT"].may_admit(7471)
 
 
+def test_a_match_that_is_printed_as_nothing_may_be_of_any_port() -> None:
+    rule = "meta l4proto udp  counter packets 0 bytes 0 accept # handle 5"
+
+    assert InboundChain("ip filter INPUT", "policy drop", (rule,)).may_admit(7471)
+
+
 def test_our_own_tables_are_not_another_s(node: Netns) -> None:
     hook = "{ type filter hook input priority filter; policy drop; }"
     for table in ("limpet", "limpet_overlay"):

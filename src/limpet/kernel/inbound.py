@@ -61,7 +61,9 @@ def _may_admit(rule: str, port: int) -> bool:
         return False
     found = _PORTS.search(rule)
     if found is None:
-        return bool(_OPAQUE.search(rule) or _ANYTHING_UDP.fullmatch(rule))
+        # Some matches of iptables are printed as nothing, two blanks, by a process that has printed
+        # those of IPv6 before (nft 1.0.6).
+        return bool(_OPAQUE.search(rule) or _ANYTHING_UDP.fullmatch(" ".join(rule.split())))
     if "@" in found["ports"]:
         return True  # a set with a name: not looked up
     ranges = _NUMBER.findall(found["ports"])
