@@ -38,6 +38,12 @@ def clock_environment(start: str) -> dict[str, str]:
     }
 
 
+def forget_clock(pid: int) -> None:
+    """Takes away what the library has made in /dev/shm for a process that was killed."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        (Path("/dev/shm") / name).unlink(missing_ok=True)
+
+
 def _find_library() -> Path | None:
     places = (
         place
