@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
+from hypothesis import HealthCheck, settings
+
 from limpet.lab.node import LabNode
+
+# How long anything takes says nothing here: the machine may be busy with other things.
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], parent=settings.default
+)
+settings.load_profile("untimed")
 
 SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
 _numbers = itertools.count()

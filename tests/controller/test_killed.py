@@ -12,7 +12,7 @@ import pytest
 
 from limpet.model.cluster import Grant
 from limpet.model.errors import ControllerUnavailable, LimpetError
-from limpet.wire.api import Code, PodAddress, WatchKind
+from limpet.wire.api import Code, PodAddress
 from tests.controller.machines import Controller, Node, Refusal
 
 NODES = 200
@@ -81,8 +81,8 @@ async def live_and_go(world: World, node: Node, token: str) -> None:
             raise
 
 
-async def follow(world: World, node: Node, heard: dict[str, Grant], until: asyncio.Event) -> None:
-    """As an agent watches: goes on where it was, for as long as the others live."""
+async def follow(world: World, node: Node, heard: dict[str, Grant]) -> None:
+    """As an agent watches: goes on where it was, until it is labelled itself, last of all."""
     since = None
     while True:
         try:
@@ -95,9 +95,9 @@ async def follow(world: World, node: Node, heard: dict[str, Grant], until: async
                             or grant.generation >= heard[grant.uid].generation
                         )
                         heard[grant.uid] = grant
+                        if grant.uid == node.uid and grant.labels:
+                            return
                     since = line.version or since
-                    if until.is_set() and line.kind is WatchKind.BOOKMARK:
-                        return
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass
         async with world.killing:
@@ -121,9 +121,9 @@ def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
 
     async def run() -> None:
         world = World(controller, seed=7)
-        watcher, over = Node(controller.url, "watcher"), asyncio.Event()
+        watcher = Node(controller.url, "watcher")
         await watcher.join(controller.token())
-        following = asyncio.create_task(follow(world, watcher, heard, over))
+        following = asyncio.create_task(follow(world, watcher, heard))
         some = asyncio.Semaphore(AT_ONCE)
 
         async def one(node: Node, token: str) -> None:
@@ -131,7 +131,6 @@ def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
                 await (live_and_go if node in removed else live)(world, node, token)
 
         await asyncio.gather(*map(one, nodes, tokens))
-        over.set()
         await world.command("node.label", node="watcher", add={"the": "end"})
         await following
         await watcher.close()

@@ -8,13 +8,14 @@ import socket
 import struct
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 import structlog
 
 from limpet.agent.identity import Identity
+from limpet.kernel.shared_port import SharedPort
 from limpet.model.cluster import Sealed
 from limpet.model.errors import ConfigError
 from limpet.model.exchange import Push
@@ -45,7 +46,8 @@ _REFUSALS_RATE = 10
 _PATIENCE_S = 2.0
 """Between two refusals of one removed node."""
 
-_IP_PKTINFO, _IP_RECVTTL, _IP_MTU_DISCOVER, _IP_PMTUDISC_DONT = 8, 12, 10, 0
+_IP_PKTINFO, _IP_RECVTTL, _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER = 8, 12, 10, 23
+_IP_PMTUDISC_DONT, _IP_PMTUDISC_PROBE = 0, 3
 _SO_RCVBUFFORCE = 33
 """Source: include/uapi/linux/in.h, include/uapi/asm-generic/socket.h."""
 _PKTINFO4 = struct.Struct("=i4s4s")
@@ -72,6 +74,10 @@ class Received:
     to_address: Address
     """That it was sent to: one of ours, broadcast or multicast."""
     to_anybody: bool
+    by_tunnel: bool = False
+    """It came to our tunnel's port."""
+    to_relay: bool = False
+    """It was meant for the relay that we are, at a port that is a pair's; the body says which."""
 
 
 Handler = Callable[[Received], None]
@@ -101,6 +107,9 @@ class Courier:
         self._handlers: dict[int, Handler] = {}
         self._sockets: dict[int, socket.socket] = {}
         """By IP version."""
+        self._tunnel_sockets: dict[int, socket.socket] = {}
+        """By IP version, of what shares the tunnel's port."""
+        self._shared = SharedPort()
         self._links: dict[int, UnderlayLink] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._member_sources: OrderedDict[Address, None] = OrderedDict()
@@ -132,14 +141,31 @@ class Courier:
                 + (f" ({hint})" if in_use else "")
             ) from cause
         for version, opened in self._sockets.items():
-            loop.add_reader(opened.fileno(), self._read, version)
+            loop.add_reader(opened.fileno(), self._read, version, opened)
         self._join_links(self._links)
 
     def stop(self) -> None:
-        for opened in self._sockets.values():
-            asyncio.get_running_loop().remove_reader(opened.fileno())
-            opened.close()
-        self._sockets.clear()
+        """The rules of the shared port stay: of what nobody listens for nothing is lost."""
+        for sockets in (self._sockets, self._tunnel_sockets):
+            for opened in sockets.values():
+                asyncio.get_running_loop().remove_reader(opened.fileno())
+                opened.close()
+            sockets.clear()
+        self._shared.close()
+
+    def share_tunnel_port(self, port: int) -> None:
+        """From now on `by_tunnel` sends and hears by the port that the node's tunnel has.
+
+        Safe to call again, also after the rules for it were lost. Raises: KernelError, LimpetError.
+        """
+        if not self._tunnel_sockets:
+            loop = asyncio.get_running_loop()
+            for version in self._sockets:
+                opened = (_open_ipv4 if version == 4 else _open_ipv6)(0, by_tunnel=True)
+                self._tunnel_sockets[version] = opened
+                loop.add_reader(opened.fileno(), self._read, version, opened)
+        ports = {v: opened.getsockname()[1] for v, opened in self._tunnel_sockets.items()}
+        self._shared.put(port, ports)
 
     def on(self, kind: Kind, handler: Handler) -> None:
         """`handler` gets all that is said of the kind."""
@@ -164,18 +190,25 @@ class Courier:
         port: int,
         hop_limit: int | None = None,
         ifindex: int | None = None,
+        by_tunnel: bool = False,
+        to_relay: bool = False,
+        source: Address | None = None,
     ) -> bool:
         """Whether the kernel has taken it. An empty `to_uid`: whoever is there may read it.
 
         `ifindex`: over that link, whatever the routes say; a link-local address needs it.
+        `by_tunnel`: from our tunnel's port, and never fragmented. `to_relay`: for the relay itself,
+        at a port where it forwards everything else. `source`: one of our addresses.
         Raises: DatagramError when the body is too big.
         """
-        data = self._codec.encode(kind, body, to_uid=to_uid)
-        return self._send(data, address, port, hop_limit, ifindex)
+        data = self._codec.encode(kind, body, to_uid=to_uid, to_relay=to_relay)
+        sockets = self._tunnel_sockets if by_tunnel else self._sockets
+        return self._send(data, address, port, hop_limit, ifindex, sockets, source)
 
     def answer(self, received: Received, kind: Kind, body: bytes) -> bool:
-        """Sends to where `received` came from; as `send`."""
+        """Sends to where `received` came from, from where it was sent to; as `send`."""
         link_local = received.address.is_link_local
+        to = received.to_address
         return self.send(
             kind,
             body,
@@ -183,34 +216,45 @@ class Courier:
             address=received.address,
             port=received.port,
             ifindex=received.ifindex if link_local else None,
+            by_tunnel=received.by_tunnel,
+            source=to if received.by_tunnel and not to.is_unspecified else None,
         )
 
     def broadcast(self, kind: Kind, body: bytes, ifindexes: Iterable[int]) -> None:
         """To everybody on the links, by multicast and broadcast. Raises: DatagramError."""
         data = self._codec.encode(kind, body)
         for ifindex in ifindexes:
-            self._send(data, GROUP, self.port, 1, ifindex)
+            self._send(data, GROUP, self.port, 1, ifindex, self._sockets)
             link = self._links.get(ifindex)
             if link is None or any(address.version == 4 for address in link.addresses):
-                self._send(data, _BROADCAST, self.port, 1, ifindex)
+                self._send(data, _BROADCAST, self.port, 1, ifindex, self._sockets)
 
     def _send(
-        self, data: bytes, address: Address, port: int, hop_limit: int | None, ifindex: int | None
+        self,
+        data: bytes,
+        address: Address,
+        port: int,
+        hop_limit: int | None,
+        ifindex: int | None,
+        sockets: Mapping[int, socket.socket],
+        source: Address | None = None,
     ) -> bool:
-        opened = self._sockets.get(address.version)
+        opened = sockets.get(address.version)
         ancillary: list[tuple[int, int, bytes]] = []
         where: tuple[str, int] | tuple[str, int, int, int]
         if address.version == 4:
             where = (str(address), port)
-            if ifindex is not None:
-                info = _PKTINFO4.pack(ifindex, bytes(4), bytes(4))
+            if ifindex is not None or source is not None:
+                packed = source.packed if source is not None else bytes(4)
+                info = _PKTINFO4.pack(ifindex or 0, packed, bytes(4))
                 ancillary.append((socket.IPPROTO_IP, _IP_PKTINFO, info))
             if hop_limit is not None:
                 ancillary.append((socket.IPPROTO_IP, socket.IP_TTL, _INT.pack(hop_limit)))
         else:
             where = (str(IPv6Address(address.packed)), port, 0, ifindex or 0)
-            if ifindex is not None:
-                info = _PKTINFO6.pack(bytes(16), ifindex)
+            if ifindex is not None or source is not None:
+                packed = source.packed if source is not None else bytes(16)
+                info = _PKTINFO6.pack(packed, ifindex or 0)
                 ancillary.append((socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, info))
             if hop_limit is not None:
                 limit = _INT.pack(hop_limit)
@@ -225,8 +269,7 @@ class Courier:
         self.counters["unsendable"] += 1
         return False
 
-    def _read(self, version: int) -> None:
-        opened = self._sockets[version]
+    def _read(self, version: int, opened: socket.socket) -> None:
         flood = self.counters[Drop.OVER_RATE] + self.counters[Drop.FOREIGN]
         for _ in range(_BATCH):
             try:
@@ -237,13 +280,14 @@ class Courier:
                 _log.debug("a datagram was not read", error=error.strerror)
                 continue
             try:
-                self._take(data, ancillary, where, version)
+                by_tunnel = opened is self._tunnel_sockets.get(version)
+                self._take(data, ancillary, where, version, by_tunnel=by_tunnel)
             except DatagramError as error:
                 self.counters[error.drop] += 1
             except Exception:  # noqa: BLE001 - whatever one says, the others are heard
                 self.counters["handler_failed"] += 1
                 _log.error("a datagram was not handled", source=str(where[0]), exc_info=True)
-            if self._sockets.get(version) is not opened:
+            if not self._is_open(version, opened):
                 return  # a handler has stopped us
         flood = self.counters[Drop.OVER_RATE] + self.counters[Drop.FOREIGN] - flood
         if flood > _BATCH // 2:
@@ -254,10 +298,13 @@ class Courier:
         loop.remove_reader(opened.fileno())
 
         def go_on() -> None:
-            if self._sockets.get(version) is opened:
-                loop.add_reader(opened.fileno(), self._read, version)
+            if self._is_open(version, opened):
+                loop.add_reader(opened.fileno(), self._read, version, opened)
 
         loop.call_later(_PAUSE_S, go_on)
+
+    def _is_open(self, version: int, opened: socket.socket) -> bool:
+        return opened in (self._sockets.get(version), self._tunnel_sockets.get(version))
 
     def _take(
         self,
@@ -265,6 +312,8 @@ class Courier:
         ancillary: list[tuple[int, int, bytes]],
         where: tuple[str, int],
         version: int,
+        *,
+        by_tunnel: bool,
     ) -> None:
         """Raises: DatagramError for what does not count."""
         datagram = self._codec.parse(data)
@@ -278,7 +327,7 @@ class Courier:
         self._seen[datagram.signature] = None
         if len(self._seen) > _MOST_REPLAYED:
             self._seen.popitem(last=False)
-        received = _received(datagram, ancillary, source, where[1])
+        received = _received(datagram, ancillary, source, where[1], by_tunnel=by_tunnel)
         tombstone = self._is_removed(received.uid)
         if tombstone is not None:
             self._refuse(received, tombstone)
@@ -321,7 +370,12 @@ class Courier:
 
 
 def _received(
-    datagram: Datagram, ancillary: list[tuple[int, int, bytes]], source: Address, port: int
+    datagram: Datagram,
+    ancillary: list[tuple[int, int, bytes]],
+    source: Address,
+    port: int,
+    *,
+    by_tunnel: bool,
 ) -> Received:
     ifindex, hop_limit = 0, 0
     to_address: Address = IPv6Address(0)
@@ -346,6 +400,8 @@ def _received(
         hop_limit=hop_limit,
         to_address=to_address,
         to_anybody=datagram.to_anybody,
+        by_tunnel=by_tunnel,
+        to_relay=datagram.to_relay,
     )
 
 
@@ -356,7 +412,7 @@ def _keep(found: OrderedDict[Address, None], key: Address, most: int) -> None:
         found.popitem(last=False)
 
 
-def _open_ipv4(port: int) -> socket.socket:
+def _open_ipv4(port: int, *, by_tunnel: bool = False) -> socket.socket:
     """Raises: OSError."""
     opened = _open(socket.AF_INET)
     try:
@@ -364,7 +420,9 @@ def _open_ipv4(port: int) -> socket.socket:
         opened.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
         opened.setsockopt(socket.IPPROTO_IP, _IP_RECVTTL, 1)
         # Routers may fragment: what a path takes is not known before something has got through.
-        opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DONT)
+        # Not what shares the tunnel's port: it finds out what size the tunnel's packets may have.
+        discover = _IP_PMTUDISC_PROBE if by_tunnel else _IP_PMTUDISC_DONT
+        opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, discover)
         opened.bind(("0.0.0.0", port))
     except OSError:
         opened.close()
@@ -372,7 +430,7 @@ def _open_ipv4(port: int) -> socket.socket:
     return opened
 
 
-def _open_ipv6(port: int) -> socket.socket:
+def _open_ipv6(port: int, *, by_tunnel: bool = False) -> socket.socket:
     """Raises: OSError."""
     opened = _open(socket.AF_INET6)
     try:
@@ -380,6 +438,8 @@ def _open_ipv6(port: int) -> socket.socket:
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        if by_tunnel:
+            opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
         opened.bind(("::", port))
     except OSError:
         opened.close()

@@ -21,6 +21,8 @@ Like that of a dying link no hexadecimal digit itself, or it could be the name o
 NFT_TABLE = "limpet"
 NFT_OVERLAY_TABLE = "limpet_overlay"
 """Of the network between nodes: its sets are large, and change with peers instead of pods."""
+NFT_SHARED_PORT_TABLE = "limpet_tunnel"
+"""Of the port that the tunnel and the agent share."""
 ROUTE_TABLE = 5148
 """Our routing table, looked up before main by a rule of the same priority."""
 RULE_PRIORITY = 5148

@@ -24,7 +24,9 @@ from limpet.wire.seal import uid_of
 MAX_BODY_BYTES = 60_000
 """So that a datagram is within what UDP carries, with room for headers of tunnels."""
 
-_MAGIC = b"Lmp\x01"
+MAGIC = b"Lmp\x01"
+RELAY_MAGIC = b"Lmr\x01"
+"""Of what is for the relay itself at a port where it forwards everything else."""
 _CONTEXT = b"limpet 1 datagram\0"
 _KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
 _SIGNATURE_BYTES = 64
@@ -41,6 +43,14 @@ class Kind(IntEnum):
     WANT = 4
     PROBE = 16
     ANSWER = 17
+    RELAY_HELLO = 32
+    RELAY_SEEN = 33
+    RELAY_ASK = 34
+    RELAY_PAIR = 35
+    RELAY_CHECK = 36
+    RELAY_TOKEN = 37
+    RELAY_BOUND = 38
+    RELAY_FREE = 39
 
 
 class Drop(StrEnum):
@@ -81,6 +91,8 @@ class Datagram:
     body: bytes
     signed: bytes
     signature: bytes
+    to_relay: bool = False
+    """It says that it is for the relay at whose port it came."""
 
     @property
     def uid(self) -> str:
@@ -105,17 +117,17 @@ class Codec:
         self._public_key = self._key.public_key().public_bytes_raw()
         self._uid = _raw(uid_of(self._public_key))
         cluster = hashlib.sha256(b"limpet cluster\0" + pinned_key).digest()[:8]
-        self._start = _MAGIC + b"\0" + cluster
+        self._cluster = cluster
 
-    def encode(self, kind: int, body: bytes, *, to_uid: str = "") -> bytes:
+    def encode(self, kind: int, body: bytes, *, to_uid: str = "", to_relay: bool = False) -> bytes:
         """A signed datagram for one node, or for anybody. Raises: DatagramError (too big)."""
         if len(body) > MAX_BODY_BYTES:
             raise DatagramError(Drop.TOO_BIG, f"{len(body)} bytes are more than {MAX_BODY_BYTES}")
         signed = b"".join(
             (
-                _MAGIC,
+                RELAY_MAGIC if to_relay else MAGIC,
                 bytes((kind,)),
-                self._start[_CLUSTER_AT:],
+                self._cluster,
                 self._public_key,
                 _raw(to_uid) if to_uid else _ANYBODY,
                 body,
@@ -128,7 +140,10 @@ class Codec:
 
         It costs next to nothing: the signature is left to `Datagram.check`.
         """
-        if data[:_KIND_AT] != _MAGIC or data[_CLUSTER_AT:_KEY_AT] != self._start[_CLUSTER_AT:]:
+        to_relay = data[:_KIND_AT] == RELAY_MAGIC
+        if data[:_KIND_AT] != MAGIC and not to_relay:
+            raise DatagramError(Drop.FOREIGN, "it is not ours")
+        if data[_CLUSTER_AT:_KEY_AT] != self._cluster:
             raise DatagramError(Drop.FOREIGN, "it is not of this cluster")
         if len(data) < OVERHEAD_BYTES:
             raise DatagramError(Drop.MALFORMED, f"{len(data)} bytes are too few")
@@ -147,6 +162,7 @@ class Codec:
             data[_BODY_AT:-_SIGNATURE_BYTES],
             data[:-_SIGNATURE_BYTES],
             data[-_SIGNATURE_BYTES:],
+            to_relay,
         )
 
 
