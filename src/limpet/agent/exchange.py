@@ -46,6 +46,7 @@ class Exchange:
         self._courier = courier
         self._counters: Counter[str] = Counter()
         self._links: dict[int, UnderlayLink] = {}
+        self._tunnelled: Mapping[str, Address] = {}
         self._gossip: Gossip | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._from: tuple[str, int | None] = ("", None)
@@ -75,6 +76,7 @@ class Exchange:
         self._membership.subscribe(self._learn)
         for kind in _PARSERS:
             self._courier.on(kind, self._receive)
+        self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
         links = self._links
         self._run(self._gossip.set_links(links, links, time.monotonic()))
 
@@ -93,6 +95,13 @@ class Exchange:
         ]
         if self._gossip is not None:
             self._run(self._gossip.set_links(self._links, fresh, time.monotonic()))
+
+    def set_tunnelled(self, tunnelled: Mapping[str, Address]) -> None:
+        """Overlay addresses of the peers that are reached through a tunnel only, by uid."""
+        self._tunnelled = tunnelled
+        if self._gossip is not None:
+            self._gossip.set_tunnelled(tunnelled, time.monotonic())
+            self._run([])
 
     def compare_with(self, uid: str) -> None:
         """The node has said that it knows something newer."""

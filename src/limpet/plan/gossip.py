@@ -21,6 +21,7 @@ from enum import Enum
 
 from limpet.model.cluster import Snapshot
 from limpet.model.exchange import Digest, Listing, Message, Pair, Push, Want, datagram_bytes
+from limpet.model.network import Address
 from limpet.plan.exchange import Index, make_listings, make_pushes, pair_of
 from limpet.plan.neighbours import Broadcast, Effect, Heard, Neighbours, Place, Send
 
@@ -128,6 +129,14 @@ class Gossip:
         links = new if before is None else new | before.links
         self._start(self._uid, _Rumour(Origin.OWN, set(links), set()), now_s)
         return self.tick(now_s)
+
+    def set_tunnelled(self, tunnelled: Mapping[str, Address], now_s: float) -> None:
+        """Overlay addresses of the peers that are reached through a tunnel only, by uid; with those
+        that are new among them it is soon compared what both know."""
+        fresh = tunnelled.keys() - self._neighbours.tunnelled.keys()
+        self._neighbours.tunnelled = tunnelled
+        for uid in sorted(fresh)[:_MOST_AT_ONCE]:
+            self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
 
     def learn(
         self,

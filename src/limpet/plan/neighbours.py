@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.model.cluster import Snapshot
@@ -76,6 +76,8 @@ class Neighbours:
         """`below`: a random number from 0 to below its argument."""
         self.heard: OrderedDict[str, Heard] = OrderedDict()
         """By uid, members only; those heard last are at the end."""
+        self.tunnelled: Mapping[str, Address] = {}
+        """Overlay addresses of those that are reached through a tunnel only, by uid."""
         self._uid = uid
         self._snapshot = snapshot
         self._below = below
@@ -103,8 +105,9 @@ class Neighbours:
             if entry is not None and entry.grant.tombstone:
                 self.heard.pop(uid, None)
             elif heard is not None and heard.proven is not None and presence is not None:
-                named = heard.proven.address in presence.addresses
-                heard.proven = heard.proven if named else None  # it may have moved
+                known = (*presence.addresses, self.tunnelled.get(uid))
+                if heard.proven.address not in known:
+                    heard.proven = None  # it may have moved
         if changed or len(self._listed) != before:
             self._members = sorted(self._listed)
 
@@ -145,14 +148,13 @@ class Neighbours:
         return self._named(uid)
 
     def _named(self, uid: str) -> list[Place]:
-        """The first of what its presence names."""
+        """Its overlay address, if it is behind a tunnel, else the first that its presence names."""
         entry = self._snapshot.nodes.get(uid)
-        if entry is None or entry.presence is None:
+        if entry is None or entry.presence is None or not entry.presence.port:
             return []
-        presence = entry.presence
-        named = [Place(address, presence.port) for address in presence.addresses if presence.port]
-        named += [Place(address, port) for address, port in presence.endpoints if port]
-        return named[:_MOST_PLACES]
+        presence, inner = entry.presence, self.tunnelled.get(uid)
+        addresses = presence.addresses if inner is None else (inner,)
+        return [Place(address, presence.port) for address in addresses[:_MOST_PLACES]]
 
     def recent(self, count: int, but: Collection[str]) -> list[str]:
         """Those heard last."""

@@ -406,6 +406,26 @@ def test_a_peer_that_says_it_moved_is_no_longer_written_to_where_it_was() -> Non
     assert _written_to(effects) == {place_of(2)}
 
 
+def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> None:
+    gossip, uid, inner = lone(2), grant(2).uid, ip_address("10.244.2.0")
+    gossip.set_tunnelled({uid: inner}, 50)
+    effects = []
+    while gossip.wake_at_s < 52:
+        effects += gossip.tick(gossip.wake_at_s)
+    asked = [each for each in effects if isinstance(each, Send) and each.uid == uid]
+    assert {each.place for each in asked} == {Place(inner, 7471)}
+    assert asked
+
+    own = snapshot_of([node_entry(1, 2), node_entry(2)])
+    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 60)
+    assert _written_to(told) == {Place(inner, 7471)}
+
+    gossip.set_tunnelled({}, 70)
+    own = snapshot_of([node_entry(1, 3), node_entry(2)])
+    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 71)
+    assert _written_to(told) == {place_of(2)}
+
+
 def test_a_new_link_hears_at_once_who_we_are_and_hears_it_again() -> None:
     gossip = lone(2)
     effects = gossip.set_links([LINK, 8], [8], 1)
