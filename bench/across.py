@@ -38,23 +38,23 @@ from limpet.plan.overlay_filter import plan_filter
 if TYPE_CHECKING:
     from bench.measures import Bed, Samples
 
-_NUMBERS = (1, 2)
-_POD_CIDRS = (IPv4Network("10.244.0.0/16"), IPv6Network("fd00:244::/48"))
+NUMBERS = (1, 2)
+POD_CIDRS = (IPv4Network("10.244.0.0/16"), IPv6Network("fd00:244::/48"))
 _MTU_BYTES = 1500
 _POD_MTU_BYTES = 1450
-_LINK, _BRIDGE, _DEVICE = "site0", "limpet0", f"{VXLAN_IFNAME_PREFIX}4"
+LINK, BRIDGE, _DEVICE = "site0", "limpet0", f"{VXLAN_IFNAME_PREFIX}4"
 _ENTRIES = ("route", "rules", "neighbour", "fdb")
-_UNSEALED = Sealed(b"", b"")
+UNSEALED = Sealed(b"", b"")
 _OF_A_ROUTE = ("dst", "gateway", "dev", "prefsrc", "metric", "flags", "metrics")
 _OF_A_NEIGHBOUR = ("dst", "lladdr", "state")
 _OF_AN_FDB_ENTRY = ("mac", "dst", "flags", "state")
 
 
-def _segments(number: int) -> tuple[Prefix, ...]:
+def segments_of(number: int) -> tuple[Prefix, ...]:
     return IPv4Network(f"10.244.{number}.0/24"), IPv6Network(f"fd00:244:0:{number}::/64")
 
 
-def _underlay(number: int) -> tuple[str, str]:
+def underlay(number: int) -> tuple[str, str]:
     return f"203.0.113.{number}", f"2001:db8:2::{number}"
 
 
@@ -110,24 +110,24 @@ def _across(bed: Bed, rounds: int, rung: Rung, *, masquerade: bool = False) -> l
 
 
 @contextmanager
-def _two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
+def two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
     with ExitStack() as undo:
         nodes = []
-        for number in _NUMBERS:
+        for number in NUMBERS:
             node = Node(f"{name}{number}", bed.disk_folder)
             undo.callback(node.close)
             nodes.append(node)
         with nodes[0].netns.inside():
             ip(
-                f"link add {_LINK} mtu {_MTU_BYTES} type veth "
-                f"peer name {_LINK} mtu {_MTU_BYTES} netns {nodes[1].netns.name}"
+                f"link add {LINK} mtu {_MTU_BYTES} type veth "
+                f"peer name {LINK} mtu {_MTU_BYTES} netns {nodes[1].netns.name}"
             )
-        for number, node in zip(_NUMBERS, nodes, strict=True):
+        for number, node in zip(NUMBERS, nodes, strict=True):
             with node.netns.inside():
-                v4, v6 = _underlay(number)
-                ip(f"addr add {v4}/24 dev {_LINK}")
-                ip(f"addr add {v6}/64 dev {_LINK} nodad")
-                ip(f"link set {_LINK} up")
+                v4, v6 = underlay(number)
+                ip(f"addr add {v4}/24 dev {LINK}")
+                ip(f"addr add {v6}/64 dev {LINK} nodad")
+                ip(f"link set {LINK} up")
         yield nodes
 
 
@@ -137,11 +137,11 @@ def _two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
 @contextmanager
 def _ours(bed: Bed, rung: Rung, *, masquerade: bool) -> Iterator[list[Node]]:
     """A pod on each of two nodes, by agent and CNI binary; the path, by Limpet's planner."""
-    with _two_nodes(bed, "ours") as nodes, ExitStack() as undo:
-        for number, node in zip(_NUMBERS, nodes, strict=True):
+    with two_nodes(bed, "ours") as nodes, ExitStack() as undo:
+        for number, node in zip(NUMBERS, nodes, strict=True):
             settings = {
-                "segments": list(map(str, _segments(number))),
-                "cluster_cidrs": list(map(str, _POD_CIDRS)),
+                "segments": list(map(str, segments_of(number))),
+                "cluster_cidrs": list(map(str, POD_CIDRS)),
                 "mtu_bytes": _POD_MTU_BYTES,
             }
             plugin = Limpet(node, settings=settings)
@@ -154,10 +154,10 @@ def _ours(bed: Bed, rung: Rung, *, masquerade: bool) -> Iterator[list[Node]]:
 
 
 def _program(node: Node, number: int, rung: Rung, undo: ExitStack) -> None:
-    network = Network("bench", 1, 1, (ClusterKey(b""),), _POD_CIDRS)
-    snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in _NUMBERS})
-    (peer,) = (each for each in _NUMBERS if each != number)
-    own = OwnSide({4: _mac(number)}, _MTU_BYTES, frozenset({_LINK}))
+    network = Network("bench", 1, 1, (ClusterKey(b""),), POD_CIDRS)
+    snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in NUMBERS})
+    (peer,) = (each for each in NUMBERS if each != number)
+    own = OwnSide({4: _mac(number)}, _MTU_BYTES, frozenset({LINK}))
     view = view_of(snapshot, f"n{number}", {f"n{peer}": _path(peer, rung)}, own)
     plan = plan_overlay(view)
     with node.netns.inside():
@@ -168,21 +168,21 @@ def _program(node: Node, number: int, rung: Rung, undo: ExitStack) -> None:
                 raise RuntimeError(f"limpet: the path cannot be programmed: {failures[0]}")
         nft = Nftables(NFT_OVERLAY_TABLE)
         undo.callback(nft.close)
-        nft.put_table(plan_filter(view, plan, bridges=[_BRIDGE]))
+        nft.put_table(plan_filter(view, plan, bridges=[BRIDGE]))
 
 
 def _entry(number: int) -> NodeEntry:
     uid = f"n{number}"
-    grant = Grant(uid, uid, b"", 1, number, segments=_segments(number))
-    addresses = tuple(map(ip_address, _underlay(number)))
+    grant = Grant(uid, uid, b"", 1, number, segments=segments_of(number))
+    addresses = tuple(map(ip_address, underlay(number)))
     presence = Presence(uid, 1, "boot", addresses=addresses, vtep_macs={4: _mac(number)})
-    return NodeEntry(grant, _UNSEALED, presence, _UNSEALED)
+    return NodeEntry(grant, UNSEALED, presence, UNSEALED)
 
 
 def _path(number: int, rung: Rung) -> PeerPath:
-    v4, v6 = map(ip_address, _underlay(number))
+    v4, v6 = map(ip_address, underlay(number))
     if rung is Rung.ROUTE:
-        return PeerPath(rung, device=_LINK, next_hops=(v4, v6), underlay=v4)
+        return PeerPath(rung, device=LINK, next_hops=(v4, v6), underlay=v4)
     return PeerPath(rung, underlay=v4)
 
 
@@ -193,12 +193,12 @@ def _path(number: int, rung: Rung) -> PeerPath:
 def _by_hand(
     bed: Bed, rung: Rung, ours: Sequence[Node], *, masquerade: bool
 ) -> Iterator[list[Node]]:
-    with _two_nodes(bed, "hand") as nodes:
-        for number, node, like in zip(_NUMBERS, nodes, ours, strict=True):
+    with two_nodes(bed, "hand") as nodes:
+        for number, node, like in zip(NUMBERS, nodes, ours, strict=True):
             (pod,) = node.new_pods(1)
             pod.result = like.pods[0].result
             with node.netns.inside():
-                _make_bridge(number, pod)
+                make_bridge(number, pod)
                 _make_path(number, rung)
                 if masquerade:
                     rules = _masquerade(number).encode()
@@ -206,20 +206,20 @@ def _by_hand(
         yield nodes
 
 
-def _make_bridge(number: int, pod: Pod) -> None:
+def make_bridge(number: int, pod: Pod, mtu_bytes: int = _POD_MTU_BYTES) -> None:
     for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
         with open(f"/proc/sys/{path}", "w") as file:
             file.write("1")
-    v4, v6 = _segments(number)
-    ip(f"link add {_BRIDGE} mtu {_POD_MTU_BYTES} type bridge")
-    ip(f"link set {_BRIDGE} up")
-    ip(f"addr add {v4[1]}/24 dev {_BRIDGE}")
-    ip(f"addr add {v6[1]}/64 dev {_BRIDGE} nodad")
+    v4, v6 = segments_of(number)
+    ip(f"link add {BRIDGE} mtu {mtu_bytes} type bridge")
+    ip(f"link set {BRIDGE} up")
+    ip(f"addr add {v4[1]}/24 dev {BRIDGE}")
+    ip(f"addr add {v6[1]}/64 dev {BRIDGE} nodad")
     ip(
-        f"link add pod0 mtu {_POD_MTU_BYTES} type veth "
-        f"peer name eth0 mtu {_POD_MTU_BYTES} netns {pod.netns.name}"
+        f"link add pod0 mtu {mtu_bytes} type veth "
+        f"peer name eth0 mtu {mtu_bytes} netns {pod.netns.name}"
     )
-    ip(f"link set pod0 master {_BRIDGE}")
+    ip(f"link set pod0 master {BRIDGE}")
     ip("link set pod0 up")
     with pod.netns.inside():
         for entry in pod.result["ips"]:
@@ -234,21 +234,21 @@ def _masquerade(number: int) -> str:
     """For nft: the node's pods have its address for whatever is no pod."""
     rules = [
         f"{ip_word} saddr {own} {ip_word} daddr != {cidr} masquerade\n"
-        for ip_word, own, cidr in zip(("ip", "ip6"), _segments(number), _POD_CIDRS, strict=True)
+        for ip_word, own, cidr in zip(("ip", "ip6"), segments_of(number), POD_CIDRS, strict=True)
     ]
     hook = "type nat hook postrouting priority srcnat;"
     return f"table inet hand {{ chain postrouting {{ {hook}\n{''.join(rules)}}}\n}}\n"
 
 
 def _make_path(number: int, rung: Rung) -> None:
-    (peer,) = (each for each in _NUMBERS if each != number)
+    (peer,) = (each for each in NUMBERS if each != number)
     for family in ("", "-6 "):
         ip(f"{family}rule add priority {ROUTE_TABLE} lookup {ROUTE_TABLE} protocol static")
-    own, its = _segments(number), _segments(peer)
+    own, its = segments_of(number), segments_of(peer)
     if rung is Rung.ROUTE:
-        for prefix, hop, mine in zip(its, _underlay(peer), own, strict=True):
+        for prefix, hop, mine in zip(its, underlay(peer), own, strict=True):
             ip(
-                f"route add {prefix} via {hop} dev {_LINK} onlink src {mine[1]} "
+                f"route add {prefix} via {hop} dev {LINK} onlink src {mine[1]} "
                 f"metric {PEER_METRIC} mtu {_MTU_BYTES} table {ROUTE_TABLE}"
             )
         return
@@ -259,7 +259,7 @@ def _make_path(number: int, rung: Rung) -> None:
     for prefix in own:
         ip(f"addr add {prefix[0]} dev {_DEVICE}{' nodad' if prefix.version == 6 else ''}")
     ip(f"link set {_DEVICE} up")
-    fdb = f"bridge fdb add {_mac(peer)} dev {_DEVICE} dst {_underlay(peer)[0]}"
+    fdb = f"bridge fdb add {_mac(peer)} dev {_DEVICE} dst {underlay(peer)[0]}"
     subprocess.run(fdb.split(), check=True)
     for prefix, mine in zip(its, own, strict=True):
         ip(f"neigh add {prefix[0]} lladdr {_mac(peer)} dev {_DEVICE} nud permanent")
@@ -289,8 +289,8 @@ def _compare(bed: Bed, rung: Rung, ours: Sequence[Node], hand: Sequence[Node]) -
 def _path_settings(rung: Rung, nodes: Sequence[Node]) -> dict[str, str]:
     """By place, everything that a packet meets on its way; `1` and `2` are the nodes."""
     settings: dict[str, str] = {}
-    for number, node in zip(_NUMBERS, nodes, strict=True):
-        links = [_LINK] if rung is Rung.ROUTE else [_LINK, _DEVICE]
+    for number, node in zip(NUMBERS, nodes, strict=True):
+        links = [LINK] if rung is Rung.ROUTE else [LINK, _DEVICE]
         of_node = link_settings(node, node.pods[0])
         for link in links:
             of_node |= link_settings_of(node.netns, link, link)
@@ -301,7 +301,7 @@ def _path_settings(rung: Rung, nodes: Sequence[Node]) -> dict[str, str]:
 
 def _entries(node: Node, device: str) -> dict[str, str]:
     """Routes to the peer, rules, and of a VXLAN device neighbours, FDB and options."""
-    (peer,) = (_segments(n) for n in _NUMBERS if str(_segments(n)[0]) not in _own(node))
+    (peer,) = (segments_of(n) for n in NUMBERS if str(segments_of(n)[0]) not in _own(node))
     found = {}
     for prefix in peer:
         show = f"-{prefix.version} route show {prefix} table {ROUTE_TABLE}"
@@ -310,7 +310,7 @@ def _entries(node: Node, device: str) -> dict[str, str]:
     for version in (4, 6):
         rules = ip_json(node.netns, f"-{version} rule show")
         found[f"rules of IPv{version}"] = json.dumps(rules, sort_keys=True)
-    if device == _LINK:
+    if device == LINK:
         return found
     for entry in ip_json(node.netns, f"neigh show dev {device} nud permanent"):
         found[f"neighbour {entry['dst']}"] = _picked(entry, _OF_A_NEIGHBOUR)

@@ -15,11 +15,15 @@ from bench.controller import controller_https, controller_store, controller_watc
 from bench.figures import Figure, Target
 from bench.launch import launcher_floor, run
 from bench.member import member
+from bench.nats import nats_first, nats_silence
 from bench.node import Node, Pod
 from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
+from bench.relay import relay_udp
+from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
 from bench.throughput import differences, link_settings, transfer
+from bench.tunnel import across_tunnel, tunnel_peers
 
 AT_ONCE = 16
 PODS = 100
@@ -267,7 +271,13 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "across-vxlan": (across_vxlan, 24, 2),
     "across-route-masq": (across_route_masq, 24, 2),
     "across-vxlan-masq": (across_vxlan_masq, 24, 2),
+    "across-tunnel": (across_tunnel, 15, 2),
+    "tunnel-peers": (tunnel_peers, 5, 1),
     "overlay": (overlay, 5, 1),
+    "nats-first": (nats_first, 3, 1),
+    "nats-silence": (nats_silence, 5, 1),
+    "relay-udp": (relay_udp, 24, 2),
+    "relay-tls": (relay_tls, 9, 2),
     "member": (member, 3, 1),
     "controller-store": (controller_store, 5, 1),
     "controller-https": (controller_https, 5, 1),

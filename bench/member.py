@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from bench.measures import Bed
 
 NODES = 5000
+TUNNEL_PORT = 25000
+"""Of all nodes' tunnels."""
 _WATCHED_S = 5.0
 _POD_CIDRS = (IPv4Network("10.0.0.0/8"), IPv6Network("fd00::/16"))
 
@@ -80,8 +82,11 @@ def member(bed: Bed, rounds: int) -> list[Figure]:
     ]
 
 
-def write_cluster(folder: Path, nodes: int) -> None:
-    """What `limpet join` writes for the first of them, and a snapshot of all."""
+def write_cluster(folder: Path, nodes: int, *, tunnelled: bool = False) -> None:
+    """What `limpet join` writes for the first of them, and a snapshot of all.
+
+    `tunnelled`: the others are reached through encrypted tunnels.
+    """
     folder.mkdir(parents=True)
     tables = Tables(0.0)
     create_cluster(tables, Network("bench", 0, 0, (), _POD_CIDRS))
@@ -107,10 +112,16 @@ def write_cluster(folder: Path, nodes: int) -> None:
     others = entries[1:]
     write_paths(
         folder / "paths.json",
-        {each.grant.uid: PeerPath(Rung.VXLAN, underlay=_address(each)) for each in others},
+        {each.grant.uid: _path(each, tunnelled=tunnelled) for each in others},
     )
     joined = ClusterFile("n0", pinned, (f"{OUTSIDE_ADDRESSES[0]}:7470",))
     (folder / "cluster.json").write_bytes(msgspec.json.encode(joined))
+
+
+def _path(entry: NodeEntry, *, tunnelled: bool) -> PeerPath:
+    if tunnelled:
+        return PeerPath(Rung.TUNNEL, endpoint=(_address(entry), TUNNEL_PORT))
+    return PeerPath(Rung.VXLAN, underlay=_address(entry))
 
 
 def _address(entry: NodeEntry) -> Address:
@@ -155,6 +166,7 @@ def _entry(number: int, cluster_key: bytes) -> NodeEntry:
         f"boot-{number}",
         addresses=(ip_address(f"172.16.{number >> 8}.{number & 255}"),),
         port=7471,
+        tunnel_port=TUNNEL_PORT,
         vtep_macs={4: f"02:4c:04:00:{number >> 8:02x}:{number & 255:02x}"},
     )
     sealed = seal_grant(grant, cluster_key), seal_presence(presence, _key(number))

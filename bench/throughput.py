@@ -26,13 +26,13 @@ class Transfer:
     cpu_s_per_gb: float
 
 
-def transfer(client: Pod, server: Pod) -> Transfer:
-    """One cubic TCP stream over IPv4, seen from the receiver.
+def transfer(client: Pod, server: Pod, size: str = _BYTES) -> Transfer:
+    """One cubic TCP stream of that `size` over IPv4, seen from the receiver.
 
     Short, so that many interleaved rounds fit in a run: on a busy machine that says more.
     """
     target = server.address(4)
-    command = [*_FIRST, "iperf3", "--client", target, "--bytes", _BYTES]
+    command = [*_FIRST, "iperf3", "--client", target, "--bytes", size]
     command += ["--congestion", "cubic", "--json", "--connect-timeout", "3000"]
     report = _iperf3(command, client, server)
     received, cpu = report["end"]["sum_received"], report["end"]["cpu_utilization_percent"]

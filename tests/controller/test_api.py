@@ -285,12 +285,12 @@ def test_a_change_of_roles_is_signed_anew_and_every_watcher_hears_it(
     controller: Controller,
 ) -> None:
     async def body(a: Node, b: Node) -> None:
+        await a.publish()
         async with b.watch() as lines:
             await until_bookmark(lines)
             before = a.grant
-            assert controller.ask("node.set", node="a", roles=["cloud", "relay"]) == {
-                "roles": ["cloud", "relay"]
-            }
+            answer = controller.ask("node.set", node="a", roles=["cloud", "relay"])
+            assert (answer["roles"], answer["generation"]) == (["cloud", "relay"], 2)
             (entry, _) = await until_bookmark(lines)
         assert entry.grant is not None
         heard = b.open(entry.grant)

@@ -91,7 +91,7 @@ def test_a_node_that_gets_a_label_later_or_joins_with_it_belongs_to_the_communit
         ways = {each["name"]: (each["by_name"], each["by_selector"]) for each in shown["nodes"]}
         assert ways == {"crane": (False, True), "gate": (False, True), "x": (True, True)}
         listed = run(controller, "community", "list").split("\n")
-        assert listed[1].split() == ["harbour", "site=harbour,tier!=gate", "3"]
+        assert listed[1].split() == ["harbour", "site=harbour,tier!=gate", "-", "3"]
         assert "name and selector" in run(controller, "community", "show", "harbour")
 
     asyncio.run(body())

@@ -177,9 +177,11 @@ def test_every_command_prints_json_and_a_table(controller: Controller) -> None:
         assert isinstance(json.loads(as_json.stdout), dict), words
     assert controller.ask("node.show", node="a")["labels"] == {"site": "north", "floor": "2"}
     assert controller.command("node", "set", "a", "--add-role", "edge").stdout == (
-        "cloud,edge,relay\n"
+        "roles: cloud, edge, relay\nbehind: -\n"
     )
-    assert controller.command("node", "set", "a", "--remove-role", "cloud").stdout == "edge,relay\n"
+    assert controller.command("node", "set", "a", "--remove-role", "cloud").stdout == (
+        "roles: edge, relay\nbehind: -\n"
+    )
     assert controller.command("node", "label", "a", "floor-").stdout == "site=north\n"
     assert controller.command("node", "remove", "a").stdout == f"a ({node.uid}) removed\n"
     assert "awaits" not in controller.command("node", "list").stdout

@@ -21,6 +21,7 @@ from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.underlay import read_underlay
 from limpet.model.overlay import PeerPath
 from limpet.model.probe import Ask
+from limpet.model.relay import Endpoint
 from limpet.wire.seal import seal_grant, seal_network
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
@@ -77,6 +78,9 @@ class Node:
         self.netns = bed.namespace(f"n{number}")
         self.folder = bed.folder / f"n{number}"
         self.folder.mkdir()
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """Of its tunnel, as seen from outside."""
+        self.relay_needs: dict[str, bool] = {}
         self.identity = Identity(self.folder, node_key(number), f"node-{number}", PINNED, ())
         self.uid = self.identity.uid
         self.grant = grant(
@@ -115,8 +119,9 @@ class Node:
 
     # Running
 
-    def start(self) -> None:
-        """Within a running loop."""
+    def start(self, *, tunnel_port: int = 0) -> None:
+        """Within a running loop. `tunnel_port`: of a tunnel that it shares with its probes."""
+        self.tunnel_port = tunnel_port
         self.changed = asyncio.Event()
         self.membership = Membership(
             self.identity,
@@ -137,11 +142,18 @@ class Node:
             self.courier,
             path_file=self.folder / "paths.json",
             on_change=lambda _uids: self.changed.set(),
+            on_relay_need=self._relay_needed,
         )
         with self.netns.entered():
             self.courier.start()
+            if tunnel_port:
+                self.courier.share_tunnel_port(tunnel_port)
             self.read_links()
             self.probing.start()
+
+    def _relay_needed(self, uid: str, wanted: bool) -> None:
+        self.relay_needs[uid] = wanted
+        self.changed.set()
 
     def read_links(self) -> None:
         """As the site network does after any change of a link."""
@@ -153,6 +165,8 @@ class Node:
                 port=PORT,
                 vtep_macs={v: f"0e:4c:00:00:0{v}:{self.number:02x}" for v in (4, 6)},
                 link_mtu_bytes=1500,
+                tunnel_port=self.tunnel_port,
+                endpoints=self.endpoints,
             )
         self.courier.set_links(links)
         self.probing.set_links(links)
@@ -174,9 +188,9 @@ class Node:
     def path(self, other: Node) -> PeerPath | None:
         return self.probing.paths.get(other.uid)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Waits for paths to change until it is so. Raises: TimeoutError."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

@@ -228,3 +228,23 @@ def test_a_changed_peer_changes_its_elements_only(filtered: Filtered) -> None:
     filtered.nft.run(filter_commands(view, after, before, [third.uid]), what="the peers")
     assert not arrives(filtered, third, "10.244.8.8")
     assert not is_lost(filtered.other.pod, one.address(4))
+
+
+def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
+    filtered: Filtered,
+) -> None:
+    one, other, third = filtered.one, filtered.other, filtered.third
+    other.grant = replace(other.grant, prefixes_behind=(ip_network("10.20.1.0/24"),))
+    third.grant = replace(third.grant, prefixes_behind=(ip_network("10.20.0.0/16"),))
+    third.presence = replace(third.presence, addresses=other.presence.addresses)
+    filtered.put()
+    before = plan_overlay(one.view(filtered.bed.entries()))
+    assert arrives(filtered, other, "10.20.2.7")
+    third.grant = replace(third.grant, prefixes_behind=())
+    view = one.view(filtered.bed.entries())
+    after = plan_overlay(view)
+
+    filtered.nft.run(filter_commands(view, before, after, [third.uid]), what="the peers")
+
+    assert arrives(filtered, other, "10.20.1.7")
+    assert not arrives(filtered, other, "10.20.2.7")

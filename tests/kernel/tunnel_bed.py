@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Protocol
 
-from limpet.agent.tunnel_keys import keep_tunnel_key
+from limpet.agent.tunnel_keys import tunnel_key_of
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.wireguard import TunnelKernel
 from limpet.kernel.wireguard_device import KernelWireguard
@@ -25,14 +27,18 @@ from limpet.model.tunnel import (
     Endpoint,
     PeerReading,
     TunnelEnd,
+    TunnelKey,
+    TunnelPart,
     TunnelPlan,
     TunnelState,
 )
-from limpet.plan.overlay import View, plan_overlay, route_key
+from limpet.plan.overlay import View, plan_overlay
 from limpet.plan.overlay_diff import diff_overlay
+from limpet.plan.overlay_parts import route_key
 from limpet.plan.tunnel import TunnelView, plan_tunnel, tunnel_view
 from limpet.plan.tunnel_diff import DropTunnel, TunnelChange, diff_tunnel
 from tests.kernel.overlay_bed import Node, OverlayBed
+from tests.unit.cluster_values import node_key
 
 _numbers = itertools.count()
 
@@ -53,11 +59,30 @@ def kernel_has_wireguard() -> bool:
     return False
 
 
+class Backend(Protocol):
+    """What `TunnelKernel` and its like have in common."""
+
+    @property
+    def have(self) -> TunnelState: ...
+
+    @property
+    def given(self) -> Mapping[bytes, Endpoint]: ...
+
+    def observe(self, want: TunnelState) -> TunnelState: ...
+
+    def apply(self, changes: Iterable[TunnelChange]) -> list[KernelError]: ...
+
+    def readings(self) -> Mapping[bytes, PeerReading]: ...
+
+    def close(self) -> None: ...
+
+
 class Tunnel:
     """The tunnel's side of a node; `restart` is that of its agent."""
 
-    def __init__(self, node: Node, folder: Path, ifname: str, *, in_kernel: bool) -> None:
-        self.in_kernel = in_kernel
+    kernel: Backend
+
+    def __init__(self, node: Node, folder: Path, ifname: str) -> None:
         self.node = node
         self.folder = folder
         self.ifname = ifname
@@ -70,17 +95,32 @@ class Tunnel:
             rule = f"rule add priority {ROUTE_TABLE - 1} fwmark {TUNNEL_MARK} lookup main"
             node.netns.ip(f"{option}{rule}")
 
-    def restart(self) -> None:
-        self.key = keep_tunnel_key(self.folder / "tunnel.json")
-        log = self.folder / "wireguard.log"
-        program = wireguard_go()
-        self.kernel = TunnelKernel(
-            self.node.route,
-            log=log,
-            ifname=self.ifname,
-            program=program,
-            userspace_only=not self.in_kernel,
-        )
+    @property
+    def key(self) -> TunnelKey:
+        return tunnel_key_of(node_key(self.node.number), self.node.grant.public_key)
+
+    @abstractmethod
+    def restart(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Of the program that makes the tunnel."""
+
+    @abstractmethod
+    def wanted(self, state: TunnelState) -> TunnelState:
+        """The plan as this backend takes it."""
+
+    @abstractmethod
+    def mtu_bytes(self, part: TunnelPart) -> int:
+        """Of routes to the peer."""
+
+    def connect(self, peers: Iterable[Tunnel]) -> None:
+        """Every peer can be sent to."""
+
+    def session(self, peer: Tunnel) -> Hashable:
+        """Another one when what is encrypted with has been agreed on anew."""
+        return self.reading(peer).last_handshake_ns
 
     def view(self, nodes: Mapping[str, NodeEntry]) -> TunnelView:
         view: View = self.node.view(nodes)
@@ -91,7 +131,7 @@ class Tunnel:
         """One round; returns what it changed. Raises: AssertionError when something failed."""
         view = self.view(nodes)
         self.plan = plan_tunnel(view)
-        want = self.plan.state
+        want = self.wanted(self.plan.state)
         with self.node.netns.entered():
             changes = diff_tunnel(want, self.kernel.observe(want), self.kernel.given)
             failures = self.kernel.apply(changes)
@@ -109,7 +149,7 @@ class Tunnel:
                 nodes[uid].grant.segments[(0, 1)[prefix.version == 6]].network_address,
                 view.view.sources[prefix.version],
                 PEER_METRIC,
-                part.mtu_bytes,
+                self.mtu_bytes(part),
             )
             for uid, part in self.plan.parts.items()
             if part.peer is not None
@@ -131,6 +171,26 @@ class Tunnel:
         with self.node.netns.entered():
             return self.kernel.readings()
 
+    def remove(self) -> None:
+        with self.node.netns.entered():
+            if self.kernel.observe(TunnelState()).device is not None:
+                self.kernel.apply([DropTunnel(self.ifname)])
+        self.kernel.close()
+
+
+class WireguardTunnel(Tunnel):
+    kernel: TunnelKernel
+    in_kernel = False
+
+    def restart(self) -> None:
+        self.kernel = TunnelKernel(
+            self.node.route,
+            log=self.folder / "wireguard.log",
+            ifname=self.ifname,
+            program=wireguard_go(),
+            userspace_only=not self.in_kernel,
+        )
+
     @property
     def pid(self) -> int:
         with self.node.netns.entered():
@@ -139,11 +199,15 @@ class Tunnel:
         assert pid is not None
         return pid
 
-    def remove(self) -> None:
-        with self.node.netns.entered():
-            if self.kernel.observe(TunnelState()).device is not None:
-                self.kernel.apply([DropTunnel(self.ifname)])
-        self.kernel.close()
+    def wanted(self, state: TunnelState) -> TunnelState:
+        return state
+
+    def mtu_bytes(self, part: TunnelPart) -> int:
+        return part.mtu_bytes
+
+
+class KernelWireguardTunnel(WireguardTunnel):
+    in_kernel = True
 
 
 class TunnelBed(OverlayBed):
@@ -152,12 +216,17 @@ class TunnelBed(OverlayBed):
     prefix = "lwg"
 
     def __init__(
-        self, count: int, folder: Path, *, version: int = 4, in_kernel: bool = False
+        self,
+        count: int,
+        folder: Path,
+        *,
+        version: int = 4,
+        kind: type[Tunnel] = WireguardTunnel,
     ) -> None:
-        """`version`: of the underlay that the tunnels go by. `in_kernel`: by its WireGuard."""
+        """`version`: of the underlay that the tunnels go by."""
         super().__init__(count, routed=True)
         self.version = version
-        self.in_kernel = in_kernel
+        self.kind = kind
         try:
             self.tunnels = [self._tunnel(node, folder) for node in self.nodes]
             for tunnel in self.tunnels:
@@ -167,6 +236,8 @@ class TunnelBed(OverlayBed):
                     if other is not tunnel
                 }
             self.settle_tunnels()
+            for tunnel in self.tunnels:
+                tunnel.connect(other for other in self.tunnels if other is not tunnel)
         except BaseException:
             self.close()
             raise
@@ -175,9 +246,9 @@ class TunnelBed(OverlayBed):
         # Names are unique on the whole machine: the program's sockets are in one fixed folder.
         ifname = f"lwg{os.getpid() % 10**7}.{next(_numbers) % 1000}"
         own_folder = folder / f"n{node.number}"
-        tunnel = Tunnel(node, own_folder, ifname, in_kernel=self.in_kernel)
+        tunnel = self.kind(node, own_folder, ifname)
         self.undo.callback(tunnel.remove)
-        node.presence = replace(node.presence, tunnel_key=tunnel.key.public_key)
+        node.presence = replace(node.presence, tunnel_port=tunnel.key.port)
         return tunnel
 
     def endpoint(self, tunnel: Tunnel, version: int = 0) -> Endpoint:

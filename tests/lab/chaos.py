@@ -22,6 +22,7 @@ from limpet.lab.wires import batch
 from limpet.lab.world import World
 from tests.lab.bed import Pinging, everybody_reaches_everybody, vtep_macs
 from tests.lab.leftovers import Usage, leaks, usage_of
+from tests.lab.strangers import tunnel_key
 
 _NOT_LOSSY = ("nft", "delete", "table", "bridge", "lossy")
 
@@ -43,12 +44,14 @@ class Chaos:
     off: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
     """Agents that do nothing, as on a node that has no memory left."""
+    spare_descriptors: int = 4
+    """That an agent may have open beyond what it had at first."""
     doomed: list[tuple[Machine, str]] = field(default_factory=list)
     """Pods that could not be stopped: a runtime tries again."""
     addresses: dict[str, set[str]] = field(default_factory=dict)
     """That each pod had when it was seen first."""
-    identities: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
-    """uid and VTEP MACs that each node had at first."""
+    identities: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """What each node was known by at first."""
     usage: dict[int, Usage] = field(default_factory=dict)
     """Of each agent, by its pid, when the world was calm the first time."""
     made: int = 0
@@ -122,6 +125,9 @@ class Chaos:
         for site in world.topology.sites:
             with contextlib.suppress(LabError):
                 run_command(*_NOT_LOSSY, netns=world.wires.switch(site))
+        for gateway in world.gateways.values():
+            if gateway.udp_blocked and not gateway.site.udp_blocked:
+                gateway.allow_udp()
         for machine in self.machines():
             machine.empty_disk()
             if machine.label in self.frozen:
@@ -152,8 +158,7 @@ class Chaos:
         self._check_addresses()
         until_empty(self._told_wrong, within_s=60)
         for machine in self.machines():
-            uid = machine.ask("status")["cluster"]["uid"]
-            assert (uid, vtep_macs(machine)) == self.identities[machine.label]
+            assert identity(machine) == self.identities[machine.label]
             until_empty(partial(leaks, self.world, machine), within_s=20)
         self._check_usage()
         assert self.complaints() == []
@@ -176,8 +181,7 @@ class Chaos:
             for pod in machine.pods.values():
                 self.addresses.setdefault(pod.name, {str(each.ip) for each in pod.addresses})
             if machine.label not in self.identities:
-                uid = machine.ask("status")["cluster"]["uid"]
-                self.identities[machine.label] = uid, vtep_macs(machine)
+                self.identities[machine.label] = identity(machine)
 
     def _check_addresses(self) -> None:
         pods = self.world.pods
@@ -212,7 +216,11 @@ class Chaos:
         for machine in self.machines():
             now = usage_of(machine.agent_pid)
             before = self.usage.setdefault(machine.agent_pid, now)
-            assert now.descriptors <= before.descriptors + 4, (machine.label, before, now)
+            assert now.descriptors <= before.descriptors + self.spare_descriptors, (
+                machine.label,
+                before,
+                now,
+            )
             assert now.threads <= before.threads + 8, (machine.label, before, now)
             assert now.resident_mib <= before.resident_mib + 12, (machine.label, before, now)
 
@@ -227,6 +235,13 @@ class Chaos:
             lines = machine.log()[length:].splitlines()
             found[machine.label] = took_s / during_s, [x for x in lines if "event=round" in x]
         return found
+
+
+def identity(machine: Machine) -> tuple[object, ...]:
+    """uid, VTEP MACs, tunnel's key and port."""
+    cluster = machine.ask("status")["cluster"]
+    port = cluster["tunnel"]["port"]
+    return cluster["uid"], vtep_macs(machine), tunnel_key(machine), port
 
 
 def until_empty(wrong: Callable[[], list[str]], *, within_s: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from limpet.lab.clock import LONG_AGO, has_clock_library
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.machine import UPLINK, Machine
-from limpet.lab.topology import CLOUD
+from limpet.lab.site import CLOUD
 from tests.lab.chaos import Chaos, link_up
 
 _MOST_PODS = 3

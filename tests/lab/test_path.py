@@ -13,6 +13,7 @@ import pytest
 from limpet.lab.command import LabError
 from limpet.lab.machine import Machine
 from limpet.lab.world import World
+from limpet.model.overlay import Rung
 from tests.lab.bed import ONE_LAN, a_world, is_refused, limpet, until
 
 AT = "127.0.0.1:9471"
@@ -122,7 +123,8 @@ def test_peers_and_status_tell_how_the_node_stands(lan: World) -> None:
         ("node-3", "route"),
     ]
     assert all(each["heard_s"] is not None for each in peers)
-    assert status["peers"] == {"route": 2, "vxlan": 0, "unreached": 0, "apart": 0}
+    reached = {**dict.fromkeys((rung.value for rung in Rung), 0), "route": 2}
+    assert status["peers"] == {**reached, "unreached": 0, "apart": 0}
     assert (status["node"], status["controller"]["connected"]) == ("node-1", True)
     assert status["links"][0]["ifname"] == "eth0"
     assert "2 other nodes: 2 by route" in limpet(node, "status")

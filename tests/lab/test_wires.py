@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from limpet.kernel.namespaces import Namespace
+from limpet.kernel.wireguard_process import WireguardProcess
 from limpet.lab.command import LabError, run_command
 from limpet.lab.matrix import Place, measure
+from limpet.lab.tunnels import tunnel_pid
 from limpet.lab.wires import existing_namespaces
 from limpet.lab.world import World
 from tests.lab.conftest import MakeWorld
@@ -23,7 +26,7 @@ def lan_places(world: World) -> list[Place]:
         Place(machine.label, machine.name, tuple(each.ip for each in machine.addresses))
         for machine in world.machines.values()
     ]
-    cloud = tuple(each.ip for each in world.topology.cloud)
+    cloud = tuple(each.ip for each in world.topology.controller_addresses)
     return [*places, Place("cloud", world.wires.cloud, cloud)]
 
 
@@ -108,6 +111,36 @@ def test_a_machine_that_lost_power_comes_back_with_its_mac_and_address(bare: Wor
 
     assert machine.links()["eth0"]["address"] == machine.node.mac
     assert measure(lan_places(bare)).failures == []
+
+
+def test_a_tunnel_s_process_outlives_the_agent_and_ends_with_the_node_s_power(bare: World) -> None:
+    machine = bare.machine("crane-2")
+    names = {str(each.settings["tunnel_ifname"]) for each in bare.machines.values()}
+    machine.start_agent()
+    process = WireguardProcess(
+        str(machine.settings["tunnel_ifname"]),
+        log=machine.folder / "tunnel.log",
+        program=str(machine.settings["tunnel_program"]),
+    )
+    with Namespace(machine.netns_path) as namespace, namespace.entered():
+        process.start()
+    pid = tunnel_pid(machine.name)
+    assert pid is not None
+
+    machine.stop_agent()
+    assert tunnel_pid(machine.name) == pid
+    machine.power_off()
+
+    assert tunnel_pid(machine.name) is None
+    assert not process.socket_path.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    machine.create()
+    again = World.open(bare.folder).machine("crane-2")
+    assert again.settings["tunnel_ifname"] == process.ifname
+    assert again.settings["tunnel_program"] == machine.settings["tunnel_program"]
+    assert len(names) == len(bare.machines)
+    assert max(map(len, names)) <= 15
 
 
 def test_links_have_the_mtu_that_the_topology_says(bare: World) -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import structlog
 
+from limpet.agent.across import Across
+from limpet.agent.behind import Behind
 from limpet.agent.books import Books
 from limpet.agent.controller_link import ControllerLink
 from limpet.agent.courier import Courier
@@ -83,10 +85,19 @@ class ClusterSide:
             self.membership,
             self.courier,
             path_file=folder / "paths.json",
-            on_change=lambda _uids: self.site.set_paths(self.probing.paths),
+            on_change=lambda _uids: self._paths_changed(),
             on_newer=lambda uid: self.exchange.compare_with(uid),
+            on_relay_need=lambda uid, wanted: self.across.relays.need(uid, wanted),
         )
         self.exchange = Exchange(self.membership, self.courier)
+        self.across = Across(
+            self.membership,
+            self.courier,
+            settings,
+            site=self.site,
+            probing=self.probing,
+            exchange=self.exchange,
+        )
         self.pods = PodBook(books, folder / "reports.json")
         self.link = ControllerLink(identity)
         self.session = Session(
@@ -96,13 +107,14 @@ class ClusterSide:
             appetite=self._appetite,
             random=random.random,
         )
+        self.behind = Behind(self.membership, self._behind_changed)
         self.site.paths = self.probing.paths
         self.site.on_links.append(self._links_changed)
         self.site.on_segments.append(self._stand)
         self.membership.subscribe(self._heard)
         rounds.always_bridge = True
-        rounds.look_beside = self.site.look_at_everything
-        rounds.look_at_filter = self.site.look_at_filter
+        rounds.look_beside = self._look_at_everything
+        rounds.look_at_filter = self._look_at_filters
         rounds.settings = self._standing(self.site.view.segments.get(identity.uid, ()))
 
     def begin(self) -> None:
@@ -116,7 +128,10 @@ class ClusterSide:
         self.courier.set_links(self.site.links)
         self.exchange.set_links(self.site.links)
         self.probing.set_links(self.site.links)
+        self.across.set_links(self.site.links)
+        self.across.paths_changed()
         self.exchange.start()
+        self.across.start()
         self.probing.start()
         self.session.start()
 
@@ -128,9 +143,22 @@ class ClusterSide:
                 parts.callback(self.courier.stop)
             parts.push_async_callback(self.exchange.stop)
             parts.push_async_callback(self.probing.stop)
+            parts.push_async_callback(self.across.stop)
             parts.push_async_callback(self.session.stop)
 
     # What follows from what
+
+    def _paths_changed(self) -> None:
+        self.site.set_paths(self.probing.paths)
+        self.across.paths_changed()
+
+    def _look_at_everything(self, why: str) -> None:
+        self.site.look_at_everything(why)
+        self.across.look()
+
+    def _look_at_filters(self, why: str) -> None:
+        self.site.look_at_filter(why)
+        self.across.look()
 
     def _standing(self, segments: tuple[Prefix, ...]) -> Settings:
         network = self.membership.network
@@ -139,7 +167,14 @@ class ClusterSide:
             self._settings,
             segments=() if self.membership.removed else segments,
             cluster_cidrs=(*self._settings.cluster_cidrs, *cidrs),
+            behind=self.behind.networks,
         )
+
+    def _behind_changed(self) -> None:
+        settings = self._standing(self._rounds.settings.segments)
+        if settings != self._rounds.settings:
+            self._rounds.settings = settings
+            self._rounds.run("the networks behind nodes changed")
 
     def _stand(self, segments: tuple[Prefix, ...]) -> None:
         """Pods get addresses of these segments from now on."""
@@ -150,6 +185,7 @@ class ClusterSide:
             self._rounds.run("the node's segments changed")
 
     def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
+        self.behind.set_links(links)
         mtu_bytes = self.site.mtu_bytes if links else None
         if mtu_bytes != self._rounds.underlay_mtu_bytes:
             self._rounds.underlay_mtu_bytes = mtu_bytes
@@ -158,6 +194,7 @@ class ClusterSide:
             return
         self.courier.set_links(links)
         self.exchange.set_links(links)
+        self.across.set_links(links)
         self.probing.set_links(links)
         self.session.network_changed()
 

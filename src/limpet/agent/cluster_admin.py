@@ -8,12 +8,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
-from limpet.agent.probing import Measured
+from limpet.agent.measuring import Measured
+from limpet.agent.path import (
+    LocalPod,
+    NodeWords,
+    addresses_of,
+    endpoint_text,
+    pairs_of,
+    path_document,
+)
 from limpet.agent.session import SessionState
+from limpet.agent.tunnel_report import peer_document, read_peers, tunnel_document
 from limpet.model.errors import LimpetError
-from limpet.model.overlay import OverlayPlan, PeerPart, Rung
-from limpet.model.probe import Trial
+from limpet.model.overlay import TUNNELLED, OverlayPlan, PeerPart, PeerPath, Rung
+from limpet.model.probe import Ask, Trial
+from limpet.plan.explain import name_of
 from limpet.plan.network import pod_mtu_bytes
 from limpet.plan.overlay import View, may_talk
 
@@ -61,6 +70,12 @@ class ClusterAdmin:
             ],
             "peers": count_peers(site.view, site.plan),
             "contested": len(site.plan.contested),
+            "tunnel": tunnel_document(
+                site.tunnel,
+                read_peers(site.tunnel),
+                active=len(site.watch.active),
+                now_ns=time.time_ns(),
+            ),
             "disk": [*membership.problems, *filter(None, [membership.trouble])],
             "last_round": {
                 "rounds": site.totals.rounds,
@@ -71,6 +86,7 @@ class ClusterAdmin:
             "messages": dict(sorted(cluster.courier.counters.items())),
             "exchange": dict(sorted(cluster.exchange.counters.items())),
             "probes": dict(sorted(cluster.probing.counters.items())),
+            "across": cluster.across.report(),
             "offers": dict(sorted(membership.counters.items())),
         }
 
@@ -90,6 +106,11 @@ class ClusterAdmin:
         peers = await asyncio.to_thread(
             peer_documents, site.view, site.plan, heard_s=heard_s, every=every
         )
+        readings, parts, now_ns = read_peers(site.tunnel), site.tunnel.plan.parts, time.time_ns()
+        for peer in peers:
+            part = parts.get(peer["uid"])
+            key = part.peer.public_key if part is not None and part.peer is not None else b""
+            peer |= peer_document(readings.get(key), now_ns)
         return {"peers": peers}
 
     async def path(self, arguments: Mapping[str, Any]) -> Document:
@@ -110,7 +131,12 @@ class ClusterAdmin:
         ]
         peers = dict.fromkeys(path["peer_uid"] for path in paths if path["peer_uid"])
         probes = [
-            {"node": site.view.snapshot.nodes[uid].grant.name, "uid": uid, **probe}
+            {
+                "node": site.view.snapshot.nodes[uid].grant.name,
+                "uid": uid,
+                **probe,
+                "relay": name_of(site.view.snapshot, probe["relay"] or None),
+            }
             for uid in (peers if arguments.get("probe") else ())
             for probe in probe_documents([await self._measure(uid) for _ in range(_PROBES)])
         ]
@@ -167,6 +193,8 @@ def _probe_document(trial: Trial, answers: list[Measured]) -> Document:
     return {
         "asked": trial.ask.name.lower(),
         "address": str(trial.address),
+        "endpoint": endpoint_text((trial.address, trial.port)) if trial.ask is Ask.TUNNEL else "",
+        "relay": trial.relay,
         "device": trial.device,
         "version": trial.version or trial.address.version,
         "in_use": answers[-1].in_use,
@@ -191,13 +219,15 @@ def _kind(uid: str, view: View, plan: OverlayPlan) -> str:
         return "unreached"
     if not may_talk(view.network, view.grant, grant):
         return "apart"
-    return _rung(plan.parts.get(uid, PeerPart()), plan) or "unreached"
+    return _rung(plan.parts.get(uid, PeerPart()), plan, view.paths.get(uid)) or "unreached"
 
 
-def _rung(part: PeerPart, plan: OverlayPlan) -> str:
+def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None) -> str:
     """The higher one where IPv4 and IPv6 go different ways; empty: the peer is not reached."""
     if part.refused or not part.routes:
         return ""
+    if path is not None and path.rung in TUNNELLED:
+        return str(path.rung.value)
     plain = any(route.device not in plan.state.devices for route in part.routes)
     return str((Rung.ROUTE if plain else Rung.VXLAN).value)
 
@@ -225,12 +255,16 @@ def _peer_document(uid: str, view: View, plan: OverlayPlan) -> Document:
     entry = view.snapshot.nodes[uid]
     grant, presence = entry.grant, entry.presence
     nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
-    part = plan.parts.get(uid, PeerPart(refused=nothing))
+    part, path = plan.parts.get(uid, PeerPart(refused=nothing)), view.paths.get(uid)
+    tunnelled = path if path is not None and path.rung in TUNNELLED and part.routes else None
+    relay = view.snapshot.nodes.get(tunnelled.relay) if tunnelled is not None else None
     return {
         "name": grant.name,
         "uid": uid,
         "state": _STATES.get(_kind(uid, view, plan), "reached"),
-        "rung": _rung(part, plan),
+        "rung": _rung(part, plan, path),
+        "endpoint": endpoint_text(tunnelled.endpoint) if tunnelled is not None else "",
+        "relay": relay.grant.name if relay is not None else "",
         "devices": sorted({route.device for route in part.routes}),
         "next_hops": sorted({str(route.next_hop) for route in part.routes}),
         "underlay": str(part.fdb[0].underlay) if part.fdb else "",

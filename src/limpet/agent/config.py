@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 from limpet.kernel.configuration import checked_values, read_configuration
 from limpet.model.errors import ConfigError
-from limpet.model.network import Prefix
+from limpet.model.network import Address, Prefix
 from limpet.model.settings import Settings
 from limpet.wire.cni_conf import ifname_problem
 from limpet.wire.listen import Listen, parse_listen
@@ -35,6 +35,12 @@ def parse_settings(document: Mapping[str, Any], source: str) -> Settings:
     values = checked_values(document, _FIELDS, source)
     settings = Settings(**values)
     _check_overlaps(settings, source)
+    if settings.segments and not settings.cni:
+        raise ConfigError(
+            f"read configuration {source}: cni = false, and segments = "
+            f"{[str(each) for each in settings.segments]}: a node that attaches no pods needs none "
+            "(take one of the two out; the cluster grants it an address of its own)"
+        )
     return settings
 
 
@@ -124,6 +130,34 @@ def _listen(value: Any) -> tuple[Listen, ...]:
     return tuple(map(parse_listen, texts))
 
 
+def _endpoints(value: Any) -> tuple[tuple[Address, int], ...]:
+    found: list[tuple[Address, int]] = []
+    for address, port in _listen(value):
+        at = ip_address(address) if address else None
+        if at is None or at.is_unspecified or at.is_loopback or at.is_multicast:
+            raise ValueError(f"{address or port} is no address that others reach")
+        if (at, port) in found:
+            raise ValueError(f"{address} port {port} is there twice")
+        found.append((at, port))
+    return tuple(found)
+
+
+def _ports(value: Any) -> tuple[int, int]:
+    hint = "not a first and a last port such as [21000, 22999]"
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(hint)
+    first, last = (_whole(1024, 65535)(each) for each in value)
+    if last <= first:
+        raise ValueError(hint)
+    return first, last
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("not a text")
+    return value
+
+
 def _log_level(value: Any) -> str:
     if value not in _LOG_LEVELS:
         raise ValueError(f"not one of {', '.join(_LOG_LEVELS)}")
@@ -143,8 +177,18 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "rest_s": _seconds(0),
     "resync_s": _seconds(1),
     "allow_forward": _flag,
+    "cni": _flag,
     "peer_port": _whole(1, 65535),
     "underlay_links": _texts,
+    "tunnel_ifname": _bridge,
+    "tunnel_port": _whole(0, 65535),
+    "tunnel_endpoints": _endpoints,
+    "tunnel_program": _text,
+    "port_mapping": _flag,
+    "relay_ports": _ports,
+    "relay_tls_listen": _listen,
+    "relay_pairs_per_node": _whole(1, 10_000),
+    "relay_bytes_per_s": _whole(0, 10**12),
     "metrics_listen": _listen,
     "log_level": _log_level,
 }

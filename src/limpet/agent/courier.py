@@ -48,6 +48,12 @@ _PATIENCE_S = 2.0
 
 _IP_PKTINFO, _IP_RECVTTL, _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER = 8, 12, 10, 23
 _IP_PMTUDISC_DONT, _IP_PMTUDISC_PROBE = 0, 3
+APART_HOP_LIMIT = 65
+"""Of what shares the tunnel's port. Network cards put packets of one flow together, for a userspace
+WireGuard that asks for it, and rules then see them as one: but never such of unlike hop limits.
+
+Source: inet_gro_receive, ipv6_gro_receive. The tunnel's is 64.
+"""
 _SO_RCVBUFFORCE = 33
 """Source: include/uapi/linux/in.h, include/uapi/asm-generic/socket.h."""
 _PKTINFO4 = struct.Struct("=i4s4s")
@@ -322,7 +328,7 @@ class Courier:
         )
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
-        self._spend(source)
+        self._spend(source, where[1])
         datagram.check()
         self._seen[datagram.signature] = None
         if len(self._seen) > _MOST_REPLAYED:
@@ -340,11 +346,13 @@ class Courier:
         self.counters["received"] += 1
         handler(received)
 
-    def _spend(self, source: Address) -> None:
+    def _spend(self, source: Address, port: int) -> None:
         """Takes room for a signature check. Raises: DatagramError when there is none."""
         now_s = time.monotonic()
         everybody = self._members if source in self._member_sources else self._strangers
-        if not (self._sources.take(source, now_s) and everybody.take(now_s)):
+        # Each port of loopback stands for a node that comes in a stream.
+        one = (source, port) if source.is_loopback else source
+        if not (self._sources.take(one, now_s) and everybody.take(now_s)):
             raise DatagramError(Drop.OVER_RATE, "too many come")
 
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
@@ -423,6 +431,8 @@ def _open_ipv4(port: int, *, by_tunnel: bool = False) -> socket.socket:
         # Not what shares the tunnel's port: it finds out what size the tunnel's packets may have.
         discover = _IP_PMTUDISC_PROBE if by_tunnel else _IP_PMTUDISC_DONT
         opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, discover)
+        if by_tunnel:
+            opened.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, APART_HOP_LIMIT)
         opened.bind(("0.0.0.0", port))
     except OSError:
         opened.close()
@@ -440,6 +450,7 @@ def _open_ipv6(port: int, *, by_tunnel: bool = False) -> socket.socket:
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
         if by_tunnel:
             opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, APART_HOP_LIMIT)
         opened.bind(("::", port))
     except OSError:
         opened.close()

@@ -15,6 +15,8 @@ def reasons_not_ready(node: Node, *, without_segments: str = "no segments") -> l
 
     `without_segments`: why there are none, should it be so.
     """
+    if not (node.settings.cni or (node.settings.cluster_dir / "cluster.json").exists()):
+        return ["cni = false, and this node is in no cluster: it has nothing to do (limpet join)"]
     own = node.settings.data_dir
     refusals = (ledger.refusal for ledger in node.books)
     return [

@@ -22,8 +22,8 @@ MAX_ANSWER_BYTES = 4 << 20
 """Of one answer: the pods of a whole machine take one mebibyte."""
 _MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
-_NO_CHECK_TIME = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME. Source: openssl/x509_vfy.h; Python's ssl does not name it."""
+NO_CHECK_TIME = 0x200000
+"""X509_V_FLAGNO_CHECK_TIME. Source: openssl/x509_vfy.h; Python's ssl does not name it."""
 _DEFAULT_PORT = 7470
 
 Headers = Sequence[tuple[str, str]]
@@ -70,7 +70,7 @@ def client_context(ca: str | None) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)
+    context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     if ca is None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

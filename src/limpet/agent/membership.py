@@ -15,6 +15,7 @@ from limpet.agent.snapshot_file import SnapshotFile
 from limpet.model.altered import alter
 from limpet.model.cluster import Grant, Network, NodeEntry, Presence, Sealed, Snapshot
 from limpet.model.network import Address
+from limpet.model.tunnel import Endpoint
 from limpet.plan.merge import merge_entries, merge_snapshots
 from limpet.wire.seal import (
     SealError,
@@ -219,6 +220,9 @@ class Membership:
         port: int,
         vtep_macs: Mapping[int, str],
         link_mtu_bytes: int,
+        endpoints: tuple[Endpoint, ...] = (),
+        tunnel_port: int = 0,
+        relay_tls_port: int = 0,
     ) -> None:
         """Publishes it if it is not what was published last: on disk first, then told."""
         self._wanted = Presence(
@@ -227,7 +231,10 @@ class Membership:
             self._boot_id,
             addresses=addresses,
             port=port,
+            endpoints=endpoints,
             vtep_macs=dict(vtep_macs),
+            tunnel_port=tunnel_port,
+            relay_tls_port=relay_tls_port,
             link_mtu_bytes=link_mtu_bytes,
         )
         self._publish()

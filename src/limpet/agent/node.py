@@ -50,6 +50,12 @@ from limpet.wire.hostlocal import UNKNOWN_HOLDER
 _log = structlog.get_logger("node")
 
 _RESOLV_CONF_BYTES = 1 << 16
+_NO_PODS = (
+    "this node attaches no pods",
+    "the configuration of Limpet's agent has cni = false; pods are another network's here "
+    "(is Limpet's own CNI configuration still in the runtime's folder? Remove it)",
+)
+"""What, and why with what to do."""
 
 
 class Node:
@@ -90,6 +96,8 @@ class Node:
         `attempt` > 0: the shim asks again since the agent went away; what the first try did is then
         answered, where otherwise the same request twice is an error.
         """
+        if not self.settings.cni:
+            raise CniError(CniCode.INVALID_NETWORK_CONFIG, *_NO_PODS)
         async with self._turn(request.conf.name, request.holder):
             self._note_unknown_keys(request.conf)
             dns = _dns(request.conf)
@@ -385,6 +393,8 @@ class Node:
 
     def reasons_not_ready(self, conf: NetworkConf) -> list[str]:
         """Why an ADD on this network would fail, in words; empty when it would not."""
+        if not self.settings.cni:
+            return [": ".join(_NO_PODS)]
         reasons = []
         try:
             network = plan_network(conf, self.settings, uplink_mtu_bytes=1500)

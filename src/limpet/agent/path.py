@@ -9,7 +9,9 @@ from typing import Any
 
 from limpet.model.errors import LimpetError
 from limpet.model.network import Address
-from limpet.model.overlay import OverlayPlan, OwnSide, PeerPart, PeerPath
+from limpet.model.overlay import TUNNELLED, OverlayPlan, OwnSide, PeerPart, PeerPath
+from limpet.model.relay import Endpoint
+from limpet.model.tunnel import TUNNEL_IFNAME
 from limpet.plan.explain import Leg, NodeSide, explain_path, holder_of
 from limpet.plan.overlay import View
 
@@ -121,6 +123,7 @@ def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
         vtep_macs=presence.vtep_macs if presence is not None else {},
         link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
         links=frozenset({way.device} if way is not None else ()),
+        tunnel=TUNNEL_IFNAME if way is not None and way.rung in TUNNELLED else "",
     )
     return NodeSide(own, {} if way is None else {view.uid: way})
 
@@ -152,6 +155,8 @@ def _leg_document(
         "device": words.bridge if here else leg.device,
         "next_hop": str(leg.next_hop or ""),
         "underlay": str(leg.underlay or ""),
+        "endpoint": endpoint_text(leg.endpoint),
+        "relay": leg.relay,
         "mtu_bytes": words.mtu_bytes if here else leg.mtu_bytes,
         "reason": leg.reason,
         "let_in": None,
@@ -160,11 +165,19 @@ def _leg_document(
         document["reason"] = f"what {leg.origin_node} does is known there: ask it"
     part = plan.parts.get(holders[leg.origin] or "")
     if holders[leg.target] == view.uid and part is not None:
-        document |= _what_is_let_in(leg, part)
+        document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel))
     return document
 
 
-def _what_is_let_in(leg: Leg, part: PeerPart) -> Document:
+def endpoint_text(endpoint: Endpoint | None) -> str:
+    """Address and port; empty: none is known."""
+    if endpoint is None:
+        return ""
+    address, port = endpoint
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
     """What the other end may choose: any rung, and the filter here takes these packets only."""
     if not any(leg.origin in prefix for prefix in part.sources):
         words = part.refused or "its address is in no prefix that it may use here"
@@ -175,6 +188,7 @@ def _what_is_let_in(leg: Leg, part: PeerPart) -> Document:
         "let_in": {
             "sources": [str(prefix) for prefix in part.sources],
             "outer": [str(address) for address in part.outer],
+            "tunnel": by_tunnel,
         }
     }
 

@@ -78,6 +78,8 @@ class _Path(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = ""
     next_hops: tuple[str, ...] = ()
     underlay: str = ""
+    endpoint: tuple[str, int] | None = None
+    relay: str = ""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -103,12 +105,15 @@ def read_paths(path: Path) -> dict[str, PeerPath]:
 
 def _parse(record: _Path) -> PeerPath:
     """Raises: ValueError."""
+    endpoint = record.endpoint
     return PeerPath(
         record.rung,
         record.mtu_bytes,
         record.device,
         tuple(map(ip_address, record.next_hops)),
         ip_address(record.underlay) if record.underlay else None,
+        None if endpoint is None else (ip_address(endpoint[0]), endpoint[1]),
+        record.relay,
     )
 
 
@@ -121,6 +126,8 @@ def write_paths(path: Path, paths: Mapping[str, PeerPath]) -> None:
             each.device,
             tuple(map(str, each.next_hops)),
             str(each.underlay or ""),
+            None if each.endpoint is None else (str(each.endpoint[0]), each.endpoint[1]),
+            each.relay,
         )
         for uid, each in paths.items()
     }

@@ -1,4 +1,7 @@
-"""Probes through the node's one UDP port: asked, answered, and told what the answers prove."""
+"""Probes through the node's UDP ports: asked, answered, and told what the answers prove.
+
+TUNNEL goes by the tunnel's own port and counts only by that; everything else goes by the agents'.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,18 @@ from limpet.model.errors import KernelError
 from limpet.model.network import Address
 from limpet.model.overlay import OwnSide, PeerPath, UnderlayLink
 from limpet.model.probe import NONCE_BYTES, Answer, Ask, Probe, Trial
+from limpet.model.relay import Endpoint
 from limpet.plan.overlay import may_talk, view_of
+from limpet.plan.standing import Question
 from limpet.wire.courier import Codec, Kind
-from limpet.wire.probe import encode_answer, encode_probe, parse_answer, parse_probe, udp_packet
+from limpet.wire.probe import (
+    encode_answer,
+    encode_probe,
+    padding_for,
+    parse_answer,
+    parse_probe,
+    udp_packet,
+)
 
 _log = structlog.get_logger("probing")
 
@@ -42,6 +54,10 @@ class Proof:
     """Of the peer's presence."""
     way: PeerPath | None
     """By which the peer reaches us."""
+    seen: Endpoint
+    """Where the probe came from, as the peer saw it."""
+    packet_bytes: int = 0
+    """Size of the probe's whole IP packet, if it was asked for; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +70,19 @@ class Heard:
     port: int
     sequence: int
     """Of the peer's presence."""
+    by_tunnel: bool = False
+    relayed: bool = False
+    """By the tunnel's port through a relay: the address is the relay's."""
+    in_use: bool = False
+    """The peer sends its packets by this way."""
+    punch: bool = False
+    """The peer tries every way to us just now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     uid: str
-    trial: Trial
+    question: Question
     sent_s: float
     answer: asyncio.Future[float] | None
     """Gets the round trip in seconds."""
@@ -125,15 +148,21 @@ class ProbePort:
 
     # Asking
 
-    def ask(self, uid: str, trial: Trial, answer: asyncio.Future[float] | None = None) -> None:
+    def ask(
+        self, uid: str, question: Question, answer: asyncio.Future[float] | None = None
+    ) -> None:
         """Sends a probe; `answer` gets the round trip in seconds."""
+        trial = question.trial
         now_s = time.monotonic()
         self._forget(now_s)
         nonce = os.urandom(NONCE_BYTES)
-        self._asked[nonce] = _Asked(uid, trial, now_s, answer)
+        self._asked[nonce] = _Asked(uid, question, now_s, answer)
         self.counters[f"asked_{trial.ask.name.lower()}"] += 1
         if trial.ask is Ask.OVERLAY:
             self._ask_over_link(uid, trial, nonce)
+            return
+        if trial.ask is Ask.TUNNEL:
+            self._ask_by_tunnel(uid, question, nonce)
             return
         link = self._links.get(trial.device)
         self._courier.send(
@@ -144,6 +173,26 @@ class ProbePort:
             port=trial.port,
             hop_limit=1 if link is not None else None,
             ifindex=link.ifindex if link is not None else None,
+        )
+
+    def _ask_by_tunnel(self, uid: str, question: Question, nonce: bytes) -> None:
+        trial, size = question.trial, question.packet_bytes
+        probe = Probe(
+            nonce,
+            trial.ask,
+            self._sequence,
+            punch=question.punch,
+            relayed=bool(trial.relay),
+            in_use=question.in_use,
+            padding_bytes=padding_for(size, trial.address.version) if size else 0,
+        )
+        self._courier.send(
+            Kind.PROBE,
+            encode_probe(probe),
+            to_uid=uid,
+            address=trial.address,
+            port=trial.port,
+            by_tunnel=True,
         )
 
     def _ask_over_link(self, uid: str, trial: Trial, nonce: bytes) -> None:
@@ -200,21 +249,38 @@ class ProbePort:
             received.to_address,
             self._way_to(received.uid),
         )
-        self._courier.send(
-            Kind.ANSWER,
-            encode_answer(answer),
-            to_uid=received.uid,
-            address=address,
-            port=received.port,
-            hop_limit=hop_limit,
-            ifindex=ifindex,
+        if probe.ask is Ask.TUNNEL:
+            self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
+        else:
+            self._courier.send(
+                Kind.ANSWER,
+                encode_answer(answer),
+                to_uid=received.uid,
+                address=address,
+                port=received.port,
+                hop_limit=hop_limit,
+                ifindex=ifindex,
+            )
+        if probe.padding_bytes:
+            return
+        self._on_heard(
+            Heard(
+                received.uid,
+                received.address if probe.ask is not Ask.OVERLAY else None,
+                received.port,
+                probe.sequence,
+                by_tunnel=probe.ask is Ask.TUNNEL,
+                relayed=probe.relayed,
+                in_use=probe.in_use,
+                punch=probe.punch,
+            )
         )
-        at = received.address if probe.ask is not Ask.OVERLAY else None
-        self._on_heard(Heard(received.uid, at, received.port, probe.sequence))
 
     def _is_answered(self, probe: Probe, received: Received) -> bool:
         entry = self.view.snapshot.nodes.get(received.uid)
         if entry is None or not self.may_talk(entry) or received.to_anybody:
+            return False
+        if received.by_tunnel is not (probe.ask is Ask.TUNNEL):
             return False
         if probe.ask is Ask.OVERLAY:
             version = received.address.version
@@ -225,7 +291,7 @@ class ProbePort:
             )
         if received.address.is_link_local:
             return False
-        return probe.ask is Ask.SITE or received.hop_limit == 1
+        return probe.ask is not Ask.LINK or received.hop_limit == 1
 
     # Hearing
 
@@ -241,11 +307,30 @@ class ProbePort:
         if asked.answer is not None and not asked.answer.done():
             asked.answer.set_result(rtt_s)
         via = self._ifnames.get(received.ifindex, "")
-        self._on_proof(Proof(asked.uid, asked.trial, rtt_s, via, answer.sequence, answer.way))
+        self._on_proof(
+            Proof(
+                asked.uid,
+                asked.question.trial,
+                rtt_s,
+                via,
+                answer.sequence,
+                answer.way,
+                (answer.seen_from, answer.seen_port),
+                asked.question.packet_bytes,
+            )
+        )
 
     def _proves(self, asked: _Asked, answer: Answer, received: Received) -> bool:
-        """Whether it came by the way that was asked for, and nothing translated an address."""
-        trial = asked.trial
+        """Whether it came by the way that was asked for.
+
+        Nothing may have translated an address, but for those that the tunnel uses.
+        """
+        trial = asked.question.trial
+        if trial.ask is Ask.TUNNEL:
+            came_from = received.address, received.port
+            return received.by_tunnel and came_from == (trial.address, trial.port)
+        if received.by_tunnel:
+            return False
         if trial.ask is Ask.OVERLAY:
             theirs = self._overlay_address(asked.uid, trial.version)
             ours = self.view.sources.get(trial.version)

@@ -8,46 +8,36 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from limpet.agent.courier import Courier
+from limpet.agent.measuring import Measured, measure_ways
 from limpet.agent.membership import Membership, News
 from limpet.agent.path_file import PathFile
 from limpet.agent.probe_port import Heard, ProbePort, Proof
 from limpet.model.altered import alter
 from limpet.model.cluster import NodeEntry
 from limpet.model.errors import LimpetError
-from limpet.model.network import Address
 from limpet.model.overlay import PeerPath, UnderlayLink
-from limpet.model.probe import Ask, Trial
-from limpet.plan.agenda import RATE_PER_S, Agenda, stretch_for
+from limpet.model.probe import Ask
+from limpet.model.relay import Endpoint, RelayEnd
+from limpet.plan.agenda import OTHER_PER_S, Agenda, stretch_for
 from limpet.plan.ladder import Ladder
-from limpet.plan.overlay import View
+from limpet.plan.peer_facts import Learnt, own_facts, peer_facts
 from limpet.plan.trials import Facts, usable
 
 _log = structlog.get_logger("probing")
 T = TypeVar("T")
 
-_MEASURE_S = 1.0
 _AT_ONCE = 16
 """Peers that are asked at once when something has changed; more are spread over time."""
+_MOST_HEARD = 3
 _HEARD_EVERY_S = 1.0
 """How often a peer may be taken up at another address that it writes from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a probe of one kind found just now."""
-
-    trial: Trial
-    rtt_ms: float | None
-    """None: no answer within a second."""
-    in_use: bool
-    """The path stands on what it asks for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,9 +45,10 @@ class _Peer:
     uid: str
     ladder: Ladder
     facts: Facts
-    heard: tuple[Address, int] | None = None
-    """Address and port that it wrote from, and that its presence did not name then."""
+    learnt: Learnt = Learnt()
     heard_s: float = -math.inf
+    """When it was taken up last at an address that was not known."""
+    needs_relay: bool = False
 
 
 class Probing:
@@ -71,9 +62,12 @@ class Probing:
         path_file: Path,
         on_change: Callable[[frozenset[str]], None],
         on_newer: Callable[[str], None] = lambda _uid: None,
+        on_relay_need: Callable[[str, bool], None] = lambda _uid, _wanted: None,
     ) -> None:
         """`on_change`: paths to these peers are others now. `on_newer`: a peer has said that its
-        presence is newer than what is known here.
+        presence is newer than what is known here. `on_relay_need`: the peer is reached by a relay
+        only, as far as is known, or by a direct way for a while; called after the event that
+        tells it, and again while a relay that is in use does not answer.
         """
         self._file = PathFile(path_file)
         self.paths: Mapping[str, PeerPath] = self._file.paths
@@ -83,6 +77,10 @@ class Probing:
         self._courier = courier
         self._on_change = on_change
         self._on_newer = on_newer
+        self._on_relay_need = on_relay_need
+        self.on_answer_seen: list[Callable[[str, Endpoint, Endpoint], None]] = []
+        """Called with a peer's uid, the endpoint where its tunnel's port was asked without a relay,
+        and where the question came from as the peer saw it."""
         self._port = ProbePort(
             membership,
             courier,
@@ -94,6 +92,7 @@ class Probing:
         """By which peers have said that they reach us, by their uid."""
         self._links: tuple[UnderlayLink, ...] = ()
         self._peers: dict[str, _Peer] = {}
+        self._active: frozenset[str] = frozenset()
         self._agenda = Agenda()
         self._shared: dict[Any, Any] = {}
         self._changed: dict[str, PeerPath | None] = {}
@@ -135,6 +134,27 @@ class Probing:
         if self._running:
             self._look(self._known_first(self._peers), anew=True)
 
+    def set_relay_ends(self, uid: str, ends: tuple[RelayEnd, ...]) -> None:
+        """Where relays take what they bring to the peer, the best first. What is there no more is
+        left at once."""
+        peer = self._peers.get(uid)
+        if peer is None or peer.learnt.relay_ends == ends:
+            return
+        peer.learnt = replace(peer.learnt, relay_ends=ends)
+        self._learn(peer, time.monotonic())
+        self._set_timer()
+
+    def set_active(self, uids: frozenset[str]) -> None:
+        """Peers with traffic of pods just now: their paths are watched closely."""
+        before, self._active = self._active, uids
+        now_s = time.monotonic()
+        for uid in before ^ uids:
+            peer = self._peers.get(uid)
+            if peer is not None:
+                peer.ladder.set_active(now_s, active=uid in uids)
+                self._settle(peer)
+        self._set_timer()
+
     def _known_first(self, uids: Iterable[str]) -> list[str]:
         return sorted(uids, key=lambda uid: uid not in self.paths)
 
@@ -145,7 +165,7 @@ class Probing:
         self._port.look()
         view = self._port.view
         uids = set(news.uids)
-        if _ourselves(before) != _ourselves(view):
+        if own_facts(before) != own_facts(view):
             uids |= view.snapshot.nodes.keys()
         elif before.segments is not view.segments:
             known = before.segments
@@ -157,8 +177,8 @@ class Probing:
         now_s = time.monotonic()
         begun = 0
         for uid in uids:
-            urgent = anew and begun < _AT_ONCE
-            at_s = now_s if urgent else now_s + begun / RATE_PER_S
+            urgent = (anew or uid not in self.paths) and begun < _AT_ONCE
+            at_s = now_s if urgent else now_s + begun / OTHER_PER_S
             begun += self._take_up(uid, at_s, urgent=urgent)
         self._set_timer()
 
@@ -170,6 +190,7 @@ class Probing:
         peer = self._peers.get(uid)
         if entry is None or not self._port.may_talk(entry):
             if peer is not None:
+                self._need_relay(peer, wanted=False)
                 del self._peers[uid]
                 self.ways.pop(uid, None)
                 self._agenda.drop(uid)
@@ -177,23 +198,32 @@ class Probing:
                 self._note(uid, None)
             return False
         if peer is None:
-            peer = self._peers[uid] = _Peer(uid, Ladder(self.paths.get(uid)), Facts())
+            ladder = Ladder(
+                self.paths.get(uid), leads=self._membership.uid < uid, active=uid in self._active
+            )
+            peer = self._peers[uid] = _Peer(uid, ladder, Facts())
         peer.facts = self._facts(entry, peer)
         peer.ladder.settle(peer.facts, self._links, at_s=at_s, urgent=urgent)
         self._settle(peer)
         return True
 
+    def _learn(self, peer: _Peer, now_s: float) -> None:
+        """Another way to the peer has become known, or is there no more."""
+        entry = self._port.view.snapshot.nodes.get(peer.uid)
+        if entry is not None:
+            peer.facts = self._facts(entry, peer)
+            peer.ladder.settle(peer.facts, self._links, at_s=now_s, urgent=True, anew=False)
+            self._settle(peer)
+
     def _facts(self, entry: NodeEntry, peer: _Peer) -> Facts:
-        presence, own = entry.presence, self._membership.presence
-        devices = frozenset(own.vtep_macs if own is not None else ())
-        theirs = {prefix.version for prefix in self._port.view.segments.get(peer.uid, ())}
-        addresses = usable(presence.addresses) if presence is not None else ()
-        return Facts(
-            addresses,
-            (presence.port if presence is not None else 0) or self._courier.port,
-            peer.heard if peer.heard is not None and peer.heard[0] not in addresses else None,
-            self._same(tuple(each for each in self._port.view.sources if each in theirs)),
-            devices if presence is None else self._same(devices.intersection(presence.vtep_macs)),
+        return peer_facts(
+            self._port.view,
+            entry,
+            self._membership.presence,
+            peer.learnt,
+            self._links,
+            port=self._courier.port,
+            same=self._same,
         )
 
     def _same(self, value: T) -> T:
@@ -219,10 +249,10 @@ class Probing:
         while (found := self._agenda.take(now_s)) is not None:
             uid, vital = found
             peer = self._peers[uid]
-            trials = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
-            for trial in trials:
-                self._port.ask(uid, trial)
-            self._agenda.spend(len(trials), now_s, vital=vital)
+            questions = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
+            for question in questions:
+                self._port.ask(uid, question)
+            self._agenda.spend(len(questions), now_s, vital=vital)
             self._settle(peer)
         self._set_timer()
 
@@ -241,12 +271,18 @@ class Probing:
             rtt_s=proof.rtt_s,
             via=proof.via,
             stretch=self._stretch(),
+            packet_bytes=proof.packet_bytes,
         )
-        self._settle(peer)
-        if self.ways.get(proof.uid) != proof.way:
+        if proof.uid not in self.ways or self.ways[proof.uid] != proof.way:
             self.ways[proof.uid] = proof.way
+            peer.ladder.told(proof.way)
+        self._settle(peer)
         self._set_timer()
         self._compare(proof.uid, proof.sequence)
+        trial = proof.trial
+        if trial.ask is Ask.TUNNEL and not trial.relay:
+            for listener in self.on_answer_seen:
+                listener(proof.uid, (trial.address, trial.port), proof.seen)
 
     def _heard_from(self, heard: Heard) -> None:
         """It is there, and where: worth asking, if it was silent."""
@@ -254,14 +290,26 @@ class Probing:
         if peer is not None and heard.address is not None:
             now_s = time.monotonic()
             end = (heard.address, heard.port)
-            if heard.address in peer.facts.addresses or end == peer.facts.heard:
+            if heard.by_tunnel:
+                self._heard_by_tunnel(peer, heard, end, now_s)
+            elif heard.address in peer.facts.addresses or end == peer.facts.heard:
                 peer.ladder.nudge(heard.address, now_s)
                 self._settle(peer)
             elif now_s >= peer.heard_s + _HEARD_EVERY_S:
-                peer.heard, peer.heard_s = end, now_s
+                peer.learnt, peer.heard_s = replace(peer.learnt, heard=end), now_s
                 self._take_up(heard.uid, now_s, urgent=True)
             self._set_timer()
         self._compare(heard.uid, heard.sequence)
+
+    def _heard_by_tunnel(self, peer: _Peer, heard: Heard, end: Endpoint, now_s: float) -> None:
+        """Where a NAT lets its packets out they may also come in."""
+        known = heard.relayed or end in peer.facts.endpoints or not usable([end[0]])
+        if not known and peer.facts.tunnel and now_s >= peer.heard_s + _HEARD_EVERY_S:
+            ends = (end, *peer.learnt.tunnel_heard)[:_MOST_HEARD]
+            peer.learnt, peer.heard_s = replace(peer.learnt, tunnel_heard=ends), now_s
+            self._learn(peer, now_s)
+        peer.ladder.heard(end, now_s, relayed=heard.relayed, in_use=heard.in_use, punch=heard.punch)
+        self._settle(peer)
 
     def _compare(self, uid: str, sequence: int) -> None:
         entry = self._port.view.snapshot.nodes.get(uid)
@@ -276,8 +324,16 @@ class Probing:
         """After anything that the ladder was told."""
         ladder = peer.ladder
         vital_s, other_s = ladder.due_s(vital=True), ladder.due_s(vital=False)
-        self._agenda.put(peer.uid, vital_s=vital_s, other_s=other_s)
+        self._agenda.put(peer.uid, vital_s=vital_s, other_s=other_s, active=ladder.active)
         self._note(peer.uid, ladder.path)
+        wanted = ladder.relay_need(time.monotonic())
+        if wanted is not None:
+            self._need_relay(peer, wanted=wanted)
+
+    def _need_relay(self, peer: _Peer, *, wanted: bool) -> None:
+        if wanted is not peer.needs_relay or (wanted and peer.ladder.relay_in_doubt):
+            peer.needs_relay = wanted
+            asyncio.get_running_loop().call_soon(self._on_relay_need, peer.uid, wanted)
 
     def _note(self, uid: str, path: PeerPath | None) -> None:
         if path == self._changed.get(uid, self.paths.get(uid)):
@@ -322,40 +378,14 @@ class Probing:
                 f"probe {uid}: it is no peer of this node (removed, in no shared community, or not "
                 "heard of; `limpet node list` in the cloud tells)"
             )
-        trials = peer.ladder.trials
-        # An overlay probe needs the next hop's link-layer address, which the others find out.
-        first = tuple(trial for trial in trials if trial.ask is not Ask.OVERLAY)
-        then = tuple(trial for trial in trials if trial.ask is Ask.OVERLAY)
-        rtts = {**await self._measure(uid, first), **await self._measure(uid, then)}
-        return tuple(
-            Measured(trial, rtts.get(trial), peer.ladder.stands_on(trial)) for trial in trials
-        )
-
-    async def _measure(self, uid: str, trials: tuple[Trial, ...]) -> dict[Trial, float]:
-        """Round trips in ms of those that were answered."""
-        loop = asyncio.get_running_loop()
-        answers = {trial: loop.create_future() for trial in trials}
-        for trial, answer in answers.items():
-            self._port.ask(uid, trial, answer)
-        if answers:
-            await asyncio.wait(answers.values(), timeout=_MEASURE_S)
-        return {trial: 1e3 * answer.result() for trial, answer in answers.items() if answer.done()}
-
-
-def _ourselves(view: View) -> tuple[object, ...]:
-    """What of this node decides what can be proven with any peer."""
-    own = view.snapshot.nodes.get(view.uid)
-    presence = own.presence if own is not None else None
-    return (
-        view.grant,
-        view.network.default_community if view.network is not None else None,
-        view.sources,
-        presence.vtep_macs.keys() if presence is not None else None,
-    )
+        return await measure_ways(self._port, uid, peer.ladder)
 
 
 def _words(path: PeerPath | None) -> str:
     if path is None:
         return "none"
     ends = path.next_hops or ((path.underlay,) if path.underlay is not None else ())
-    return " ".join((path.rung.value, *map(str, ends), *([path.device] if path.device else [])))
+    words = [path.rung.value, *map(str, ends), path.device]
+    if path.endpoint is not None:
+        words += [f"{path.endpoint[0]} port {path.endpoint[1]}", f"MTU {path.mtu_bytes}"]
+    return " ".join(filter(None, words))

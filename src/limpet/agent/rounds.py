@@ -15,7 +15,7 @@ from limpet.kernel.namespaces import Namespace, NamespaceId, namespace_id
 from limpet.kernel.node import NodeKernel
 from limpet.kernel.pods import Announcer, create_pod_interface
 from limpet.model.attachment import Attachment, BridgeSpec
-from limpet.model.datapath import NodePlan
+from limpet.model.datapath import VXLAN_IFNAME_PREFIX, NodePlan
 from limpet.model.errors import CniCode, CniError, KernelError, LimpetError
 from limpet.model.network import Prefix
 from limpet.model.settings import Settings
@@ -224,14 +224,23 @@ class Rounds:
                     troubles.append(str(error))
         if self._forward_nft is not None:
             try:
-                if ensure_forward_accept(self._forward_nft, self.want.bridges):
-                    _log.info("another's FORWARD chain drops: let our bridges through")
+                if ensure_forward_accept(self._forward_nft, self._forwarding_links()):
+                    _log.info("another's FORWARD chain drops: let our links through")
             except LimpetError as error:
                 failures.append(str(error))
                 troubles.append(str(error))
         if changes or not self._bridges:
             self._bridges = kernel.bridges(self.want.bridges)
         return changes, failures, troubles
+
+    def _forwarding_links(self) -> set[str]:
+        """By which all comes and goes that other programs may not drop."""
+        links = set(self.want.bridges)
+        if self.settings.behind.here:
+            # Between them and another network no bridge of ours is passed.
+            links |= {f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6)}
+            links.add(self.settings.tunnel_ifname)
+        return links
 
     def _apply(self, change: Change) -> None:
         if isinstance(change, MissingPort):

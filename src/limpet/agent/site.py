@@ -6,31 +6,32 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import structlog
 
 from limpet.agent.membership import Membership, News
 from limpet.agent.round_totals import RoundTotals
-from limpet.agent.vtep import VERSIONS, keep_vtep_macs
+from limpet.agent.site_filter import SiteFilter
+from limpet.agent.site_tunnel import TunnelRound
+from limpet.agent.tunnel_setup import make_site_tunnel
+from limpet.agent.tunnel_watch import TunnelWatch
+from limpet.agent.vtep import keep_vtep_macs, read_vtep_macs
 from limpet.kernel.netlink import Notifications, RouteSocket
-from limpet.kernel.nftables import Nftables
 from limpet.kernel.overlay import OVERLAY_NOTIFICATIONS, OverlayKernel
 from limpet.kernel.underlay import read_underlay
-from limpet.model.altered import differing
 from limpet.model.datapath import (
     DYING_GROUP,
-    NFT_OVERLAY_TABLE,
     POD_GROUP,
     VXLAN_GROUPS,
-    VXLAN_IFNAME_PREFIX,
 )
 from limpet.model.errors import KernelError, LimpetError
 from limpet.model.network import Prefix
 from limpet.model.overlay import OverlayPlan, OwnSide, PeerPath, Touched, UnderlayLink
 from limpet.model.settings import Settings
-from limpet.plan.overlay import plan_overlay, replan_overlay, view_of
+from limpet.model.tunnel import TUNNEL_GROUP, Endpoint
+from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
 from limpet.plan.overlay_diff import (
     DropDevice,
     DropDeviceAddress,
@@ -38,9 +39,9 @@ from limpet.plan.overlay_diff import (
     OverlayChange,
     PutDevice,
     PutDeviceAddress,
+    PutPeerRoute,
     diff_overlay,
 )
-from limpet.plan.overlay_filter import FORGED_COUNTER, filter_commands, plan_filter
 from limpet.wire import netlink as wire
 
 _log = structlog.get_logger("site")
@@ -73,13 +74,14 @@ class Site:
         self._settings = settings
         self._route = route
         self._vtep_path = vtep_path
-        self._bridges = bridges
         self._before_sysctl = before_sysctl
         self._kernel = OverlayKernel(route)
-        self._nft = Nftables(NFT_OVERLAY_TABLE)
+        self._filter = SiteFilter(bridges)
         self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
-        self._filtered = False
-        """The kernel has had the filter of the last plan, as far as is known."""
+        self.tunnel = make_site_tunnel(route, membership.identity, settings, wake=self.wake)
+        self.watch = TunnelWatch(route, self.tunnel)
+        self._mapped: tuple[Endpoint, ...] = ()
+        self._relay_tls_port = 0
         self._anew = True
         """The kernel has to be read anew: what was notified does not tell all."""
         self._whole = True
@@ -111,21 +113,18 @@ class Site:
     def start(self) -> None:
         """The first round. Raises: LimpetError when it cannot be known what the kernel has."""
         own = self._membership.presence
-        existing = {
-            version: link.mac
-            for version in VERSIONS
-            if (link := self._route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
-            and link.group == VXLAN_GROUPS[version]
-        }
+        existing = read_vtep_macs(self._route)
         self._versions |= existing.keys()
         recorded = own.vtep_macs if own is not None else {}
         self._vteps = keep_vtep_macs(
             self._vtep_path, self._membership.uid, recorded=recorded, existing=existing
         )
+        self.tunnel.begin()
         self._read_links()
         self._membership.subscribe(self._heard_news)
         asyncio.get_running_loop().add_reader(self._notifications.fileno(), self._notified)
         self.run("start")
+        self.watch.start()
 
     def close(self) -> None:
         for timer in (self._wake, self._gathering, self._retry):
@@ -134,7 +133,19 @@ class Site:
         with contextlib.suppress(RuntimeError):  # no loop runs any more
             asyncio.get_running_loop().remove_reader(self._notifications.fileno())
         self._notifications.close()
-        self._nft.close()
+        self._filter.close()
+        self.watch.stop()
+        self.tunnel.close()
+
+    def set_endpoints(self, mapped: tuple[Endpoint, ...]) -> None:
+        """Where the tunnel is seen from outside; told beside those of the configuration."""
+        self._mapped = mapped
+        self.announce()
+
+    def set_relay_tls_port(self, port: int) -> None:
+        """Where the node relays in TLS connections; 0: nowhere."""
+        self._relay_tls_port = port
+        self.announce()
 
     def set_paths(self, paths: Mapping[str, PeerPath], why: str = "a path changed") -> None:
         """`paths` by the peer's uid; another mapping than the last one if anything is different."""
@@ -150,18 +161,20 @@ class Site:
     def look_at_everything(self, why: str) -> None:
         """A round now that takes nothing for granted: the timer's, or after others' changes."""
         self._anew = self._whole = True
-        self._filtered = False
+        self._filter.in_place = False
+        self.tunnel.look_at_everything()
         self._read_links()
+        self.announce()
         self.run(why)
 
     def look_at_filter(self, why: str) -> None:
         """The filter is compared with the plan soon."""
-        self._filtered = False
+        self._filter.in_place = False
         self.wake(why)
 
     def forged_packets(self) -> int:
         """Dropped since the filter was put whole the last time."""
-        return self._nft.read_counter(FORGED_COUNTER)
+        return self._filter.forged_packets()
 
     def _woken(self) -> None:
         self._wake = None
@@ -191,19 +204,19 @@ class Site:
 
         Also when something that had failed may succeed now; not at every notification then.
         """
-        links_changed = False
-        unclear = False
+        links_changed = unclear = tunnel_damaged = False
         for message in self._notifications.drain():
             if message is not None and _is_of_a_pod(message):
                 continue  # nearly all are
             unclear |= self._kernel.hear(message)
+            tunnel_damaged |= self.tunnel.hear(message)
             links_changed |= message is None or self._is_about_underlay(message)
         self._anew |= unclear
         damaged = unclear or self._is_damaged(self._kernel.take_heard())
         self._whole |= damaged
         if links_changed:
             self._read_links()
-        return damaged or (links_changed and bool(self.failures))
+        return damaged or tunnel_damaged or (links_changed and bool(self.failures))
 
     def _is_damaged(self, touched: Touched) -> bool:
         want, have = self.plan.state, self._kernel.have
@@ -222,7 +235,7 @@ class Site:
             return False
         if message.body[0] == wire.AF_BRIDGE:
             return False
-        return wire.link_group(message) not in VXLAN_GROUPS.values()
+        return wire.link_group(message) not in (*VXLAN_GROUPS.values(), TUNNEL_GROUP)
 
     def _read_links(self) -> None:
         network = self._membership.network
@@ -233,8 +246,7 @@ class Site:
         )
         if links == self.links:
             return
-        # A link takes the filter's hook with it, also when another of its name comes after it.
-        self._filtered &= _identities(links) == _identities(self.links)
+        self._filter.links_changed(self.links, links)
         self.links = links
         _log.info(
             "links to other nodes",
@@ -257,6 +269,9 @@ class Site:
             port=self._settings.peer_port,
             vtep_macs=self._own_side().vtep_macs,
             link_mtu_bytes=self.mtu_bytes,
+            endpoints=tuple(dict.fromkeys((*self._settings.tunnel_endpoints, *self._mapped)))[:16],
+            tunnel_port=self.tunnel.key.port if self.tunnel.device else 0,
+            relay_tls_port=self._relay_tls_port,
         )
 
     @property
@@ -274,6 +289,7 @@ class Site:
             link_prefixes=tuple(
                 address.network for link in self.links for address in link.addresses
             ),
+            tunnel=self.tunnel.device,
         )
 
     # A round
@@ -285,26 +301,26 @@ class Site:
             self._retry.cancel()
             self._retry = None
         started_s = time.monotonic()
-        changes: list[OverlayChange] = []
+        changes = 0
         try:
             changes, self.failures = self._round()
         except LimpetError as error:
             self._anew = self._whole = True
-            self._filtered = False
+            self._filter.in_place = False
             self.failures = [str(error)]
         except Exception as error:  # noqa: BLE001 - the next round may be better
             _log.error("round failed", why=why, exc_info=True)
             self._anew = self._whole = self._plan_anew = True
             self.failures = [f"internal error: {error!r} (see the agent's log)"]
         self.took_ms = (time.monotonic() - started_s) * 1e3
-        self.totals.add(changes=len(changes), failures=len(self.failures), took_ms=self.took_ms)
+        self.totals.add(changes=changes, failures=len(self.failures), took_ms=self.took_ms)
         self._report(why, changes)
 
-    def _report(self, why: str, changes: list[OverlayChange]) -> None:
+    def _report(self, why: str, changes: int) -> None:
         fields = {
             "loop": "peers",
             "peers": len(self.plan.parts),
-            "changes": len(changes),
+            "changes": changes,
             "failed": len(self.failures),
             "why": why,
             "took_ms": f"{self.took_ms:.1f}",
@@ -323,8 +339,8 @@ class Site:
         else:
             _log.debug("round", **fields)
 
-    def _round(self) -> tuple[list[OverlayChange], list[str]]:
-        """Changes and failures. Raises: KernelError."""
+    def _round(self) -> tuple[int, list[str]]:
+        """Number of changes, and failures. Raises: KernelError."""
         self._drain()
         before, plan_before = self.view, self.plan
         membership = self._membership
@@ -345,12 +361,15 @@ class Site:
         else:
             plan, touched = replan_overlay(plan_before, before, view)
         self.view, self.plan, self._plan_anew = view, plan, False
+        tunnel = self._tunnel_round(view, plan)
         if touched is None:
-            self._filtered = False
+            self._filter.in_place = False
         if self._whole or self._anew:
             touched = None
         have = self._kernel.observe(plan.state) if self._anew else self._kernel.have
         changes = diff_overlay(plan.state, have, touched)
+        if not self.tunnel.up:
+            changes = [each for each in changes if not self._is_by_tunnel(each)]
         failures = [
             str(each) for each in self._kernel.apply(changes, before_sysctl=self._before_sysctl)
         ]
@@ -358,33 +377,23 @@ class Site:
         # Of a device the kernel tells more than was asked for; it is read anew the next time.
         self._anew |= any(isinstance(change, _DEVICE_CHANGES) for change in changes)
         try:
-            self._put_filter(plan_before)
+            self._filter.put(view, plan_before, plan)
         except KernelError as error:
-            self._filtered = False
             failures.append(str(error))
-        return changes, failures
+        return len(changes) + tunnel.changes, [*tunnel.failures, *failures]
 
-    def _put_filter(self, plan_before: OverlayPlan) -> None:
-        """Raises: KernelError."""
-        if self._filtered:
-            uids = differing(plan_before.parts, self.plan.parts)
-            commands = filter_commands(self.view, plan_before, self.plan, uids)
-            if not commands:
-                return
-            with contextlib.suppress(KernelError):  # it is put as a whole then
-                self._nft.run(commands, what="the filter of peers")
-                return
-        text = plan_filter(self.view, self.plan, bridges=self._bridges())
-        if not text:
-            if self._nft.list_table() is not None:
-                self._nft.delete_table()
-        elif self._nft.read_ruleset(text) != text:
-            self._nft.put_table(text)
-        self._filtered = bool(text)
+    def _tunnel_round(self, view: View, plan: OverlayPlan) -> TunnelRound:
+        """First: routes lead to its device."""
+        done = self.tunnel.round(view, plan)
+        if done.made:
+            self._anew = self._whole = True
+        if self.tunnel.device != view.own.tunnel:
+            self.announce()
+            self.wake("the node has a tunnel now" if self.tunnel.device else "it has no tunnel now")
+        return done
 
-
-def _identities(links: Iterable[UnderlayLink]) -> set[tuple[str, int]]:
-    return {(link.ifname, link.ifindex) for link in links}
+    def _is_by_tunnel(self, change: OverlayChange) -> bool:
+        return isinstance(change, PutPeerRoute) and change.route.device == self.tunnel.ifname
 
 
 def _is_of_a_pod(message: wire.Message) -> bool:

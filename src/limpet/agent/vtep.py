@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from limpet.kernel.netlink import RouteSocket
+from limpet.model.datapath import VXLAN_GROUPS, VXLAN_IFNAME_PREFIX
 from limpet.model.errors import StorageError
 
 _log = structlog.get_logger("vtep")
@@ -78,3 +80,13 @@ def _write(path: Path, macs: Mapping[int, str]) -> None:
             os.close(folder)
     except OSError as error:
         raise StorageError("write", str(path), error.strerror or str(error)) from error
+
+
+def read_vtep_macs(route: RouteSocket) -> dict[int, str]:
+    """MACs of our VXLAN devices that are there, by IP version. Raises: KernelError."""
+    return {
+        version: link.mac
+        for version in VERSIONS
+        if (link := route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
+        and link.group == VXLAN_GROUPS[version]
+    }

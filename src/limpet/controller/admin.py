@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Collection
 from functools import partial
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
 from limpet.model.cluster import Role
 from limpet.model.errors import LimpetError
+from limpet.model.network import Prefix
 from limpet.wire.api import (
     ApiError,
     Code,
@@ -77,6 +79,12 @@ class SetArguments(msgspec.Struct, forbid_unknown_fields=True):
     """In place of those that it has; None: those stay."""
     add_roles: tuple[str, ...] = ()
     remove_roles: tuple[str, ...] = ()
+    behind: tuple[str, ...] | None = None
+    """Prefixes behind it, in place of those that it has; None: those stay."""
+    add_behind: tuple[str, ...] = ()
+    remove_behind: tuple[str, ...] = ()
+    anyway: bool = False
+    """A relay without a public address too."""
 
 
 class PodArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -191,7 +199,6 @@ class Admin:
             return {
                 **document,
                 "public_key": base64.b64encode(grant.public_key).decode(),
-                "prefixes_behind": list(map(str, grant.prefixes_behind)),
                 "supersedes": list(grant.supersedes),
                 "replaced_by": tables.nodes[uid].replaced_by,
                 "presence": presence,
@@ -222,14 +229,31 @@ class Admin:
         return {"labels": dict(labels)}
 
     async def _node_set(self, arguments: SetArguments) -> dict[str, Any]:
-        what = f"set roles of {arguments.node}"
-        only = None if arguments.roles is None else _roles(arguments.roles, what)
-        add, drop = _roles(arguments.add_roles, what), _roles(arguments.remove_roles, what)
-        roles = await self._cluster.change(
-            lambda tables: nodes.set_roles(tables, arguments.node, only, add, drop)
+        what = f"set {arguments.node}"
+        roles = nodes.Altered(
+            None if arguments.roles is None else _roles(arguments.roles, what),
+            _roles(arguments.add_roles, what),
+            _roles(arguments.remove_roles, what),
         )
-        _log.info("set roles", node=arguments.node, roles=",".join(each.value for each in roles))
-        return {"roles": sorted(each.value for each in roles)}
+        behind = nodes.Altered(
+            None if arguments.behind is None else _prefixes(arguments.behind, what),
+            _prefixes(arguments.add_behind, what),
+            _prefixes(arguments.remove_behind, what),
+        )
+        grant = await self._cluster.change(
+            lambda tables: nodes.set_node(
+                tables, arguments.node, roles, behind, anyway=arguments.anyway
+            )
+        )
+        document = {
+            "name": grant.name,
+            "uid": grant.uid,
+            "generation": grant.generation,
+            "roles": sorted(each.value for each in grant.roles),
+            "prefixes_behind": list(map(str, grant.prefixes_behind)),
+        }
+        _log.info("set node", **document)
+        return document
 
     async def _segment_list(self, _arguments: NoArguments) -> dict[str, Any]:
         def make(tables: Tables) -> list[dict[str, Any]]:
@@ -330,6 +354,19 @@ def _roles(names: Collection[str], what: str) -> frozenset[Role]:
         if name not in known:
             raise ApiError(f"{what}: role {name[:80]!r} is none of {', '.join(known)}")
     return frozenset(known[name] for name in names)
+
+
+def _prefixes(texts: Collection[str], what: str) -> frozenset[Prefix]:
+    """Raises: ApiError for what is no prefix."""
+    found = set()
+    for text in texts:
+        try:
+            found.add(ip_network(text))
+        except ValueError as error:
+            raise ApiError(
+                f"{what}: {text[:80]!r} is no prefix such as 10.1.0.0/16: {error}"
+            ) from error
+    return frozenset(found)
 
 
 def _any_uid(tables: Tables, name_or_uid: str) -> str:

@@ -75,7 +75,7 @@ def digest_of(authority: AuthorityRecord) -> bytes:
 
 
 def node_certificate(authority: AuthorityRecord, public_key: bytes) -> str:
-    """PEM; names the node's uid."""
+    """PEM; names the node's uid. A node that relays shows it as a server's, too."""
     key = Ed25519PublicKey.from_public_bytes(public_key)
     return _certificate(uid_of(public_key), key, authority.ca_key, authority.ca_certificate)
 
@@ -141,7 +141,9 @@ def _certificate(
     if ca_certificate:
         issuer = x509.load_pem_x509_certificate(ca_certificate.encode()).subject
     is_ca = not ca_certificate
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH]
+    if not server:
+        usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -158,7 +160,7 @@ def _certificate(
         )
     )
     if not is_ca:
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
     return builder.sign(signer, None).public_bytes(serialization.Encoding.PEM).decode()
 

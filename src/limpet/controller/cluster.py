@@ -14,13 +14,20 @@ from limpet.controller import grants, nodes, recovery
 from limpet.controller.authority import create_cluster, digest_of, new_key, node_certificate
 from limpet.controller.config import ControllerSettings, next_network
 from limpet.controller.feed import Feed
+from limpet.controller.problems import problems_of
 from limpet.controller.recovery import absorb, absorb_network
 from limpet.controller.refusal import RefusedError
 from limpet.controller.registry import Registry
 from limpet.controller.reports import Reports
 from limpet.controller.store import Store
 from limpet.controller.tables import Tables
-from limpet.model.cluster import DefaultCommunity, Network, Sealed
+from limpet.model.cluster import (
+    DefaultCommunity,
+    Encryption,
+    Network,
+    Sealed,
+    TunnelBackend,
+)
 from limpet.wire.api import (
     Code,
     HelloAnswer,
@@ -156,15 +163,24 @@ class Cluster:
         return await self.change(make)
 
     async def put_presence(self, uid: str, revision: int, sealed: Sealed) -> int:
+
+        def make(tables: Tables) -> tuple[int, list[str], list[str]]:
+            grant = tables.grants[uid]
+            before = problems_of(tables, grant)
+            sequence = grants.put_presence(tables, uid, sealed, time.time())
+            return sequence, before, problems_of(tables, grant)
+
         try:
-            return await self.ask(
-                uid, revision, lambda tables: grants.put_presence(tables, uid, sealed, time.time())
-            )
+            sequence, before, after = await self.ask(uid, revision, make)
         except RefusedError as error:
             if error.refused.code is Code.CLONED:
                 _log.error("cloned identity", uid=uid, error=str(error))
                 await self.change(lambda tables: grants.note_clone(tables, uid, time.time()))
             raise
+        for problem in after:
+            if problem not in before:
+                _log.warning("a node is not as it should be", uid=uid, problem=problem)
+        return sequence
 
     async def request_segments(
         self, uid: str, revision: int, generation: int, versions: tuple[int, ...]
@@ -189,26 +205,42 @@ class Cluster:
         _log.info("removed", node=grant.name, uid=grant.uid)
         return grant.uid
 
-    async def set_default_community(self, wanted: DefaultCommunity) -> Network:
-        """What holds for all then. Raises: RefusedError where the configuration says otherwise."""
+    async def set_network(
+        self,
+        default_community: DefaultCommunity | None,
+        encryption: Encryption | None,
+        tunnel_backend: TunnelBackend | None,
+    ) -> Network:
+        """What holds for all then; None leaves as it is.
+
+        Raises: RefusedError where the configuration says otherwise.
+        """
         fixed = self._settings.default_community
-        if fixed is not None and fixed is not wanted:
+        if fixed is not None and default_community not in (None, fixed):
             raise RefusedError(
                 Code.BAD_REQUEST,
-                f"set default_community to {wanted.value}: the controller's configuration says "
+                "set default_community: the controller's configuration says "
                 f'default_community = "{fixed.value}", which counts at each start (change it there '
                 "and restart the controller, or take the line out, restart, and ask again)",
             )
 
         def make(tables: Tables) -> Network:
-            if tables.network.default_community is not wanted:
-                grants.put_network(tables, replace(tables.network, default_community=wanted))
+            following = replace(
+                tables.network,
+                default_community=default_community or tables.network.default_community,
+                encryption=encryption or tables.network.encryption,
+                tunnel_backend=tunnel_backend or tables.network.tunnel_backend,
+            )
+            if following != tables.network:
+                grants.put_network(tables, following)
             return tables.network
 
         network = await self.change(make)
         _log.info(
-            "set the default community",
+            "set the network",
             default_community=network.default_community.value,
+            encryption=network.encryption.value,
+            tunnel_backend=network.tunnel_backend.value,
             generation=network.generation,
         )
         return network

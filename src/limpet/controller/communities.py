@@ -6,17 +6,18 @@ Only grants that change are signed anew, each at the next generation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
-from limpet.controller.grants import change_grant
+from limpet.controller.grants import change_grant, put_network
 from limpet.controller.membership import chooses, communities_of
 from limpet.controller.nodes import find_node
 from limpet.controller.records import COMMUNITY, CommunityRecord
 from limpet.controller.refusal import RefusedError
 from limpet.controller.selectors import parse_selector
 from limpet.controller.tables import Tables
-from limpet.model.cluster import Grant
+from limpet.model.cluster import Grant, TunnelBackend
 from limpet.wire.api import Code, name_problem
 
 
@@ -47,8 +48,17 @@ def is_named(tables: Tables, name: str, grant: Grant) -> bool:
     return name in tables.nodes[grant.uid].communities
 
 
-def create(tables: Tables, name: str, nodes: Sequence[str], selector: str | None) -> int:
+def create(
+    tables: Tables,
+    name: str,
+    nodes: Sequence[str],
+    selector: str | None,
+    *,
+    backend: TunnelBackend | None = None,
+) -> int:
     """How many nodes it changed. `selector` None: it chooses nobody by labels.
+
+    `backend`: of the tunnels between its nodes; None: the network's.
 
     Raises: RefusedError, SelectorError.
     """
@@ -61,11 +71,20 @@ def create(tables: Tables, name: str, nodes: Sequence[str], selector: str | None
             f"{name} NODE)",
         )
     tables.put(COMMUNITY, name, CommunityRecord())
-    return add(tables, name, nodes, selector)
+    return add(tables, name, nodes, selector, backend=backend)
 
 
-def add(tables: Tables, name: str, nodes: Sequence[str], selector: str | None) -> int:
+def add(
+    tables: Tables,
+    name: str,
+    nodes: Sequence[str],
+    selector: str | None,
+    *,
+    backend: TunnelBackend | None = None,
+) -> int:
     """How many nodes it changed. `selector`: in place of the one that it has; None: that stays.
+
+    `backend`: of the tunnels between its nodes from now on; None: as it is.
 
     Raises: RefusedError, SelectorError.
     """
@@ -77,11 +96,17 @@ def add(tables: Tables, name: str, nodes: Sequence[str], selector: str | None) -
         named = tables.nodes[grant.uid].communities
         if name not in named:
             _name(tables, grant, (*named, name))
+    if backend is not None:
+        _set_backend(tables, name, backend)
     return _settle(tables, name)
 
 
-def take_out(tables: Tables, name: str, nodes: Sequence[str], *, selector: bool) -> int:
+def take_out(
+    tables: Tables, name: str, nodes: Sequence[str], *, selector: bool, backend: bool = False
+) -> int:
     """How many nodes it changed. `selector`: nobody is chosen by labels any more.
+
+    `backend`: the tunnels between its nodes are the network's again.
 
     Raises: RefusedError, also for a node that is not in it or would be in it all the same.
     """
@@ -105,6 +130,8 @@ def take_out(tables: Tables, name: str, nodes: Sequence[str], *, selector: bool)
             )
         named = tables.nodes[grant.uid].communities
         _name(tables, grant, tuple(each for each in named if each != name))
+    if backend:
+        _set_backend(tables, name, None)
     return _settle(tables, name)
 
 
@@ -115,8 +142,18 @@ def dissolve(tables: Tables, name: str) -> int:
         if name in record.communities:
             left = tuple(each for each in record.communities if each != name)
             _name(tables, tables.grants[uid], left)
+    _set_backend(tables, name, None)
     tables.put(COMMUNITY, name, None)
     return _settle(tables, name)
+
+
+def _set_backend(tables: Tables, name: str, backend: TunnelBackend | None) -> None:
+    """None: that of the network."""
+    backends = {key: each for key, each in tables.network.community_backends.items() if key != name}
+    if backend is not None:
+        backends[name] = backend
+    if backends != tables.network.community_backends:
+        put_network(tables, replace(tables.network, community_backends=backends))
 
 
 def _all_of(tables: Tables, nodes: Iterable[str]) -> list[Grant]:

@@ -12,7 +12,7 @@ from limpet.controller import communities
 from limpet.controller.cluster import Cluster
 from limpet.controller.documents import community_document, network_document
 from limpet.controller.tables import Tables
-from limpet.model.cluster import DefaultCommunity
+from limpet.model.cluster import DefaultCommunity, Encryption, TunnelBackend
 
 _log = structlog.get_logger("admin")
 
@@ -22,6 +22,8 @@ class CreateArguments(msgspec.Struct, forbid_unknown_fields=True):
     nodes: tuple[str, ...] = ()
     """Names or uids."""
     selector: str | None = None
+    tunnel_backend: TunnelBackend | None = None
+    """Of the tunnels between its nodes; None: as it is, at first the network's."""
 
 
 class CommunityArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,10 +35,16 @@ class TakeOutArguments(msgspec.Struct, forbid_unknown_fields=True):
     nodes: tuple[str, ...] = ()
     selector: bool = False
     """It chooses nobody by labels any more."""
+    tunnel_backend: bool = False
+    """The tunnels between its nodes are the network's again."""
 
 
 class SetNetworkArguments(msgspec.Struct, forbid_unknown_fields=True):
-    default_community: DefaultCommunity
+    """None leaves as it is."""
+
+    default_community: DefaultCommunity | None = None
+    encryption: Encryption | None = None
+    tunnel_backend: TunnelBackend | None = None
 
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,14 +73,26 @@ class CommunityAdmin:
         return await self._change(
             "created community",
             asked.community,
-            lambda tables: communities.create(tables, asked.community, asked.nodes, asked.selector),
+            lambda tables: communities.create(
+                tables,
+                asked.community,
+                asked.nodes,
+                asked.selector,
+                backend=asked.tunnel_backend,
+            ),
         )
 
     async def _add(self, asked: CreateArguments) -> dict[str, Any]:
         return await self._change(
             "added to community",
             asked.community,
-            lambda tables: communities.add(tables, asked.community, asked.nodes, asked.selector),
+            lambda tables: communities.add(
+                tables,
+                asked.community,
+                asked.nodes,
+                asked.selector,
+                backend=asked.tunnel_backend,
+            ),
         )
 
     async def _take_out(self, asked: TakeOutArguments) -> dict[str, Any]:
@@ -80,7 +100,11 @@ class CommunityAdmin:
             "took out of community",
             asked.community,
             lambda tables: communities.take_out(
-                tables, asked.community, asked.nodes, selector=asked.selector
+                tables,
+                asked.community,
+                asked.nodes,
+                selector=asked.selector,
+                backend=asked.tunnel_backend,
             ),
         )
 
@@ -114,5 +138,7 @@ class CommunityAdmin:
         return {"changed": count}
 
     async def _set_network(self, asked: SetNetworkArguments) -> dict[str, Any]:
-        network = await self._cluster.set_default_community(asked.default_community)
+        network = await self._cluster.set_network(
+            asked.default_community, asked.encryption, asked.tunnel_backend
+        )
         return network_document(network)

@@ -109,6 +109,9 @@ def next_network(present: Network, settings: ControllerSettings) -> Network | No
         revision=present.revision,
         keys=present.keys,
         default_community=settings.default_community or present.default_community,
+        encryption=present.encryption,
+        tunnel_backend=present.tunnel_backend,
+        community_backends=present.community_backends,
     )
     return None if following == present else following
 

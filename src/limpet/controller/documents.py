@@ -7,6 +7,7 @@ from typing import Any
 
 from limpet.controller.communities import find_community, is_named, members_of
 from limpet.controller.membership import chooses
+from limpet.controller.problems import problems_of
 from limpet.controller.tables import Tables
 from limpet.model.cluster import Grant, Network, Presence
 from limpet.model.network import Prefix
@@ -28,6 +29,8 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
         "communities": list(grant.communities),
         "labels": dict(grant.labels),
         "segments": list(map(str, grant.segments)),
+        "prefixes_behind": list(map(str, grant.prefixes_behind)),
+        "problems": problems_of(tables, grant),
         "generation": grant.generation,
         "revision": grant.revision,
         "joined_at_s": record.joined_at_s,
@@ -44,6 +47,8 @@ def presence_document(presence: Presence) -> dict[str, Any]:
         "addresses": list(map(str, presence.addresses)),
         "endpoints": [f"[{at}]:{port}" for at, port in presence.endpoints],
         "port": presence.port,
+        "tunnel_port": presence.tunnel_port,
+        "relay_tls_port": presence.relay_tls_port,
         "vtep_macs": {f"ipv{version}": mac for version, mac in presence.vtep_macs.items()},
         "link_mtu_bytes": presence.link_mtu_bytes,
     }
@@ -78,7 +83,13 @@ def community_document(tables: Tables, name: str) -> dict[str, Any]:
         }
         for grant in members_of(tables, name)
     ]
-    return {"name": name, "selector": record.selector, "nodes": nodes}
+    backend = tables.network.community_backends.get(name)
+    return {
+        "name": name,
+        "selector": record.selector,
+        "tunnel_backend": None if backend is None else backend.value,
+        "nodes": nodes,
+    }
 
 
 def network_document(network: Network) -> dict[str, Any]:
@@ -92,6 +103,11 @@ def network_document(network: Network) -> dict[str, Any]:
         "vxlan_id": network.vxlan_id,
         "vxlan_port": network.vxlan_port,
         "default_community": network.default_community.value,
+        "encryption": network.encryption.value,
+        "tunnel_backend": network.tunnel_backend.value,
+        "community_backends": {
+            name: backend.value for name, backend in sorted(network.community_backends.items())
+        },
         "segment_quota": network.segment_quota,
         "keys": [base64.b64encode(key.public_key).decode() for key in network.keys],
     }

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
 from limpet.controller.grants import bury, change_grant, live_grant
 from limpet.controller.membership import communities_of
+from limpet.controller.problems import relay_problem
 from limpet.controller.records import SegmentRecord
 from limpet.controller.refusal import RefusedError
 from limpet.controller.tables import Tables
 from limpet.model.cluster import Grant, Role
+from limpet.model.network import Prefix
+from limpet.plan.granting import behind_problem
 from limpet.wire.api import Code
+
+MAX_BEHIND = 64
+"""Prefixes behind one node: a grant has a size that no node takes more than."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Altered(Generic[T]):
+    """What a person wants of several things that a node has."""
+
+    only: frozenset[T] | None = None
+    """In place of those that it has; None: those stay."""
+    add: frozenset[T] = frozenset()
+    drop: frozenset[T] = frozenset()
+
+    def of(self, held: Iterable[T]) -> frozenset[T]:
+        base = frozenset(held) if self.only is None else self.only
+        return (base | self.add) - self.drop
 
 
 def find_node(tables: Tables, name_or_uid: str) -> Grant:
@@ -66,26 +89,65 @@ def label(
     return labels
 
 
-def set_roles(
+def set_node(
     tables: Tables,
     name_or_uid: str,
-    only: Collection[Role] | None,
-    add: Collection[Role],
-    drop: Collection[Role],
-) -> frozenset[Role]:
-    """All roles that the node has then. `only`: in place of those that it has; None: beside them.
+    roles: Altered[Role],
+    behind: Altered[Prefix],
+    *,
+    anyway: bool = False,
+) -> Grant:
+    """The node's grant with these roles and prefixes behind; its next generation if it differs.
 
-    Raises: RefusedError, also where none would be left.
+    `anyway`: a relay without a public address too. Raises: RefusedError, and then nothing counts.
     """
     grant = find_node(tables, name_or_uid)
-    base = grant.roles if only is None else frozenset(only)
-    roles = (base | frozenset(add)) - frozenset(drop)
-    if not roles:
+    wanted = roles.of(grant.roles)
+    if not wanted:
         raise RefusedError(
             Code.BAD_REQUEST,
             f"set roles of {grant.name}: a node has at least one of "
             f"{', '.join(each.value for each in Role)} (add another before you take this away)",
         )
-    if roles != grant.roles:
-        change_grant(tables, grant, roles=roles)
-    return roles
+    if (
+        Role.RELAY in wanted - grant.roles
+        and not anyway
+        and (problem := relay_problem(tables, grant))
+    ):
+        raise RefusedError(Code.BAD_REQUEST, f"make {grant.name} a relay: {problem}")
+    prefixes = _checked_behind(tables, grant, behind)
+    if (wanted, prefixes) == (grant.roles, grant.prefixes_behind):
+        return grant
+    change_grant(tables, grant, roles=wanted, prefixes_behind=prefixes)
+    return tables.grants[grant.uid]
+
+
+def _checked_behind(tables: Tables, grant: Grant, behind: Altered[Prefix]) -> tuple[Prefix, ...]:
+    """In order. Raises: RefusedError for what is not behind the node, or can't be."""
+    held = frozenset(grant.prefixes_behind)
+    for prefix in sorted(behind.drop - held, key=str):
+        there = ", ".join(map(str, grant.prefixes_behind)) or "none"
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"take {prefix} from behind {grant.name}: it is not there (there are: {there})",
+        )
+    wanted = sorted(
+        behind.of(held), key=lambda each: (each.version, int(each.network_address), each.prefixlen)
+    )
+    if len(wanted) > MAX_BEHIND:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"put {len(wanted)} prefixes behind {grant.name}: at most {MAX_BEHIND} are possible "
+            "(name wider ones)",
+        )
+    others = [
+        (prefix, other.name)
+        for other in tables.grants.values()
+        if other.uid != grant.uid
+        for prefix in other.prefixes_behind
+    ]
+    for number, prefix in enumerate(wanted):
+        beside = [(each, grant.name) for each in wanted[:number]]
+        if problem := behind_problem(tables.network, prefix, [*beside, *others]):
+            raise RefusedError(Code.BAD_REQUEST, f"put {prefix} behind {grant.name}: {problem}")
+    return tuple(wanted)

@@ -31,7 +31,7 @@ from limpet.controller.records import (
 )
 from limpet.model.cluster import Grant, Network, Sealed
 from limpet.model.errors import StorageError
-from limpet.model.network import Prefix
+from limpet.model.network import Address, Prefix
 from limpet.plan.granting import AddressSpace, Holding
 from limpet.wire.seal import (
     SealError,
@@ -45,6 +45,12 @@ from limpet.wire.seal import (
 Key = tuple[str, str]
 
 
+class _Endpoints(msgspec.Struct):
+    """Of a presence, whose other parts are not needed to find nodes by."""
+
+    endpoints: list[tuple[str, int]]
+
+
 class Tables:
     """Records by kind and name; what was put since the last commit is known."""
 
@@ -54,6 +60,8 @@ class Tables:
         self._undo: list[tuple[Key, Record | None]] = []
         self._grants: dict[str, Grant] = {}
         self._uids: dict[str, set[str]] = {}
+        self._endpoints: dict[str, list[tuple[str, int]]] = {}
+        self._uids_at: dict[tuple[str, int], set[str]] = {}
         self._space: AddressSpace | None = None
         self._network: Network | None = None
         self._trusted: frozenset[bytes] = frozenset()
@@ -119,6 +127,10 @@ class Tables:
     def uids_of(self, name: str) -> list[str]:
         """Of the nodes of this name that are not removed."""
         return sorted(self._uids.get(name, ()))
+
+    def uids_at(self, address: Address, port: int) -> frozenset[str]:
+        """Of the nodes that say that they are reached there from outside."""
+        return frozenset(self._uids_at.get((str(address), port), ()))
 
     # Changing them
 
@@ -199,6 +211,9 @@ class Tables:
             if record is not None:
                 holding = Holding(prefix, record.uid, record.resting_since_s)
             self.space.put(prefix, holding)
+        elif kind == PRESENCE:
+            assert record is None or isinstance(record, PresenceRecord)
+            self._index_presence(name, record)
         elif isinstance(record, NetworkRecord):
             self._index_network(record)
 
@@ -214,6 +229,20 @@ class Tables:
         self._grants[uid] = after
         if not after.tombstone:
             self._uids.setdefault(after.name, set()).add(uid)
+
+    def _index_presence(self, uid: str, record: PresenceRecord | None) -> None:
+        for endpoint in self._endpoints.pop(uid, ()):
+            self._uids_at[endpoint].discard(uid)
+            if not self._uids_at[endpoint]:
+                del self._uids_at[endpoint]
+        if record is None:
+            return
+        said = msgspec.json.decode(record.sealed.body, type=_Endpoints).endpoints
+        endpoints = list(dict.fromkeys(said))
+        if endpoints:
+            self._endpoints[uid] = endpoints
+        for endpoint in endpoints:
+            self._uids_at.setdefault(endpoint, set()).add(uid)
 
     def _index_network(self, record: NetworkRecord) -> None:
         pinned = public_key_of(self.authority.cluster_keys[0])

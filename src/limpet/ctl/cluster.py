@@ -1,38 +1,25 @@
-"""`limpet token|node|community|segment|network|pod`: a person's side of the IP controller."""
+"""`limpet token|segment|network|pod`, and what else a person asks of the IP controller."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from limpet.ctl.community import community
 from limpet.ctl.controller import UNITS_S, Config, Format, age, ask, controller
+from limpet.ctl.node import node, parse_label, value_text
 from limpet.ctl.output import Output, put, put_json, put_table, say
-from limpet.model.cluster import DefaultCommunity
+from limpet.model.cluster import DefaultCommunity, Encryption, TunnelBackend
 
-_NODE_COLUMNS = (
-    "name",
-    "state",
-    "roles",
-    "segments",
-    "communities",
-    "labels",
-    "presence",
-    "uid",
-)
 _SEGMENT_COLUMNS = ("segment", "state", "node", "resting_since", "uid")
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
 
 token = typer.Typer(help="Join tokens.", no_args_is_help=True, rich_markup_mode=None)
-node = typer.Typer(help="Nodes of the cluster.", no_args_is_help=True, rich_markup_mode=None)
 segment = typer.Typer(help="Address segments.", no_args_is_help=True, rich_markup_mode=None)
 network = typer.Typer(help="What holds for all nodes.", no_args_is_help=True, rich_markup_mode=None)
 pod = typer.Typer(help="Pods of the cluster.", no_args_is_help=True, rich_markup_mode=None)
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the node.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -77,7 +64,7 @@ def token_create(
         ttl_s=_duration_s(ttl),
         roles=role or ["edge"],
         communities=community or [],
-        labels=dict(map(_label, label or [])),
+        labels=dict(map(parse_label, label or [])),
     )
     if output is Output.JSON:
         put_json(answer)
@@ -90,152 +77,6 @@ def _duration_s(text: str) -> int:
     if found is None:
         raise typer.BadParameter(f"{text!r} is no time such as 30m, 24h or 7d", param_hint="--ttl")
     return int(found[1]) * UNITS_S[found[2]]
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE")
-    return key, value
-
-
-# limpet node
-
-
-@node.command("list")
-def node_list(
-    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
-    config: Config = None,
-    output: Format = Output.TABLE,
-) -> None:
-    """The nodes of the cluster, with their segments."""
-    nodes = ask(config, "node.list")["nodes"]
-    nodes = [each for each in nodes if every or each["state"] != "removed"]
-    if output is Output.JSON:
-        put_json({"nodes": nodes})
-    elif nodes:
-        put_table([_node_row(each) for each in nodes], _NODE_COLUMNS)
-    else:
-        say("no node has joined (make a token: limpet token create)")
-
-
-def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **each,
-        "roles": ",".join(each["roles"]),
-        "segments": ",".join(each["segments"]),
-        "communities": ",".join(each["communities"]),
-        "labels": _labels(each["labels"]),
-        "presence": age(each["presence_at_s"]),
-    }
-
-
-@node.command("show")
-def node_show(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
-    """All that the controller knows of a node."""
-    shown = ask(config, "node.show", node=name)
-    if output is Output.JSON:
-        put_json(shown)
-        return
-    rows = {
-        **{key: value for key, value in shown.items() if key != "presence"},
-        "labels": _labels(shown["labels"]),
-        **{key: age(shown[key]) for key in ("joined_at_s", "presence_at_s", "reported_at_s")},
-        **{f"presence {key}": value for key, value in (shown["presence"] or {}).items()},
-    }
-    for key, value in rows.items():
-        put(f"{key.removesuffix('_at_s').replace('_', ' ')}: {_value(value)}")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, dict):
-        return _labels(value) or "-"
-    return "-" if value is None or value == "" else str(value)
-
-
-@node.command("remove")
-def node_remove(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
-    """Revoke a node for ever; its segments rest, then go to others."""
-    answer = ask(config, "node.remove", node=name)
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(f"{name} ({answer['removed']}) removed")
-
-
-@node.command("replace")
-def node_replace(
-    name: Name,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Wait for none any more.")] = False,
-    config: Config = None,
-    output: Format = Output.TABLE,
-) -> None:
-    """Give a dead machine's segments to the next that joins under its name."""
-    answer = ask(config, "node.replace", node=name, cancel=cancel)
-    if output is Output.JSON:
-        put_json(answer)
-    elif cancel:
-        put(f"{answer['name']} ({answer['uid']}) stays as it is")
-    else:
-        put(f"the next {answer['name']} that joins takes {', '.join(answer['segments'])}")
-
-
-@node.command("label")
-def node_label(
-    name: Name,
-    labels: Annotated[
-        list[str], typer.Argument(metavar="LABELS", help="KEY=VALUE sets, KEY- takes away.")
-    ],
-    config: Config = None,
-    output: Format = Output.TABLE,
-) -> None:
-    """Change the labels of a node."""
-    add = dict(_label(each) for each in labels if "=" in each or not each.endswith("-"))
-    drop = [each[:-1] for each in labels if "=" not in each and each.endswith("-")]
-    answer = ask(config, "node.label", node=name, add=add, drop=drop)
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(_labels(answer["labels"]) or "no labels")
-
-
-@node.command("set")
-def node_set(
-    name: Name,
-    role: Annotated[
-        list[str] | None,
-        typer.Option("--role", help="edge, cloud, relay: in place of all it has; several."),
-    ] = None,
-    add_role: Annotated[
-        list[str] | None, typer.Option("--add-role", help="Beside those it has; several.")
-    ] = None,
-    remove_role: Annotated[
-        list[str] | None, typer.Option("--remove-role", help="Taken away; several.")
-    ] = None,
-    config: Config = None,
-    output: Format = Output.TABLE,
-) -> None:
-    """Change the roles of a node; all other nodes hear of it."""
-    if role and (add_role or remove_role):
-        raise typer.BadParameter(
-            "it names all roles, so nothing else can be added or taken away", param_hint="--role"
-        )
-    if not (role or add_role or remove_role):
-        raise typer.BadParameter("name what to set: --role, --add-role or --remove-role")
-    answer = ask(
-        config,
-        "node.set",
-        node=name,
-        roles=role or None,
-        add_roles=add_role or [],
-        remove_roles=remove_role or [],
-    )
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(",".join(answer["roles"]))
 
 
 # limpet segment, network, pod
@@ -262,27 +103,46 @@ def network_show(config: Config = None, output: Format = Output.TABLE) -> None:
         put_json(shown)
         return
     for key, value in shown.items():
-        put(f"{key.replace('_', ' ')}: {_value(value)}")
+        put(f"{key.replace('_', ' ')}: {value_text(value)}")
 
 
 @network.command("set")
 def network_set(
     default_community: Annotated[
-        DefaultCommunity,
+        DefaultCommunity | None,
         typer.Option(
             "--default-community",
             help="What nodes in no community share: all (a flat network) or none (the cloud only).",
         ),
-    ],
+    ] = None,
+    encryption: Annotated[
+        Encryption | None,
+        typer.Option("--encryption", help="Of pod traffic: between sites, or all between nodes."),
+    ] = None,
+    tunnel_backend: Annotated[
+        TunnelBackend | None,
+        typer.Option("--tunnel-backend", help="What makes the tunnels between nodes."),
+    ] = None,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Change what holds for all nodes; all hear of it."""
-    answer = ask(config, "network.set", default_community=default_community.value)
+    asked = {
+        "default_community": default_community,
+        "encryption": encryption,
+        "tunnel_backend": tunnel_backend,
+    }
+    wanted = {key: value.value for key, value in asked.items() if value is not None}
+    if not wanted:
+        raise typer.BadParameter(
+            "name what to set: --default-community, --encryption or --tunnel-backend"
+        )
+    answer = ask(config, "network.set", **wanted)
     if output is Output.JSON:
         put_json(answer)
-    else:
-        put(f"default community: {answer['default_community']}")
+        return
+    for key in wanted:
+        put(f"{key.replace('_', ' ')}: {answer[key]}")
 
 
 @pod.command("list")
@@ -308,7 +168,3 @@ def pod_list(
     for each in found["nodes"]:
         if each["reported_at_s"] is None:
             say(f"{each['node']} ({each['uid']}) has never reported")
-
-
-def _labels(labels: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -9,8 +9,9 @@ import typer
 
 from limpet.ctl.controller import Config, Format, ask
 from limpet.ctl.output import Output, put, put_json, put_table, say
+from limpet.model.cluster import TunnelBackend
 
-_COLUMNS = ("name", "selector", "nodes")
+_COLUMNS = ("name", "selector", "tunnels", "nodes")
 _MEMBER_COLUMNS = ("node", "by", "roles", "uid")
 
 community = typer.Typer(
@@ -20,6 +21,12 @@ community = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the community.")]
+Backend = Annotated[
+    TunnelBackend | None,
+    typer.Option(
+        "--tunnel-backend", help="Of the tunnels between its nodes, in place of the network's."
+    ),
+]
 Nodes = Annotated[
     list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or uids of nodes.")
 ]
@@ -35,11 +42,19 @@ def community_create(
             "--selector", help="Nodes with these labels, now and later: site=harbour,tier!=edge."
         ),
     ] = None,
+    tunnel_backend: Backend = None,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Make a community of nodes, by their names, by a selector, or both."""
-    answer = ask(config, "community.create", community=name, nodes=nodes or [], selector=selector)
+    answer = ask(
+        config,
+        "community.create",
+        community=name,
+        nodes=nodes or [],
+        selector=selector,
+        tunnel_backend=tunnel_backend and tunnel_backend.value,
+    )
     _put_change(answer, output)
 
 
@@ -53,13 +68,21 @@ def community_add(
             "--selector", help="In place of the one that it has: site=harbour,tier!=edge."
         ),
     ] = None,
+    tunnel_backend: Backend = None,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Put nodes into a community, or let it choose by labels."""
-    if not nodes and selector is None:
-        raise typer.BadParameter("name nodes to add, or a --selector")
-    answer = ask(config, "community.add", community=name, nodes=nodes or [], selector=selector)
+    """Put nodes into a community, let it choose by labels, or choose what makes its tunnels."""
+    if not nodes and selector is None and tunnel_backend is None:
+        raise typer.BadParameter("name nodes to add, a --selector, or a --tunnel-backend")
+    answer = ask(
+        config,
+        "community.add",
+        community=name,
+        nodes=nodes or [],
+        selector=selector,
+        tunnel_backend=tunnel_backend and tunnel_backend.value,
+    )
     _put_change(answer, output)
 
 
@@ -70,25 +93,33 @@ def community_remove(
     selector: Annotated[
         bool, typer.Option("--selector", help="Choose nobody by labels any more.")
     ] = False,
+    tunnel_backend: Annotated[
+        bool, typer.Option("--tunnel-backend", help="The network's makes its tunnels again.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="The community itself.")] = False,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Take nodes out of a community; with --all, remove the community."""
     if every:
-        if nodes or selector:
-            raise typer.BadParameter(
-                "all go, so name no node and no --selector", param_hint="--all"
-            )
+        if nodes or selector or tunnel_backend:
+            raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
         answer = ask(config, "community.dissolve", community=name)
         if output is Output.JSON:
             put_json(answer)
         else:
             put(f"community {name} removed; {answer['changed']} nodes were in it")
         return
-    if not nodes and not selector:
-        raise typer.BadParameter("name nodes to take out, or --selector, or --all")
-    answer = ask(config, "community.take-out", community=name, nodes=nodes or [], selector=selector)
+    if not nodes and not selector and not tunnel_backend:
+        raise typer.BadParameter("name nodes to take out, or --selector, --tunnel-backend or --all")
+    answer = ask(
+        config,
+        "community.take-out",
+        community=name,
+        nodes=nodes or [],
+        selector=selector,
+        tunnel_backend=tunnel_backend,
+    )
     _put_change(answer, output)
 
 
@@ -99,7 +130,11 @@ def community_list(config: Config = None, output: Format = Output.TABLE) -> None
     if output is Output.JSON:
         put_json({"communities": found})
     elif found:
-        put_table([{**each, "nodes": len(each["nodes"])} for each in found], _COLUMNS)
+        rows = [
+            {**each, "tunnels": each["tunnel_backend"], "nodes": len(each["nodes"])}
+            for each in found
+        ]
+        put_table(rows, _COLUMNS)
     else:
         say("there is no community (limpet network show tells what all nodes share)")
 
@@ -113,6 +148,7 @@ def community_show(name: Name, config: Config = None, output: Format = Output.TA
         return
     put(f"name: {shown['name']}")
     put(f"selector: {shown['selector'] or '-'}")
+    put(f"tunnel backend: {shown['tunnel_backend'] or '- (that of the network)'}")
     if shown["nodes"]:
         put_table([_member_row(each) for each in shown["nodes"]], _MEMBER_COLUMNS)
     else:

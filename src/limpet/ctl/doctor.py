@@ -20,6 +20,7 @@ from limpet.ctl.examine_cluster import (
     examine_identity,
     examine_vxlan,
 )
+from limpet.ctl.examine_firewall import examine_inbound
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.output import count
@@ -59,17 +60,23 @@ def diagnose(
         installed=True,
     )
     return [
-        *_binary(place),
-        *_conflist(place, target),
+        *(_binary(place) if settings.cni else ()),
+        *(_conflist(place, target) if settings.cni else ()),
         *unanswered,
         *(agent_findings(status) if status else ()),
         *examine_identity(settings),
         *(cluster_findings(cluster) if cluster else ()),
         *(examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"]) if cluster else ()),
+        *(_tunnel_port(cluster["tunnel"]) if cluster else ()),
         *_sysctls(settings),
         *_folders(settings),
         *examine(target, running=True),
     ]
+
+
+def _tunnel_port(tunnel: dict[str, Any]) -> Iterator[Finding]:
+    """A node of one site has no business with it."""
+    return examine_inbound([tunnel["port"]] if tunnel["needed"] else [])
 
 
 @dataclass(frozen=True, slots=True)

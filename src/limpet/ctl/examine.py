@@ -65,19 +65,24 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
 
     Raises: LimpetError when the machine cannot be examined at all.
     """
+    cni = target.settings.cni
     return [
         *examine_segments(target),
-        *examine_configs(target, read_cni_configs(target.cni_conf_dir)),
-        *examine_records(target),
+        *(examine_configs(target, read_cni_configs(target.cni_conf_dir)) if cni else ()),
+        *(examine_records(target) if cni else ()),
         *examine_node(target),
         *examine_features(target),
         *examine_forward(target.settings.bridge, allowed=target.allow_forward, running=running),
         *(examine_inbound(_peer_ports(target.settings)) if target.joined else ()),
-        *examine_runtimes(
-            find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
-        ),
+        *(_runtimes(target) if cni else ()),
         *examine_network_daemons(target.settings.bridge),
     ]
+
+
+def _runtimes(target: Target) -> Iterator[Finding]:
+    return examine_runtimes(
+        find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
+    )
 
 
 def _peer_ports(settings: Settings) -> list[int]:
@@ -309,17 +314,14 @@ def _own_table(
 
 
 def _is_another_s(info: wire.RouteInfo, names: dict[int, str], own: set[str]) -> bool:
+    prefix = _prefix(info)
+    of_every_link = prefix.is_link_local or prefix.is_multicast or prefix.is_loopback
     return (
         info.table not in (ROUTE_TABLE, _RT_TABLE_LOCAL)
         and info.prefix_length > 0
         and names.get(info.ifindex) not in own
-        and not _is_everywhere(_prefix(info))
+        and not of_every_link
     )
-
-
-def _is_everywhere(prefix: Prefix) -> bool:
-    """Routes that every link has."""
-    return prefix.is_link_local or prefix.is_multicast or prefix.is_loopback
 
 
 def _held(info: wire.RouteInfo, names: dict[int, str]) -> HeldRoute:

@@ -80,6 +80,7 @@ def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:
     yield from _controller(cluster["controller"])
     yield from _links(cluster)
     yield from _peers(cluster)
+    yield from _tunnel(cluster["tunnel"])
     for failure in cluster["last_round"]["failed"]:
         yield error(
             f"the way to other nodes is not as planned: {failure}",
@@ -142,6 +143,37 @@ def _peers(cluster: dict[str, Any]) -> Iterator[Finding]:
             f"{cluster['contested']} entries are wanted by several nodes, such as one MAC",
             "only one of those nodes is reached: the others are clones of it, perhaps",
             f"limpet peer list shows them; on a copy {_ANEW}",
+        )
+
+
+def _tunnel(tunnel: dict[str, Any]) -> Iterator[Finding]:
+    if tunnel["problem"]:
+        yield (error if tunnel["needed"] else warn)(
+            f"there is no encrypted tunnel: {tunnel['problem']}",
+            "nodes of other sites are not reached; those of this site are",
+            "do what the message says; the agent looks again by itself",
+        )
+        return
+    if not tunnel["backend"]:
+        return
+    if tunnel["slow"]:
+        yield warn(
+            f"the userspace WireGuard is of version {tunnel['version']}",
+            "it passes a sixth of what those from 0.0.20230223 on do",
+            "install a newer wireguard-go (on Debian 12 that of its backports), end the one that "
+            "runs (pods of other sites are not reached for a moment); the agent starts the new one",
+        )
+    if tunnel["rules"] != [4, 6]:
+        yield error(
+            "the rule that keeps the tunnel's own packets out of the tunnel is not there",
+            "where another site's pods have an address of this site's, the tunnel ends in itself",
+            "the agent puts it; if it goes again and again, look for another program that sets "
+            "rules (ip rule show)",
+        )
+    else:
+        yield ok(
+            f"encrypted tunnel {tunnel['ifname']} on UDP port {tunnel['port']}, "
+            f"{tunnel['sessions']} of {tunnel['peers']} peers with a session"
         )
 
 

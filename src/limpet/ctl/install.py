@@ -20,6 +20,7 @@ from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, errors, warn
 from limpet.ctl.joining import (
     JoinOptions,
+    folders_of,
     granted_settings,
     join_first,
     node_to_join,
@@ -58,6 +59,8 @@ class InstallOptions:
     unit_dir: Path = DEFAULT_UNIT_DIR
     network_name: str = "limpet"
     allow_forward: bool = False
+    cni: bool = True
+    """False: pods of this node are another network's."""
     force: bool = False
     dry_run: bool = False
     start: bool = True
@@ -139,7 +142,20 @@ def _look(
         *examine(target),
         *(examine_vxlan(network.vxlan_id, network.vxlan_port) if network is not None else ()),
         *_edits(Manifest.load(settings.state_dir), files),
+        *_former_cni(settings),
     ]
+
+
+def _former_cni(settings: Settings) -> Iterator[Finding]:
+    """A node that attached pods, and is not to any more."""
+    for file in Manifest.load(settings.state_dir).of_role("conflist"):
+        if not settings.cni:
+            yield error(
+                f"{file.path} makes the runtime call Limpet, and the agent's configuration has "
+                "cni = false",
+                "pods would not start, and those that Limpet has attached would not go",
+                "limpet uninstall first (it says which pods are in the way), then install again",
+            )
 
 
 def _join(
@@ -172,6 +188,8 @@ def _config_document(options: InstallOptions) -> dict[str, Any]:
         document["cluster_cidrs"] = list(options.cluster_cidrs)
     if options.allow_forward:
         document["allow_forward"] = True
+    if not options.cni:
+        document["cni"] = False
     return document
 
 
@@ -180,9 +198,9 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
     if not options.config.exists():
         return
     asked = parse_settings(_config_document(options), "from the command line")
-    for name in ("segments", "cluster_cidrs", "allow_forward"):
+    for name in ("segments", "cluster_cidrs", "allow_forward", "cni"):
         wanted, there = getattr(asked, name), getattr(settings, name)
-        if wanted and wanted != there:
+        if wanted not in (getattr(Settings(), name), there):
             text = json.dumps(_config_document(options)[name])
             yield error(
                 f"{options.config} has another value of {name} than the command line",
@@ -200,10 +218,13 @@ def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]
     config = PlannedFile(
         "config", options.config, _config_text(_config_document(options)), keep=True
     )
+    unit = PlannedFile("unit", options.unit_dir / UNIT, unit_text(options.config).encode())
+    if not settings.cni:
+        return [config, unit]
     files = [
         PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
         config,
-        PlannedFile("unit", options.unit_dir / UNIT, unit_text(options.config).encode()),
+        unit,
         PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
     ]
     if settings.socket != Settings().socket:
@@ -268,11 +289,12 @@ def _write(
     files: Iterable[PlannedFile],
     report: Report,
 ) -> None:
-    *before, conflist = files
-    for folder in (settings.state_dir, settings.data_dir):
+    conflists = [file for file in files if file.role == "conflist"]
+    for folder in folders_of(settings):
         manifest.make_folder(folder)
-    for file in before:
-        report.steps.append(put_file(manifest, file))
+    for file in files:
+        if file not in conflists:
+            report.steps.append(put_file(manifest, file))
     if options.start:
         _start(options, settings, report)
         if report.complete:
@@ -282,7 +304,7 @@ def _write(
             f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"
         )
     if report.complete:
-        report.steps.append(put_file(manifest, conflist))
+        report.steps += [put_file(manifest, file) for file in conflists]
 
 
 def put_file(manifest: Manifest, file: PlannedFile) -> str:

@@ -86,6 +86,11 @@ def _is_of_another(token: str, identity: Identity) -> bool:
         ) from error
 
 
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """That the node has on its disk before its agent starts."""
+    return (settings.state_dir, *((settings.data_dir,) if settings.cni else ()))
+
+
 def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
     """The node joins; returns that in words. Raises: LimpetError, as `join_cluster`."""
     from limpet.agent.join import JoinOrder
@@ -113,7 +118,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
 
     manifest = Manifest.load(settings.state_dir)
     fresh = not settings.cluster_dir.exists()
-    for folder in (settings.state_dir, settings.data_dir):
+    for folder in folders_of(settings):
         manifest.make_folder(folder)
     try:
         with _private_files():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from limpet.ctl.lab_faults import FAULTS, Fault
 from limpet.ctl.output import Output, put, put_json, put_table, say
 from limpet.model.errors import LimpetError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _NODE_COLUMNS = ("node", "site", "addresses", "agent", "segments", "pods", "faults")
 _POD_COLUMNS = ("pod", "node", "addresses")
+_SITE_COLUMNS = ("site", "lan", "nat", "public_address", "faults")
+_PATH_COLUMNS = ("from", "to", "rung", "endpoint", "relay", "why")
 _FIRST = "two-sites"
 
 lab = typer.Typer(
@@ -33,17 +35,6 @@ Name = Annotated[
     str | None, typer.Option("--name", help="Of the world; not needed while there is only one.")
 ]
 Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
-
-
-class Fault(StrEnum):
-    """What can befall a world."""
-
-    CUT = "cut"
-    REBOOT = "reboot"
-    ADDRESS = "address"
-    KILL = "kill"
-    DISK = "disk"
-    CLOCK = "clock"
 
 
 @lab.command("up")
@@ -69,7 +60,7 @@ def lab_up(
             say("it does not come up: what was built is taken away again")
             take_down(world.name)
             raise
-    _put_world(world)
+    _put_world(world, paths=False)  # there is hardly any yet
     say(
         "\nlimpet lab status --ping     who reaches whom"
         "\nlimpet lab fault cut cloud   the cloud is gone; --restore brings it back"
@@ -80,7 +71,7 @@ def lab_up(
 
 @lab.command("demo")
 def lab_demo() -> None:
-    """Two sites and a cloud that goes away: what Limpet does, in under a minute."""
+    """Three sites behind NATs and a cloud that goes away: what Limpet does, in under a minute."""
     from limpet.lab.demo import run
 
     _require_root()
@@ -90,15 +81,23 @@ def lab_demo() -> None:
 @lab.command("status")
 def lab_status(
     ping: Annotated[bool, typer.Option("--ping", help="Try who reaches whom.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Draw who is on which rung into this file.")
+    ] = None,
     name: Name = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """What runs in a world; with --ping, exit code 1 when somebody is not reached."""
-    from limpet.lab.report import describe
+    """What runs in a world, and who is on which rung to whom, as the agents say.
+
+    With --ping, exit code 1 when somebody is not reached.
+    """
+    from limpet.lab.report import describe, picture
     from limpet.lab.worlds import find_world
 
     _require_root()
     world = find_world(name)
+    if svg is not None:
+        _write(svg, picture(world))
     matrix = world.reach() if ping else None
     if output is Output.JSON:
         put_json(describe(world) | ({"reach": _reach_document(matrix)} if matrix else {}))
@@ -116,15 +115,18 @@ def lab_fault(
     kind: Annotated[Fault, typer.Argument(help="What happens.")],
     target: Annotated[
         str | None,
-        typer.Argument(help="A node, a site or `all`; cut: `cloud` or a site; kill: `controller`."),
+        typer.Argument(
+            help="A node, a site or `all`; cut: `cloud` or a site; kill: `controller`; gateway, "
+            "public-address, udp: a site."
+        ),
     ] = None,
     restore: Annotated[bool, typer.Option("--restore", help="Put it right again.")] = False,
     name: Name = None,
 ) -> None:
-    """Break something: cut, reboot, address, kill, disk, clock."""
+    """Break something: cut, reboot, address, kill, disk, clock, gateway, public-address, udp."""
     _require_root()
     with _world_to_change(name) as world:
-        _FAULTS[kind](world, target, restore)
+        FAULTS[kind](world, target, restore)
 
 
 @lab.command("shell", context_settings={"ignore_unknown_options": True})
@@ -190,89 +192,14 @@ def _environment(world: World, target: str) -> dict[str, str]:
     return found
 
 
-def _needed(kind: Fault, target: str | None) -> str:
-    if target is None:
-        raise LimpetError(
-            f"limpet lab fault {kind}: say whom it befalls (a node, a site, or all; "
-            "limpet lab status names them)"
-        )
-    return target
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LimpetError(f"write {path}: {error.strerror or error}") from error
 
 
-def _cut(world: World, target: str | None, restore: bool) -> None:
-    link = target or "cloud"
-    if restore:
-        world.restore(link)
-        say(f"{link} is connected")
-    else:
-        world.cut(link)
-        say(f"{link} is cut off: nothing comes through, and nobody says so")
-
-
-def _reboot(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.REBOOT, restore)
-    machines = world.select(_needed(Fault.REBOOT, target))
-    world.reboot(machines)
-    for machine in machines:
-        say(f"{machine.label} has rebooted; {len(machine.pods)} pods are back as new containers")
-
-
-def _address(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.ADDRESS, restore)
-    machines = world.select(_needed(Fault.ADDRESS, target))
-    world.change_addresses(machines)
-    for machine in machines:
-        say(f"{machine.label} is {', '.join(map(str, machine.addresses))} now")
-
-
-def _kill(world: World, target: str | None, restore: bool) -> None:
-    chosen = _needed(Fault.KILL, target)
-    if chosen == "controller":
-        if restore:
-            world.start_controller()
-        else:
-            world.controller.process.kill()
-    else:
-        (world.start_agents if restore else world.kill_agents)(world.select(chosen))
-    what = "controller" if chosen == "controller" else f"agent of {chosen}"
-    say(f"{what}: {'runs' if restore else 'killed'}")
-
-
-def _disk(world: World, target: str | None, restore: bool) -> None:
-    for machine in world.select(_needed(Fault.DISK, target)):
-        if restore:
-            machine.empty_disk()
-        else:
-            machine.fill_disk()
-        say(f"{machine.label}: its disk {'has room again' if restore else 'is full'}")
-
-
-def _clock(world: World, target: str | None, restore: bool) -> None:
-    from limpet.lab.clock import LONG_AGO
-
-    machines = world.select(_needed(Fault.CLOCK, target))
-    world.turn_clocks_back(machines, None if restore else LONG_AGO)
-    for machine in machines:
-        right = "the true time" if restore else f"that it is {LONG_AGO}"
-        say(f"{machine.label}: its agent was started anew and takes it {right}")
-
-
-def _refuse_restore(kind: Fault, restore: bool) -> None:
-    if restore:
-        raise LimpetError(f"limpet lab fault {kind} --restore: it is over as soon as it happened")
-
-
-_FAULTS: dict[Fault, Callable[[Any, str | None, bool], None]] = {
-    Fault.CUT: _cut,
-    Fault.REBOOT: _reboot,
-    Fault.ADDRESS: _address,
-    Fault.KILL: _kill,
-    Fault.DISK: _disk,
-    Fault.CLOCK: _clock,
-}
-
-
-def _put_world(world: World) -> None:
+def _put_world(world: World, *, paths: bool = True) -> None:
     from limpet.lab.report import describe
 
     seen = describe(world)
@@ -282,10 +209,20 @@ def _put_world(world: World) -> None:
         f"{f'process {pid}' if pid else 'does not run'} at {seen['controller']['endpoints'][0]}"
     )
     put(f"cut off: {', '.join(seen['cut_off']) or 'nothing'}\n")
+    put_table([_site_row(each) for each in seen["sites"]], _SITE_COLUMNS)
+    put("")
     put_table([_node_row(each) for each in seen["nodes"]], _NODE_COLUMNS)
     if seen["pods"]:
         put("")
         put_table([_pod_row(each) for each in seen["pods"]], _POD_COLUMNS)
+    if seen["paths"] and paths:
+        put("")
+        put_table(seen["paths"], _PATH_COLUMNS)
+
+
+def _site_row(site: dict[str, Any]) -> dict[str, Any]:
+    faults = "UDP is blocked" if site["udp_blocked"] else ""
+    return {**site, "lan": ",".join(site["lan"]), "faults": faults}
 
 
 def _node_row(node: dict[str, Any]) -> dict[str, Any]:

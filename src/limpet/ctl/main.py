@@ -155,6 +155,12 @@ def install(
             "--allow-forward", help="Keep accept rules in FORWARD chains of others that drop."
         ),
     ] = False,
+    no_cni: Annotated[
+        bool,
+        typer.Option(
+            "--no-cni", help="Attach no pods: they are another network's here (gateway mode)."
+        ),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Go on in spite of findings marked `error`.")
     ] = False,
@@ -180,6 +186,7 @@ def install(
             unit_dir=unit_dir.absolute(),
             network_name=network_name,
             allow_forward=allow_forward,
+            cni=not no_cni,
             force=force,
             dry_run=dry_run,
             start=not no_start,

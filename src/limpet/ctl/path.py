@@ -13,8 +13,13 @@ from limpet.agent.config import DEFAULT_PATH, load_settings
 from limpet.ctl.output import Output, duration, put, put_json, put_table, say
 from limpet.model.settings import Settings
 
-_PROBE_COLUMNS = ("node", "asked", "ip", "address", "device", "path", "answers", "rtt")
-_ASKED = {"link": "same link", "site": "same site", "overlay": "overlay address on the link"}
+_PROBE_COLUMNS = ("node", "asked", "ip", "address", "by", "path", "answers", "rtt")
+_ASKED = {
+    "link": "same link",
+    "site": "same site",
+    "overlay": "overlay address on the link",
+    "tunnel": "tunnel",
+}
 _PEER_COLUMNS = (
     "name",
     "state",
@@ -108,6 +113,8 @@ def _probe_row(each: Mapping[str, Any]) -> dict[str, Any]:
         **each,
         "asked": _ASKED.get(each["asked"], each["asked"]),
         "ip": f"IPv{each['version']}",
+        "address": each["endpoint"] or each["address"],
+        "by": f"relay {each['relay']}" if each["relay"] else each["device"],
         "path": "yes" if each["in_use"] else "",
         "answers": f"{each['answered']}/{each['sent']}",
         "rtt": f"{min(trips_ms):.2f} to {max(trips_ms):.2f} ms" if trips_ms else "",
@@ -139,9 +146,13 @@ def _end(leg: Mapping[str, Any], which: str) -> str:
 def _leg(leg: Mapping[str, Any]) -> str:
     if leg["let_in"] is not None:
         sources, outer = (_joined(leg["let_in"][key]) for key in ("sources", "outer"))
+        ways = (
+            *(["the tunnel"] if leg["let_in"]["tunnel"] else []),
+            *([f"VXLAN from {outer}"] if outer else []),
+        )
         return (
             f"{leg['origin_node']} chooses (ask it); from it this node lets in {sources}, "
-            f"by VXLAN from {outer or 'nowhere'}"
+            f"by {' and by '.join(ways) or 'a plain route only'}"
         )
     if leg["reason"]:
         return f"{'no way' if leg['known'] else 'not known'}: {leg['reason']}"
@@ -151,6 +162,12 @@ def _leg(leg: Mapping[str, Any]) -> str:
             return f"on this node, over {leg['device']}, {size}"
         case "vxlan":
             return f"vxlan, over {leg['device']} to {leg['underlay']}, {size}"
+        case "tunnel":
+            return f"tunnel, over {leg['device']} to {leg['endpoint']}, {size}"
+        case "relay":
+            return f"relay {leg['relay']}, over {leg['device']} to {leg['endpoint']}, {size}"
+        case "relay-tls":
+            return f"relay {leg['relay']} in TLS, over {leg['device']}, {size}"
         case rung:
             return f"{rung}, over {leg['device']} by {leg['next_hop']}, {size}"
 

@@ -51,6 +51,7 @@ WantedBy=multi-user.target
 """
 CAPABILITIES = (
     "CAP_NET_ADMIN",
+    "CAP_NET_BIND_SERVICE",  # a relay's TCP port 443
     "CAP_NET_RAW",
     "CAP_SYS_ADMIN",  # setns
     "CAP_SYS_PTRACE",  # /proc/<pid>/ns of containers, when it looks who has an address

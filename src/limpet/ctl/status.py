@@ -68,16 +68,38 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
         yield f"  no further segment now: {cluster['controller']['refused']}"
     links = [f"{each['ifname']} ({', '.join(each['addresses'])})" for each in cluster["links"]]
     yield f"links to other nodes: {', '.join(links) or 'none'}"
+    yield from _tunnel(cluster["tunnel"])
     peers = cluster["peers"]
+    tunnelled = "".join(
+        f"{peers[rung]} by {words}, " for rung, words in _TUNNELLED.items() if peers.get(rung)
+    )
     yield (
         f"{sum(peers.values())} other nodes: {peers['route']} by route, {peers['vxlan']} by vxlan, "
-        f"{peers['unreached']} not reached, {peers['apart']} in other communities; "
+        f"{tunnelled}{peers['unreached']} not reached, {peers['apart']} in other communities; "
         f"revision {cluster['revision']}"
     )
     for failure in cluster["last_round"]["failed"]:
         yield f"  failed: {failure}"
     for problem in cluster["disk"]:
         yield f"  on disk: {problem}"
+
+
+_TUNNELLED = {"tunnel": "tunnel", "relay": "relay", "relay-tls": "relay over TLS"}
+
+
+def _tunnel(tunnel: dict[str, Any]) -> Iterator[str]:
+    """Nothing where there is no device, and none was needed yet."""
+    if tunnel["problem"]:
+        yield f"NO ENCRYPTED TUNNEL: {tunnel['problem']}"
+    elif tunnel["backend"]:
+        made_by = f"{tunnel['backend']} WireGuard {tunnel['version']}".rstrip()
+        yield (
+            f"encrypted tunnel {tunnel['ifname']}: {made_by}, UDP port {tunnel['port']}, "
+            f"MTU {tunnel['mtu_bytes']}; {tunnel['peers']} peers, {tunnel['sessions']} with a "
+            f"session, {tunnel['active']} with traffic"
+        )
+    if tunnel["slow"]:
+        yield "  slow: the userspace WireGuard is an old one, `limpet doctor` says what to do"
 
 
 def _controller(controller: dict[str, Any]) -> str:

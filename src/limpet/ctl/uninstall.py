@@ -20,6 +20,7 @@ from limpet.ctl.joining import granted_settings, identity_folders, node_name
 from limpet.ctl.service import UNIT, systemctl, systemd_runs
 from limpet.ipam.ledger import Ledger
 from limpet.kernel.teardown import remove_kernel_state
+from limpet.kernel.wireguard_process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.model.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.model.settings import Settings
 from limpet.plan.node import bridge_of_segments
@@ -27,6 +28,7 @@ from limpet.wire.attachment import attachment_document, decode_attachment
 from limpet.wire.hostlocal import JOURNAL
 
 _AGENT_STOP_S = 60.0
+_RUN_FILES = ("agent.lock", WIREGUARD_LOG)
 
 
 @dataclass(slots=True)
@@ -165,9 +167,9 @@ def _remove_run_dir(settings: Settings) -> None:
     """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
     for path in (settings.run_dir / "attachments").glob("*"):
         remove(path)
-    for path in (settings.socket, settings.run_dir / "agent.lock"):
+    for path in (settings.socket, *(settings.run_dir / name for name in _RUN_FILES)):
         remove(path)
-    for folder in (settings.run_dir / "attachments", settings.run_dir):
+    for folder in (settings.run_dir / "attachments", settings.run_dir, SOCKET_FOLDER):
         with contextlib.suppress(OSError):
             folder.rmdir()
 

@@ -31,12 +31,12 @@ from limpet.model.overlay import (
     VxlanDevice,
 )
 from limpet.plan import overlay_diff as diff
-from limpet.plan.overlay import fdb_key, neighbour_key, route_key
+from limpet.plan.overlay_parts import fdb_key, neighbour_key, route_key
 from limpet.wire import netlink as wire
 from limpet.wire import vxlan
 
-OVERLAY_NOTIFICATIONS = (1, 3, 5, 7, 9, 11)
-"""RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE.
+OVERLAY_NOTIFICATIONS = (1, 3, 5, 7, 9, 11, 8, 19)
+"""RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
 
 Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
 """

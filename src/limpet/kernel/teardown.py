@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
 
 from limpet.kernel.forward import HandleNftables, remove_forward_accept
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import read_sysctl, write_sysctl
+from limpet.kernel.tunnel_link import drop_marked_rules
+from limpet.kernel.wireguard_process import WireguardProcess
 from limpet.model.datapath import (
     ALIAS,
     DYING_GROUP,
     DYING_IFNAME_PREFIX,
     NFT_OVERLAY_TABLE,
+    NFT_RELAY_TABLE,
+    NFT_SHARED_PORT_TABLE,
     NFT_TABLE,
     POD_GROUP,
     POD_IFNAME_PREFIX,
@@ -26,6 +32,7 @@ from limpet.model.datapath import (
 )
 from limpet.model.errors import LimpetError
 from limpet.model.network import InterfaceAddress, Prefix
+from limpet.model.tunnel import TUNNEL_GROUP
 from limpet.wire import netlink as wire
 
 _SET_BY_US = {
@@ -66,7 +73,14 @@ def remove_kernel_state(
     """
     report = Teardown()
     with RouteSocket() as route:
-        for part in (_remove_rules, _remove_routes, _remove_pods, _remove_bridges, _remove_vxlan):
+        for part in (
+            _remove_rules,
+            _remove_routes,
+            _remove_pods,
+            _remove_bridges,
+            _remove_vxlan,
+            _remove_tunnels,
+        ):
             _try(report, partial(part, route, report))
         _try(report, partial(_name_gateways, route, report, gateways))
     _try(report, partial(_remove_nftables, report))
@@ -154,6 +168,18 @@ def _remove_vxlan(route: RouteSocket, report: Teardown) -> None:
             report.done.append(f"link {link.ifname}: removed")
 
 
+def _remove_tunnels(route: RouteSocket, report: Teardown) -> None:
+    report.done += [f"{what}: removed" for what in drop_marked_rules(route)]
+    for link in route.links().values():
+        if link.group != TUNNEL_GROUP:
+            continue
+        # A userspace WireGuard ends with its device, but only when it is told does it at once.
+        WireguardProcess(link.ifname, log=Path(os.devnull)).stop()
+        gone = (errno.ENODEV,)
+        route.apply(wire.delete_link(link.ifindex, what=f"link {link.ifname}", ignore_errno=gone))
+        report.done.append(f"link {link.ifname}: removed")
+
+
 def _name_gateways(
     route: RouteSocket, report: Teardown, gateways: Collection[InterfaceAddress]
 ) -> None:
@@ -175,7 +201,7 @@ def _remove_nftables(report: Teardown) -> None:
         report.done += [f"{chain}: accept rules removed" for chain in remove_forward_accept(nft)]
     finally:
         nft.close()
-    for table in (NFT_TABLE, NFT_OVERLAY_TABLE):
+    for table in (NFT_TABLE, NFT_OVERLAY_TABLE, NFT_SHARED_PORT_TABLE, NFT_RELAY_TABLE):
         ours = Nftables(table)
         try:
             if ours.list_table() is not None:

@@ -20,7 +20,10 @@ _OVERLAY_KINDS = frozenset(
 one such link with a small MTU would make every pod's small."""
 _DOCKER_NETWORK = "br-" + "[0-9a-f]" * 12
 """br-lan and the like are bridges over uplinks. Source: moby, libnetwork/drivers/bridge."""
-_CONTAINER_LINKS = ("docker*", _DOCKER_NETWORK, "cni*", "flannel*", "cali*", "cilium*", "lxc*")
+_CONTAINER_LINKS = (
+    *("docker*", _DOCKER_NETWORK, "cni*", "cbr*", "flannel*", "cali*", "cilium*", "lxc*"),
+    *("weave*", "antrea-*", "ovn-k8s-*"),
+)
 _SERVICE_LINKS = ("kube-*", "nodelocaldns*")
 _MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
 _NOT_READY = 0x48

@@ -22,6 +22,7 @@ from limpet.model.datapath import ALIAS
 from limpet.model.errors import KernelError
 from limpet.model.network import Prefix
 from limpet.model.tunnel import (
+    KEEPALIVE_S,
     TUNNEL_GROUP,
     TUNNEL_IFNAME,
     DeviceSetting,
@@ -33,6 +34,7 @@ from limpet.model.tunnel import (
     TunnelState,
 )
 from limpet.plan.tunnel_diff import (
+    CallPeer,
     DropEndpoint,
     DropTunnel,
     DropTunnelPeer,
@@ -100,6 +102,16 @@ class TunnelKernel:
     def process(self) -> WireguardProcess | None:
         """None: the device is the kernel's, or there is none yet."""
         return self._userspace.process if self._chosen is self._userspace else None
+
+    @property
+    def has_kernels(self) -> bool:
+        """A device that is made is the kernel's. Raises: KernelError."""
+        return not self._userspace_only and self._kernels() is not None
+
+    @property
+    def program(self) -> WireguardProcess:
+        """That serves a device where the kernel has no WireGuard, running or not."""
+        return self._userspace.process
 
     def close(self) -> None:
         """The device stays."""
@@ -236,7 +248,9 @@ class TunnelKernel:
         moved = {
             prefix for each in changes if isinstance(each, PutTunnelPeer) for prefix in each.add
         }
-        todo = [(change, self._settings(change, moved)) for change in changes]
+        anew = any(isinstance(each, TakePeerAnew) for each in changes)
+        readings = self.readings() if anew else {}
+        todo = [(change, self._settings(change, moved, readings)) for change in changes]
         try:
             self._write_peers(todo)
         except KernelError as error:
@@ -263,7 +277,12 @@ class TunnelKernel:
             _note(change, peers, given)
         self._have, self._given = TunnelState(self._have.device, peers), given
 
-    def _settings(self, change: PeerChange, moved: Collection[Prefix]) -> list[PeerSetting]:
+    def _settings(
+        self,
+        change: PeerChange,
+        moved: Collection[Prefix],
+        readings: Mapping[bytes, PeerReading],
+    ) -> list[PeerSetting]:
         key = change.public_key
         match change:
             case PutTunnelPeer(add=add, take=take, endpoint=endpoint, keepalive_s=keepalive_s):
@@ -275,18 +294,31 @@ class TunnelKernel:
             case DropEndpoint():
                 return []
             case TakePeerAnew():
-                return self._anew(key)
+                return _anew(readings.get(key))
+            case CallPeer():
+                return self._call(key)
             case DropTunnelPeer():
                 return [PeerSetting(key, remove=True)]
 
-    def _anew(self, key: bytes) -> list[PeerSetting]:
-        """Its endpoint is where its packets came from last: a request has been answered there."""
-        reading = self.readings().get(key)
-        if reading is None:
+    def _call(self, key: bytes) -> list[PeerSetting]:
+        """Keepalives that are switched on begin at once.
+
+        Source: set_peer in drivers/net/wireguard/netlink.c, handlePostConfig in wireguard-go.
+        """
+        peer = self._have.peers.get(key)
+        if peer is None:
             return []
-        peer = reading.peer
-        made = PeerSetting(key, tuple(peer.allowed), peer.endpoint, peer.keepalive_s)
-        return [PeerSetting(key, remove=True), made]
+        steps = (0, KEEPALIVE_S, peer.keepalive_s)
+        return [PeerSetting(key, keepalive_s=each) for each in steps]
+
+
+def _anew(reading: PeerReading | None) -> list[PeerSetting]:
+    """Its endpoint is where its packets came from last: a request has been answered there."""
+    if reading is None:
+        return []
+    peer = reading.peer
+    made = PeerSetting(peer.public_key, tuple(peer.allowed), peer.endpoint, peer.keepalive_s)
+    return [PeerSetting(peer.public_key, remove=True), made]
 
 
 def _note(change: PeerChange, peers: dict[bytes, TunnelPeer], given: dict[bytes, Endpoint]) -> None:
@@ -308,5 +340,5 @@ def _note(change: PeerChange, peers: dict[bytes, TunnelPeer], given: dict[bytes,
             given.pop(key, None)
         case DropEndpoint():
             given.pop(key, None)
-        case TakePeerAnew():
+        case TakePeerAnew() | CallPeer():
             pass

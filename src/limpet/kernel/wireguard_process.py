@@ -12,7 +12,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -30,6 +32,11 @@ from limpet.wire.wireguard_uapi import END
 SOCKET_FOLDER = Path("/var/run/wireguard")
 """Fixed in the program: names of devices are unique in a mount namespace."""
 PROGRAM = "wireguard-go"
+WIREGUARD_LOG = "wireguard.log"
+"""Name of the file for what the program says, in the agent's folder of live things."""
+SLOW_BEFORE = (0, 0, 20230223)
+"""Versions before it pass a sixth of the traffic: they do not use the offloads of a tun device."""
+_INSTALL = "install the package wireguard-go, on Debian 12 the one of its backports"
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -88,6 +95,31 @@ class WireguardProcess:
                 "end it, or give one of the two another name",
             )
         return pid
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
+        if shutil.which(self._program) is None:
+            return f"this kernel has no WireGuard, and {self._program} is not there: {_INSTALL}"
+        if not os.path.exists("/dev/net/tun"):
+            return f"{self._program} needs /dev/net/tun, which is missing: modprobe tun"
+        return ""
+
+    def read_version(self) -> str:
+        """Of the program, as 0.0.20230223; empty if it does not say. Blocks for milliseconds."""
+        try:
+            done = subprocess.run(
+                [self._program, "--version"],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_STOP_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        found = re.search(r"\bv?(\d+\.\d+\.\d+)", done.stdout)
+        return found[1] if found is not None else ""
 
     def ask(self, question: bytes) -> bytes:
         """The answer to a question of `wire.wireguard_uapi`.
@@ -169,8 +201,7 @@ class WireguardProcess:
                     "start",
                     f"{self._program} for {self.ifname}",
                     errno.ENOENT,
-                    "this kernel has no WireGuard, and the userspace one is not installed: "
-                    "install the package wireguard-go, on Debian 12 the one of its backports",
+                    f"this kernel has no WireGuard, and the userspace one is not there: {_INSTALL}",
                 ) from error
         descriptor = os.pidfd_open(child.pid)
         # It is not waited for otherwise, and would stay a zombie.

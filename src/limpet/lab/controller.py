@@ -12,7 +12,7 @@ from typing import Any
 from limpet.controller.client import call
 from limpet.lab.command import run_command
 from limpet.lab.process import Daemon
-from limpet.lab.topology import Interface
+from limpet.lab.site import Interface
 
 PORT = 7470
 _TOKEN_TTL_S = 3600

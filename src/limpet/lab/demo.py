@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations, permutations
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -14,16 +15,34 @@ from rich.table import Table
 
 from limpet.lab.clock import LONG_AGO, has_clock_library
 from limpet.lab.machine import Machine
+from limpet.lab.matrix import measure_until
+from limpet.lab.paths import SeenPath, seen_paths
+from limpet.lab.site import CLOUD
 from limpet.lab.topology import load_topology
 from limpet.lab.world import World
 from limpet.lab.worlds import new_world, take_down
 from limpet.model.errors import LimpetError
 
-_TOPOLOGY = "two-sites"
-_REBOOTED, _MOVED, _KILLED, _GROWN, _DARK = "crane-2", "digger-1", "crane-1", "digger-2", "quarry"
+_TOPOLOGY = "demo"
+_COMMUNITY = "works"
+_MEMBERS = ("crane-1", "crane-2", "digger-1", "radio-1", "buoy")
+_ALONE, _BESIDE = "camera-1", "digger-1"
+_NEVER_DIRECT = ("digger-1", "radio-1")
+"""Their NATs, port-restricted and symmetric, cannot be opened for each other."""
+_REBOOTED, _KILLED, _GROWN, _DARK = "crane-2", "crane-1", "digger-1", "mast"
+_GATEWAY, _RENUMBERED = "harbour", "quarry"
 _NEW_PODS = 3
 """With the three that are there, one more than an IPv4 segment of the topology holds."""
-_PATIENCE_S = 15.0
+_DIRECT = ("route", "vxlan", "tunnel")
+_RUNGS = {
+    "route": "on one LAN, plainly",
+    "vxlan": "on one LAN, in VXLAN",
+    "tunnel": "straight through the NATs, encrypted",
+    "relay": "by a relay that cannot read it",
+    "relay-tls": "by a relay, in TLS",
+    "": "not at all",
+}
+_PATIENCE_S = 20.0
 _LOOK_AGAIN_S = 0.2
 
 
@@ -43,43 +62,50 @@ class Demo:
         self.come_back()
 
     def build(self) -> None:
-        self.head("1. Two sites and a cloud: a harbour, a quarry, and an IP controller far away")
+        self.head("1. A cloud with a public address, and three sites behind NATs")
         self.world.up(self.line)
         self.line("Each node was granted segments; from these it gives addresses by itself:")
         self.await_spare()
-        table = Table("node", "site", "LAN address", "segments", "pods")
+        table = Table("node", "site", "LAN address", "seen from outside as", "pods")
         for machine in self.world.machines.values():
             table.add_row(
                 machine.label,
                 machine.site.name,
                 _words(each.ip for each in machine.addresses),
-                _words(self.segments(machine), "\n"),
+                self.seen_as(machine),
                 _words((_words(each.ip for each in pod.addresses) for pod in pods(machine)), "\n"),
             )
         self.console.print(table)
-        self.show_reach("before")
+        self.line("Who is in no community talks to the cloud only. Five of them share one:")
+        self.command("community", "create", _COMMUNITY, *_MEMBERS)
+        self.line(f"{_ALONE} is in none: {_BESIDE} on the same LAN is out of its reach.")
+        self.show_reach("with the cloud", self.labels())
+        self.show_rungs(self.labels())
 
     def live_without_the_cloud(self) -> None:
-        self.head("2. The cloud is cut off. Now things happen at the edge")
+        self.head("2. The cloud is cut off, and its relay with it. Now things happen at the edge")
         before = {pod.name: pod.addresses for pod in self.world.pods}
         self.world.cut("cloud")
         self.kill_an_agent()
         self.reboot_a_node()
-        self.move_a_node()
+        self.reboot_a_gateway()
+        self.change_a_public_address()
         self.grow()
         self.reboot_a_site()
         self.expect(
             all(self.world.pod(name).addresses == addresses for name, addresses in before.items()),
             f"all {len(before)} pods that were there have their old addresses",
         )
-        self.show_reach("during")
+        edge = [label for label in self.labels() if label != "hub"]
+        self.show_reach("without the cloud", edge)
+        self.show_rungs(edge)
 
     def kill_an_agent(self) -> None:
         machine = self.world.machine(_KILLED)
         machine.stop_agent(signal.SIGKILL)
-        others = [pod for pod in self.world.pods if pod.node is not machine]
+        others = [*pods(self.world.machine(_REBOOTED)), *pods(self.world.machine(_GROWN))]
         targets = [address.ip for pod in pods(machine) for address in pod.addresses]
-        reached = all(pod.reaches(target) for pod in others[:2] for target in targets)
+        reached = all(pod.reaches(target) for pod in others for target in targets)
         self.expect(reached, f"{_KILLED}: its agent is killed (SIGKILL); its pods do not notice")
         machine.start_agent()
 
@@ -96,12 +122,18 @@ class Demo:
             "no /run, new containers",
         )
 
-    def move_a_node(self) -> None:
-        machine = self.world.machine(_MOVED)
-        before = _words(each.ip for each in machine.addresses)
-        self.world.change_addresses([machine])
-        after = _words(each.ip for each in machine.addresses)
-        self.expect(before != after, f"{_MOVED}: its LAN address changes, {before} -> {after}")
+    def reboot_a_gateway(self) -> None:
+        self.world.reboot_gateway(_GATEWAY)
+        self.line(f"    {_GATEWAY}: its NAT gateway reboots; everything that it had mapped is gone")
+
+    def change_a_public_address(self) -> None:
+        gateway = self.world.gateway(_RENUMBERED)
+        before = gateway.public
+        self.world.change_public_address(_RENUMBERED)
+        self.expect(
+            before != gateway.public,
+            f"{_RENUMBERED}: its provider gives it another address, {before} -> {gateway.public}",
+        )
 
     def grow(self) -> None:
         machine = self.world.machine(_GROWN)
@@ -146,46 +178,53 @@ class Demo:
         took_s = self.await_report(want)
         self.expect(
             took_s is not None,
-            f"the controller knows all {len(want)} pods and where {_MOVED} is now"
+            f"the controller knows all {len(want)} pods"
             + (f", {took_s:.1f} s after the cloud came back" if took_s is not None else ""),
         )
-        for words in (("node", "list"), ("pod", "list")):
-            self.line(f"[bold]$ limpet {' '.join(words)}[/bold]")
-            self.console.print(self.world.controller.command(*words), markup=False, soft_wrap=True)
-        self.show_reach("after")
+        self.command("pod", "list")
+        self.show_reach("with the cloud again", self.labels())
 
     def await_report(self, want: set[tuple[str, str, frozenset[str]]]) -> float | None:
         """Seconds until the controller knows; None: it still does not."""
-        started_s = time.monotonic()
-        moved = {str(each.ip) for each in self.world.machine(_MOVED).addresses}
-        while (took_s := time.monotonic() - started_s) < _PATIENCE_S:
-            found = {
+
+        def knows() -> bool:
+            return want == {
                 (each["node"], each["pod"], frozenset(_bare(each["addresses"])))
                 for each in self.world.controller.ask("pod.list")["pods"]
             }
-            presence = self.world.controller.ask("node.show", node=_MOVED)["presence"] or {}
-            if found == want and moved <= set(presence.get("addresses", ())):
-                return took_s
-            time.sleep(_LOOK_AGAIN_S)
-        return None
+
+        return _await(knows)
 
     def await_spare(self) -> None:
         machine = self.world.machine(_GROWN)
-        started_s = time.monotonic()
-        while time.monotonic() - started_s < _PATIENCE_S:
-            if sum(":" not in each for each in self.segments(machine)) > 1:
-                return
-            time.sleep(_LOOK_AGAIN_S)
-        self.expect(False, f"{_GROWN}: it gets a spare segment ahead of need")
+        took_s = _await(lambda: sum(":" not in each for each in self.segments(machine)) > 1)
+        if took_s is None:
+            self.expect(False, f"{_GROWN}: it gets a spare segment ahead of need")
 
     # Words
+
+    def labels(self) -> list[str]:
+        return list(self.world.machines)
 
     def segments(self, machine: Machine) -> list[str]:
         return [each["prefix"] for each in machine.ask("status")["segments"]]
 
-    def show_reach(self, when: str) -> None:
-        """Who reaches whom, over IPv4 and IPv6; pings that really travel."""
-        matrix = self.world.reach(within_s=_PATIENCE_S)
+    def seen_as(self, machine: Machine) -> str:
+        gateway = self.world.gateways.get(machine.site.name)
+        if gateway is None or not gateway.translates:
+            return "the same"
+        return f"{gateway.public} ({machine.site.nat})"
+
+    def show_reach(self, when: str, labels: Sequence[str]) -> None:
+        """Who of these reaches whom, over IPv4 and IPv6; pings that really travel."""
+        home = {pod.name: machine.label for machine, pod in self.all_pods()}
+        places = [p for p in self.world.places() if home.get(p.name, p.name) in labels]
+        apart = frozenset(
+            (one.name, other.name)
+            for one, other in permutations(places, 2)
+            if not self.may_talk(home.get(one.name, one.name), home.get(other.name, other.name))
+        )
+        matrix = measure_until(places, within_s=_PATIENCE_S, apart=apart)
         self.console.print(f"   [bold]Who reaches whom, {when}[/bold] (4: IPv4, 6: IPv6, -: not)")
         for line in matrix.lines():
             self.console.print(f"   {line}", markup=False, soft_wrap=True)
@@ -194,10 +233,52 @@ class Demo:
             f"{matrix.count - len(matrix.failures)} of {matrix.count} pings answered "
             f"after {matrix.took_s:.1f} s",
         )
+        self.expect(
+            not matrix.trespasses,
+            f"{len(matrix.trespasses)} of {len(matrix.pings(apart=True))} pings got through to "
+            f"whom {_ALONE} shares no community with",
+        )
+
+    def all_pods(self) -> list[tuple[Machine, Any]]:
+        return [(each, pod) for each in self.world.machines.values() for pod in pods(each)]
+
+    def may_talk(self, one: str, other: str) -> bool:
+        public = {label for label in (one, other) if self.world.machine(label).site.name == CLOUD}
+        return one == other or bool(public) or {one, other} <= set(_MEMBERS)
+
+    def show_rungs(self, labels: Sequence[str]) -> None:
+        """How the nodes reach each other, when all have climbed as high as they can."""
+        pairs = [pair for pair in combinations(labels, 2) if self.may_talk(*pair)]
+        took_s = _await(lambda: all(map(_is_high, self.paths_of(pairs))))
+        seen = {(path.source, path.target): path for path in self.paths_of(pairs)}
+        for rung, words in _RUNGS.items():
+            found = [
+                f"{a} - {b}" + (f" (by {seen[a, b].relay})" if seen[a, b].relay else "")
+                for a, b in pairs
+                if seen[a, b].rung == rung
+            ]
+            if found:
+                self.line(f"[bold]{words}:[/bold] {', '.join(found)}")
+        self.expect(
+            took_s is not None,
+            f"only {' and '.join(_NEVER_DIRECT)} need a relay: neither of their NATs lets the "
+            "other's first packet in",
+        )
+
+    def paths_of(self, pairs: Iterable[tuple[str, str]]) -> list[SeenPath]:
+        """Both directions of each."""
+        wanted = set(map(frozenset, pairs))
+        return [p for p in seen_paths(self.world) if frozenset((p.source, p.target)) in wanted]
 
     def head(self, text: str) -> None:
         at_s = time.monotonic() - self.started_s
         self.console.print(f"\n[bold]{text}[/bold]  [dim]({at_s:.0f} s)[/dim]", soft_wrap=True)
+
+    def command(self, *words: str) -> None:
+        """What a person asks in the cloud, and the answer. Raises: LabError."""
+        self.line(f"[bold]$ limpet {' '.join(words)}[/bold]")
+        said = self.world.controller.command(*words)
+        self.console.print(said, markup=False, soft_wrap=True)
 
     def line(self, text: str) -> None:
         self.console.print(f"   {text}", soft_wrap=True)
@@ -211,6 +292,22 @@ class Demo:
 
 def pods(machine: Machine) -> list[Any]:
     return sorted(machine.pods.values(), key=lambda pod: pod.name)
+
+
+def _is_high(path: SeenPath) -> bool:
+    if {path.source, path.target} == set(_NEVER_DIRECT):
+        return bool(path.relay)
+    return path.rung in _DIRECT
+
+
+def _await(true: Callable[[], bool]) -> float | None:
+    """Seconds until it came true; None: it did not."""
+    started_s = time.monotonic()
+    while (took_s := time.monotonic() - started_s) < _PATIENCE_S:
+        if true():
+            return took_s
+        time.sleep(_LOOK_AGAIN_S)
+    return None
 
 
 def _words(values: Iterable[object], between: str = " ") -> str:
@@ -257,10 +354,10 @@ def _conclude(demo: Demo, console: Console) -> int:
         f"\n[bold green]All as it should be[/bold green] "
         f"({time.monotonic() - demo.started_s:.0f} s). What to look at:\n"
         "   - The three matrices: nothing changes for the pods, whatever befalls the cloud.\n"
-        "   - In step 2 nobody asked the cloud for anything: a node rebooted, one moved, one grew, "
-        "a site went dark.\n"
+        "   - In step 2 nobody asked the cloud for anything: a node and a gateway rebooted, a "
+        "site's address\n     changed, a node grew, a site went dark, the cloud's relay was gone.\n"
         "   - In `limpet pod list`, all pods: new containers of rebooted nodes, old addresses.\n"
-        "   Look around yourself: limpet lab up; limpet lab status --ping; limpet lab fault cut\n",
+        "   Look around yourself: limpet lab up nated; limpet lab status --svg world.svg\n",
         soft_wrap=True,
     )
     return 0

@@ -17,7 +17,8 @@ from limpet.lab.clock import clock_environment
 from limpet.lab.command import LabError, run_command
 from limpet.lab.node import LabNode
 from limpet.lab.pod import LabPod
-from limpet.lab.topology import Interface, Node, Site, host
+from limpet.lab.site import Interface, Node, Site, host
+from limpet.lab.tunnels import end_tunnel, tunnel_ifname
 from limpet.lab.wires import Wires, batch, configure, create_namespace, delete_namespace
 from limpet.model.errors import LimpetError
 
@@ -44,6 +45,7 @@ class Machine(LabNode):
             **{
                 "data_dir": str(self.disk / "networks"),
                 "state_dir": str(self.disk / "state"),
+                "tunnel_ifname": tunnel_ifname(wires.namespace(node.name)),
                 **settings,
             },
         )
@@ -67,6 +69,7 @@ class Machine(LabNode):
             "moves": self.moves,
             "clock": self.clock,
             "wanted_pods": self.wanted_pods,
+            "tunnel_program": self.settings.get("tunnel_program"),
             "pods": [
                 {
                     "name": pod.name,
@@ -84,6 +87,8 @@ class Machine(LabNode):
         self.moves = memory["moves"]
         self.wanted_pods = list(memory["wanted_pods"])
         self.set_clock(memory["clock"])
+        if memory["tunnel_program"] is not None:
+            self.settings["tunnel_program"] = memory["tunnel_program"]
         for each in memory["pods"]:
             pod = LabPod(self, each["name"], each["container_id"], each["namespace"], create=False)
             pod.addresses = [ip_interface(text) for text in each["addresses"]]
@@ -123,6 +128,7 @@ class Machine(LabNode):
     def power_off(self) -> None:
         """Only what is on its disk is left. Raises: LabError."""
         self.stop_agent(signal.SIGKILL)
+        end_tunnel(self.name)
         self.remove_pods()
         self.wires.unplug(self.site, self.label)
         delete_namespace(self.name)
@@ -138,6 +144,7 @@ class Machine(LabNode):
     def remove(self) -> None:
         """Its processes, namespaces, run folder and disk go."""
         super().remove()
+        end_tunnel(self.name)
         if os.path.ismount(self.disk):
             run_command("umount", "-l", str(self.disk))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
 from limpet.lab.command import LabError, run_command, side_by_side
@@ -39,11 +39,14 @@ class Matrix:
     answered: frozenset[tuple[str, str]]
     """Source's name and the address that answered."""
     took_s: float
+    apart: frozenset[tuple[str, str]] = frozenset()
+    """Names of sources and targets that are not to reach each other."""
 
     def cell(self, source: Place, target: Place) -> str:
-        """IP versions that work, `46`; a `-` for one that does not."""
+        """IP versions that work, `46`; a `-` for one that does not, a `.` where none is to."""
+        silent = "." if (source.name, target.name) in self.apart else "-"
         return "".join(
-            str(address.version) if (source.name, str(address)) in self.answered else "-"
+            str(address.version) if (source.name, str(address)) in self.answered else silent
             for address in target.addresses
         )
 
@@ -70,19 +73,32 @@ class Matrix:
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
-        """Source, target, address of what was not answered."""
+        """Source, target, address of what was not answered and is to be."""
+        return [each for each in self.pings(apart=False) if not self._is_answered(each)]
+
+    @property
+    def trespasses(self) -> list[tuple[str, str, str]]:
+        """The same of what was answered and is not to be."""
+        return [each for each in self.pings(apart=True) if self._is_answered(each)]
+
+    @property
+    def count(self) -> int:
+        """Of all pings that are to be answered."""
+        return len(self.pings(apart=False))
+
+    def pings(self, *, apart: bool) -> list[tuple[str, str, str]]:
+        """Source, target, address of those that are to be answered, or are not to be."""
         return [
             (source.name, target.name, str(address))
             for source in self.places
             for target in self.places
+            if ((source.name, target.name) in self.apart) == apart
             for address in target.addresses
-            if (source.name, str(address)) not in self.answered
         ]
 
-    @property
-    def count(self) -> int:
-        """Of all pings."""
-        return len(self.places) * sum(len(place.addresses) for place in self.places)
+    def _is_answered(self, ping: tuple[str, str, str]) -> bool:
+        source, _, address = ping
+        return (source, address) in self.answered
 
 
 def measure(places: Sequence[Place]) -> Matrix:
@@ -90,34 +106,38 @@ def measure(places: Sequence[Place]) -> Matrix:
     return measure_until(places, within_s=0)
 
 
-def measure_until(places: Sequence[Place], *, within_s: float) -> Matrix:
-    """Pings what has not answered again, until everything has, or `within_s` is over."""
+def measure_until(
+    places: Sequence[Place], *, within_s: float, apart: frozenset[tuple[str, str]] = frozenset()
+) -> Matrix:
+    """Pings what has not answered again, until everything has, or `within_s` is over.
+
+    Those that are `apart` (names of source and target) are asked once, at the end.
+    """
     started_s = time.monotonic()
+    matrix = Matrix(tuple(places), frozenset(), 0, apart)
     answered: set[tuple[str, str]] = set()
     while True:
-        open_ = [
-            (
-                place,
-                [
-                    address
-                    for target in places
-                    for address in map(str, target.addresses)
-                    if (place.name, address) not in answered
-                ],
-            )
-            for place in places
-        ]
-        open_ = [(place, addresses) for place, addresses in open_ if addresses]
+        answered |= _ping(places, matrix.failures)
         took_s = time.monotonic() - started_s
-        if not open_:
-            break
-        for found in side_by_side(_ping_all, open_):
-            answered |= found
-        took_s = time.monotonic() - started_s
-        if took_s >= within_s:
+        matrix = replace(matrix, answered=frozenset(answered), took_s=took_s)
+        if not matrix.failures or took_s >= within_s:
             break
         time.sleep(_BETWEEN_TRIES_S)
-    return Matrix(tuple(places), frozenset(answered), took_s)
+    if apart:
+        strays = _ping(places, matrix.pings(apart=True))
+        matrix = replace(matrix, answered=matrix.answered | strays)
+    return matrix
+
+
+def _ping(
+    places: Sequence[Place], pings: Iterable[tuple[str, str, str]]
+) -> frozenset[tuple[str, str]]:
+    """Source and address of what is answered."""
+    wanted: dict[str, list[str]] = {}
+    for source, _, address in pings:
+        wanted.setdefault(source, []).append(address)
+    work = [(place, wanted[place.name]) for place in places if place.name in wanted]
+    return frozenset().union(*side_by_side(_ping_all, work))
 
 
 def _ping_all(work: tuple[Place, list[str]]) -> set[tuple[str, str]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from limpet.lab.command import LabError, side_by_side
+from limpet.lab.gateway import Gateway
 from limpet.lab.machine import Machine
+from limpet.lab.paths import seen_paths
+from limpet.lab.picture import draw
 from limpet.lab.wires import existing_namespaces
 from limpet.lab.world import World
 from limpet.model.errors import LimpetError
@@ -25,7 +29,9 @@ def describe(world: World) -> dict[str, Any]:
             "endpoints": world.controller.endpoints,
             "config": str(world.controller.config_path),
         },
+        "sites": [_site(gateway) for gateway in world.gateways.values()],
         "nodes": nodes,
+        "paths": [path.document() for path in seen_paths(world)],
         "pods": [
             {
                 "pod": pod.name,
@@ -36,6 +42,26 @@ def describe(world: World) -> dict[str, Any]:
             for machine in world.machines.values()
             for pod in machine.pods.values()
         ],
+    }
+
+
+def picture(world: World) -> str:
+    """SVG: who is on which rung to whom."""
+    now = tuple(
+        replace(gateway.site, udp_blocked=gateway.udp_blocked)
+        for gateway in world.gateways.values()
+    )
+    return draw(replace(world.topology, sites=now), seen_paths(world))
+
+
+def _site(gateway: Gateway) -> dict[str, Any]:
+    site = gateway.site
+    return {
+        "site": site.name,
+        "lan": [str(prefix) for prefix in site.lan],
+        "nat": str(site.nat),
+        "public_address": str(gateway.public) if gateway.translates else "",
+        "udp_blocked": gateway.udp_blocked,
     }
 
 

@@ -2,81 +2,42 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from ipaddress import (
-    IPv4Interface,
-    IPv4Network,
-    IPv6Interface,
-    IPv6Network,
-    ip_interface,
-    ip_network,
-)
+from ipaddress import IPv6Network, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError
+from limpet.lab.fields import (
+    check_keys,
+    check_name,
+    read_flag,
+    read_mtu,
+    read_table,
+    read_texts,
+    read_whole,
+    read_word,
+)
+from limpet.lab.site import (
+    ACCESS,
+    BACKBONE,
+    CLOUD,
+    FIRST_NODE,
+    MOST_SITES,
+    Interface,
+    Nat,
+    Node,
+    Prefix,
+    Site,
+    host,
+)
 
-Interface = IPv4Interface | IPv6Interface
-Prefix = IPv4Network | IPv6Network
-
-CLOUD = "cloud"
-_FIRST_NODE, _ROUTER = 11, 1
-"""Host numbers in a LAN."""
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,11}")
-"""A port of a switch is named after its node: 15 characters, and room for a prefix."""
-_RESERVED = (CLOUD, "all", "backbone", "controller")
-_BACKBONE = (ip_network("100.64.0.0/16"), ip_network("fd64::/48"))
-"""Of the links between sites, one /30 and one /64 each."""
-_SMALLEST_MTU, _LARGEST_MTU = 1280, 9000
 _MOST_NODES, _MOST_PODS, _MOST_DISK_MIB = 200, 200, 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A machine on its site's LAN."""
-
-    name: str
-    pods: int
-    mac: str
-    number: int
-    """Of its addresses in the LAN, at first."""
-    addresses: tuple[Interface, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A LAN: a switch, a router to the backbone, nodes."""
-
-    name: str
-    lan: tuple[Prefix, ...]
-    """One prefix of each family at most."""
-    nodes: tuple[Node, ...]
-    number: int
-    """From 1; it is in the addresses of the link to the backbone."""
-    mtu_bytes: int = 1500
-    """Of the LAN."""
-    wan_mtu_bytes: int = 1500
-    """Of the link to the backbone."""
-    drops_unknown_sources: bool = False
-    """The switch lets only the LAN's own addresses pass between its ports."""
-
-    @property
-    def router_addresses(self) -> tuple[Interface, ...]:
-        return tuple(host(prefix, _ROUTER) for prefix in self.lan)
-
-    @property
-    def backbone_addresses(self) -> tuple[Interface, ...]:
-        """Of the backbone's end of the link."""
-        return tuple(host(prefix, 1) for prefix in link_prefixes(self.number))
-
-    @property
-    def wan_addresses(self) -> tuple[Interface, ...]:
-        """Of the router's end of it."""
-        return tuple(host(prefix, 2) for prefix in link_prefixes(self.number))
+_LOCAL = IPv6Network("fc00::/7")
+"""Of one site's own. Source: RFC 4193."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +45,11 @@ class Topology:
     """A world of the lab, checked: names are unique, no two networks overlap."""
 
     name: str
-    cloud: tuple[Interface, ...]
-    """Addresses of the machine that the controller runs on."""
+    controller_addresses: tuple[Interface, ...]
+    """Of the machine that the controller runs on."""
+    cloud: Site
+    """Its network, with the nodes that have public addresses there."""
     sites: tuple[Site, ...]
-    cloud_mtu_bytes: int = 1500
     disk_mib: int = 16
     """Size of each node's own disk; 0: it has none, its files are on the machine's."""
     controller: Mapping[str, Any] = field(default_factory=dict)
@@ -99,24 +61,11 @@ class Topology:
 
     @property
     def nodes(self) -> Iterator[tuple[Site, Node]]:
-        return ((site, node) for site in self.sites for node in site.nodes)
+        return ((site, node) for site in (self.cloud, *self.sites) for node in site.nodes)
 
     def site(self, name: str) -> Site | None:
+        """Of the edge."""
         return next((site for site in self.sites if site.name == name), None)
-
-
-def host(prefix: Prefix, number: int) -> Interface:
-    """Address `number` of a prefix, with its length."""
-    return ip_interface(f"{prefix[number]}/{prefix.prefixlen}")
-
-
-def link_prefixes(number: int) -> tuple[Prefix, Prefix]:
-    """Of the link between the backbone and site `number`."""
-    v4, v6 = _BACKBONE
-    return (
-        IPv4Network((int(v4.network_address) + 4 * number, 30)),
-        IPv6Network((int(v6.network_address) + (number << 64), 64)),
-    )
 
 
 def topology_names() -> list[str]:
@@ -162,33 +111,39 @@ def parse_topology(text: str, name: str, source: str) -> Topology:
 # Each of these raises ValueError with words for `read topology FILE:`.
 
 _KEYS = ("cloud", "site", "controller", "agent", "disk_mib")
-_CLOUD_KEYS = ("addresses", "mtu_bytes")
-_SITE_KEYS = ("lan", "nodes", "mtu_bytes", "wan_mtu_bytes", "drops_unknown_sources")
+_CLOUD_KEYS = ("addresses", "mtu_bytes", "nodes", "relays")
+_SITE_KEYS = (
+    *("lan", "nodes", "relays", "mtu_bytes", "wan_mtu_bytes", "drops_unknown_sources"),
+    *("nat", "hairpin", "udp", "udp_timeout_s", "rate_mbit"),
+)
 
 
 def _topology(document: Mapping[str, Any], name: str) -> Topology:
-    _check_keys(document, _KEYS, "the file")
-    cloud = _table(document.get("cloud"), "cloud")
-    _check_keys(cloud, _CLOUD_KEYS, "[cloud]")
-    sites = _table(document.get("site"), "site")
+    check_keys(document, _KEYS, "the file")
+    cloud = read_table(document.get("cloud"), "cloud")
+    check_keys(cloud, _CLOUD_KEYS, "[cloud]")
+    sites = read_table(document.get("site"), "site")
+    if len(sites) > MOST_SITES:
+        raise ValueError(f"more than {MOST_SITES} sites")
+    controller = _controller_addresses(cloud.get("addresses"))
     topology = Topology(
         name=name,
-        cloud=_cloud_addresses(cloud.get("addresses")),
+        controller_addresses=controller,
+        cloud=_cloud(cloud, controller),
         sites=tuple(
-            _site(_table(table, f"site.{site}"), site, number)
+            _site(read_table(table, f"site.{site}"), site, number)
             for number, (site, table) in enumerate(sites.items(), 1)
         ),
-        cloud_mtu_bytes=_mtu(cloud, "mtu_bytes", "cloud"),
-        disk_mib=_whole(document.get("disk_mib", 16), "disk_mib", 0, _MOST_DISK_MIB),
-        controller=_table(document.get("controller", {}), "controller"),
-        agent=_table(document.get("agent", {}), "agent"),
+        disk_mib=read_whole(document.get("disk_mib", 16), "disk_mib", 0, _MOST_DISK_MIB),
+        controller=read_table(document.get("controller", {}), "controller"),
+        agent=read_table(document.get("agent", {}), "agent"),
     )
     _check_whole(topology)
     return topology
 
 
-def _cloud_addresses(value: Any) -> tuple[Interface, ...]:
-    texts = _texts(value, "cloud.addresses", '["203.0.113.10/24", "2001:db8:c::10/64"]')
+def _controller_addresses(value: Any) -> tuple[Interface, ...]:
+    texts = read_texts(value, "cloud.addresses", '["203.0.113.10/24", "2001:db8:c::10/64"]')
     found = []
     for text in texts:
         try:
@@ -205,48 +160,101 @@ def _cloud_addresses(value: Any) -> tuple[Interface, ...]:
     return tuple(found)
 
 
+def _cloud(table: Mapping[str, Any], controller: tuple[Interface, ...]) -> Site:
+    lan = tuple(each.network for each in controller)
+    nodes: tuple[Node, ...] = ()
+    if "nodes" in table or "relays" in table:
+        nodes = _nodes(table, lan, number=0, where=CLOUD, role="cloud")
+    for node in nodes:
+        for address in set(node.addresses) & set(controller):
+            raise ValueError(
+                f"cloud.addresses: {address} is the one that node {node.name} gets (nodes are "
+                f"numbered from .{FIRST_NODE}: give the controller a lower one)"
+            )
+    return Site(CLOUD, lan, nodes, number=0, mtu_bytes=read_mtu(table, "mtu_bytes", CLOUD))
+
+
 def _site(table: Mapping[str, Any], name: str, number: int) -> Site:
     where = f"site.{name}"
-    _check_name(name, where)
-    _check_keys(table, _SITE_KEYS, f"[{where}]")
+    check_name(name, where)
+    check_keys(table, _SITE_KEYS, f"[{where}]")
     lan = _lan(table.get("lan"), f"{where}.lan")
-    pods = _table(table.get("nodes"), f"{where}.nodes")
-    room = min(prefix.num_addresses for prefix in lan) - _FIRST_NODE - 1
-    if len(pods) > room:
-        raise ValueError(f"{where}.nodes: {len(pods)} nodes do not fit into {lan[0]}")
-    flag = table.get("drops_unknown_sources", False)
-    if not isinstance(flag, bool):
-        raise ValueError(f"{where}.drops_unknown_sources = {flag!r}: neither true nor false")
-    return Site(
+    site = Site(
         name=name,
         lan=lan,
-        nodes=tuple(
-            _node(each, count, lan, number, place, where)
-            for place, (each, count) in enumerate(pods.items())
-        ),
+        nodes=_nodes(table, lan, number=number, where=where, role="edge"),
         number=number,
-        mtu_bytes=_mtu(table, "mtu_bytes", where),
-        wan_mtu_bytes=_mtu(table, "wan_mtu_bytes", where),
-        drops_unknown_sources=flag,
+        mtu_bytes=read_mtu(table, "mtu_bytes", where),
+        wan_mtu_bytes=read_mtu(table, "wan_mtu_bytes", where),
+        drops_unknown_sources=read_flag(table, "drops_unknown_sources", where),
+        nat=Nat(read_word(table, "nat", where, tuple(Nat))),
+        hairpin=read_flag(table, "hairpin", where),
+        udp_blocked=read_word(table, "udp", where, ("open", "blocked")) == "blocked",
+        udp_timeout_s=read_whole(table.get("udp_timeout_s", 30), f"{where}.udp_timeout_s", 1, 3600),
+        rate_mbit=read_whole(table.get("rate_mbit", 0), f"{where}.rate_mbit", 0, 100_000),
+    )
+    _check_nat(site, where)
+    return site
+
+
+def _check_nat(site: Site, where: str) -> None:
+    versions = {prefix.version for prefix in site.lan}
+    if site.nat is Nat.NONE and site.hairpin:
+        raise ValueError(f"{where}.hairpin: there is no NAT (set {where}.nat)")
+    if site.nat is not Nat.NONE and 4 not in versions:
+        raise ValueError(f'{where}.nat = "{site.nat}": {where}.lan has no IPv4 to translate')
+    for prefix in site.lan:
+        if site.nat is not Nat.NONE and prefix.version == 6 and prefix.subnet_of(_LOCAL):
+            raise ValueError(
+                f"{where}.lan: {prefix} is a site's own, and nothing translates IPv6 (take a "
+                "global prefix such as 2001:db8:a::/64, or none)"
+            )
+
+
+def _nodes(
+    table: Mapping[str, Any], lan: tuple[Prefix, ...], *, number: int, where: str, role: str
+) -> tuple[Node, ...]:
+    pods = read_table(table.get("nodes"), f"{where}.nodes")
+    room = min(prefix.num_addresses for prefix in lan) - FIRST_NODE - 1
+    if len(pods) > room:
+        raise ValueError(f"{where}.nodes: {len(pods)} nodes do not fit into {lan[0]}")
+    relays: list[str] = []
+    if "relays" in table:
+        relays = read_texts(table["relays"], f"{where}.relays", '["hub"]')
+    for name in relays:
+        if name not in pods:
+            raise ValueError(f"{where}.relays: {name!r} is none of {', '.join(pods)}")
+    return tuple(
+        _node(
+            name, count, lan, number, place, where, (role, "relay") if name in relays else (role,)
+        )
+        for place, (name, count) in enumerate(pods.items())
     )
 
 
 def _node(
-    name: str, pods: Any, lan: tuple[Prefix, ...], site_number: int, place: int, where: str
+    name: str,
+    pods: Any,
+    lan: tuple[Prefix, ...],
+    site_number: int,
+    place: int,
+    where: str,
+    roles: tuple[str, ...],
 ) -> Node:
-    _check_name(name, f"{where}.nodes.{name}")
+    check_name(name, f"{where}.nodes.{name}")
     return Node(
         name=name,
-        pods=_whole(pods, f"{where}.nodes.{name} (its number of pods)", 0, _MOST_PODS),
+        pods=read_whole(pods, f"{where}.nodes.{name} (its number of pods)", 0, _MOST_PODS),
         mac=f"02:4c:00:{site_number:02x}:{place >> 8:02x}:{place & 255:02x}",
-        number=_FIRST_NODE + place,
-        addresses=tuple(host(prefix, _FIRST_NODE + place) for prefix in lan),
+        number=FIRST_NODE + place,
+        addresses=tuple(host(prefix, FIRST_NODE + place) for prefix in lan),
+        roles=roles,
     )
 
 
 def _lan(value: Any, where: str) -> tuple[Prefix, ...]:
     found = []
-    for text in _texts(value, where, '["192.168.10.0/24", "fd00:10::/64"]'):
+    for text in read_texts(value, where, '["192.168.10.0/24", "fd00:10::/64"]'):
         try:
             found.append(ip_network(text))
         except ValueError as error:
@@ -271,7 +279,7 @@ def _check_whole(topology: Topology) -> None:
             raise ValueError(f"two nodes or sites have the name {name}")
     if len(names) - len(topology.sites) > _MOST_NODES:
         raise ValueError(f"more than {_MOST_NODES} nodes")
-    versions = {each.version for each in topology.cloud}
+    versions = {prefix.version for prefix in topology.cloud.lan}
     for site in topology.sites:
         if not versions & {prefix.version for prefix in site.lan}:
             raise ValueError(f"site.{site.name}.lan and the cloud have no IP version in common")
@@ -279,55 +287,20 @@ def _check_whole(topology: Topology) -> None:
 
 
 def _check_apart(topology: Topology) -> None:
-    seen: list[tuple[str, Prefix]] = [("the links between sites", each) for each in _BACKBONE]
-    seen += [("the cloud", interface.network) for interface in topology.cloud]
-    for site in topology.sites:
+    fixed = [("the links between sites", each) for each in (*BACKBONE, *ACCESS)]
+    fixed += [("the cloud", each) for each in topology.cloud.lan]
+    for number, site in enumerate(topology.sites):
+        others = [
+            (f"site {other.name}", prefix)
+            for other in topology.sites[:number]
+            for prefix in other.lan
+            if prefix.version == 6 or Nat.NONE in (site.nat, other.nat)
+        ]
         for prefix in site.lan:
-            for owner, other in seen:
-                if prefix.version == other.version and prefix.overlaps(other):
+            for owner, taken in (*fixed, *others):
+                if prefix.version == taken.version and prefix.overlaps(taken):
                     raise ValueError(
-                        f"site.{site.name}.lan: {prefix} overlaps {other} of {owner}, and sites "
-                        "are joined by plain routing here, which can't tell them apart (number "
-                        "each LAN differently)"
+                        f"site.{site.name}.lan: {prefix} overlaps {taken} of {owner}, and plain "
+                        "routing can't tell them apart (number each LAN differently, or give "
+                        "both sites a NAT)"
                     )
-            seen.append((f"site {site.name}", prefix))
-
-
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{where}: {name!r} is no name for the lab (a lower-case letter, then letters, "
-            "digits and '-', at most 12 in all)"
-        )
-    if name in _RESERVED:
-        raise ValueError(f"{where}: {name!r} is the lab's own word (take another name)")
-
-
-def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    unknown = sorted(table.keys() - set(known))
-    if unknown:
-        raise ValueError(f"unknown key {unknown[0]!r} in {where} (known: {', '.join(known)})")
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if value is None:
-        raise ValueError(f"[{where}] is missing")
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} = {value!r}: not a table")
-    return value
-
-
-def _texts(value: Any, where: str, example: str) -> list[str]:
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
-        raise ValueError(f"{where} = {value!r}: not a list such as {example}")
-    return value
-
-
-def _mtu(table: Mapping[str, Any], key: str, where: str) -> int:
-    return _whole(table.get(key, 1500), f"{where}.{key}", _SMALLEST_MTU, _LARGEST_MTU)
-
-
-def _whole(value: Any, where: str, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{where} = {value!r}: not a whole number from {low} to {high}")
-    return value

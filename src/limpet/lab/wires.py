@@ -10,7 +10,8 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.topology import CLOUD, Interface, Site, Topology
+from limpet.lab.site import CLOUD, Interface, Site
+from limpet.lab.topology import Topology
 
 _NETNS_FOLDER = Path("/run/netns")
 _PREFIX = "limpet-lab."
@@ -18,7 +19,7 @@ BRIDGE, ROUTER_PORT = "br0", "router"
 
 # Or an address cannot be used for a second, until nobody else was heard to have it.
 _QUICK = {"ipv6/conf/all/accept_dad": 0, "ipv6/conf/default/accept_dad": 0}
-_FORWARDING = {"ipv4/ip_forward": 1, "ipv6/conf/all/forwarding": 1}
+FORWARDING = {"ipv4/ip_forward": 1, "ipv6/conf/all/forwarding": 1}
 _NO_IPV6 = {"ipv6/conf/all/disable_ipv6": 1, "ipv6/conf/default/disable_ipv6": 1}
 
 # A provider's outage is silence: nothing comes through, and nobody says that it does not.
@@ -52,6 +53,10 @@ class Wires:
     def router(self, site: Site) -> str:
         return self.namespace(site.name, "router")
 
+    def carrier(self, site: Site) -> str:
+        """Where the site is behind a second NAT."""
+        return self.namespace(site.name, "carrier")
+
     @property
     def backbone(self) -> str:
         return self.namespace("backbone")
@@ -64,39 +69,25 @@ class Wires:
 
     def build_backbone(self) -> None:
         """The backbone and the cloud on it. Raises: LabError."""
-        create_namespace(self.backbone, _FORWARDING)
+        create_namespace(self.backbone, FORWARDING)
         run_command("nft", "-f", "-", netns=self.backbone, stdin=_CUTS)
+        cloud = self.topology.cloud
+        self.build_switch(cloud)
+        self.plug(cloud, ROUTER_PORT, self.backbone, CLOUD)
+        configure(self.backbone, CLOUD, cloud.router_addresses)
         create_namespace(self.cloud)
-        mtu_bytes = self.topology.cloud_mtu_bytes
-        connect((self.backbone, CLOUD), (self.cloud, "eth0"), mtu_bytes)
-        routers = [first_of(each) for each in self.topology.cloud]
-        configure(self.backbone, CLOUD, routers)
-        configure(self.cloud, "eth0", self.topology.cloud, via=[each.ip for each in routers])
+        self.plug(cloud, "controller", self.cloud, "eth0")
+        routers = [each.ip for each in cloud.router_addresses]
+        configure(self.cloud, "eth0", self.topology.controller_addresses, via=routers)
 
-    def build_site(self, site: Site) -> None:
-        """A site's switch and router, joined to the backbone. Raises: LabError."""
+    def build_switch(self, site: Site) -> None:
+        """Of a site, with nothing plugged in. Raises: LabError."""
         create_namespace(self.switch(site), _NO_IPV6)
         batch(
             self.switch(site), [f"link add name {BRIDGE} type bridge", f"link set dev {BRIDGE} up"]
         )
         if site.drops_unknown_sources:
             run_command("nft", "-f", "-", netns=self.switch(site), stdin=_source_guard(site))
-        create_namespace(self.router(site), _FORWARDING)
-        self.plug(site, ROUTER_PORT, self.router(site), "lan")
-        configure(self.router(site), "lan", site.router_addresses)
-        connect((self.backbone, site.name), (self.router(site), "wan"), site.wan_mtu_bytes)
-        configure(self.backbone, site.name, site.backbone_addresses)
-        configure(
-            self.router(site),
-            "wan",
-            site.wan_addresses,
-            via=[each.ip for each in site.backbone_addresses],
-        )
-        ways = {each.version: each.ip for each in site.wan_addresses}
-        batch(
-            self.backbone,
-            [f"route add {each} via {ways[each.version]} dev {site.name}" for each in site.lan],
-        )
 
     def plug(self, site: Site, port: str, netns: str, ifname: str, mac: str | None = None) -> None:
         """A cable from a port of the site's switch; one that is there goes. Raises: LabError."""
@@ -197,12 +188,6 @@ def configure(
     """Addresses of a device, and default routes over it. Raises: LabError."""
     lines = [f"addr add {each} dev {ifname}" for each in addresses]
     batch(netns, [*lines, *(f"route replace default via {each} dev {ifname}" for each in via)])
-
-
-def first_of(interface: Interface) -> Interface:
-    """The router's address in the network of another."""
-    network = interface.network
-    return type(interface)(f"{network[1]}/{network.prefixlen}")
 
 
 def _source_guard(site: Site) -> str:

@@ -17,11 +17,14 @@ from typing import Any
 from limpet.lab.clock import LONG_AGO, clock_environment
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.controller import LabController
+from limpet.lab.gateway import Gateway
 from limpet.lab.machine import Machine
 from limpet.lab.matrix import Matrix, Place, measure_until
 from limpet.lab.pod import LabPod
 from limpet.lab.process import Daemon
-from limpet.lab.topology import CLOUD, Topology, parse_topology
+from limpet.lab.site import CLOUD, Nat
+from limpet.lab.topology import Topology, parse_topology
+from limpet.lab.tunnels import end_tunnel, find_tunnel_program
 from limpet.lab.wires import Wires, delete_namespace, existing_namespaces, namespace_prefix
 from limpet.model.errors import LimpetError
 
@@ -41,8 +44,12 @@ class World:
         self.folder = folder
         self.wires = Wires(name, topology)
         self.controller = LabController(
-            self.wires.cloud, folder / CLOUD, topology.cloud, **topology.controller
+            self.wires.cloud,
+            folder / CLOUD,
+            topology.controller_addresses,
+            **topology.controller,
         )
+        self.gateways = {site.name: Gateway(self.wires, site) for site in topology.sites}
         self.machines: dict[str, Machine] = {
             node.name: Machine(self.wires, site, node, folder / "nodes" / node.name, topology.agent)
             for site, node in topology.nodes
@@ -57,6 +64,8 @@ class World:
             world = cls(parse_topology(text, state["topology"], _TOPOLOGY), state["name"], folder)
             for name, memory in state["machines"].items():
                 world.machines[name].recall(memory)
+            for name, memory in state["gateways"].items():
+                world.gateways[name].recall(memory)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LabError(
                 f"open the world in {folder}: {error!r} (it was not built to the end, or is "
@@ -70,6 +79,7 @@ class World:
             "name": self.name,
             "topology": self.topology.name,
             "machines": {name: each.memory() for name, each in self.machines.items()},
+            "gateways": {name: each.memory() for name, each in self.gateways.items()},
         }
         fresh = self.folder / f"{_STATE}.new"
         fresh.write_text(json.dumps(state, indent=1), encoding="utf-8")
@@ -83,7 +93,7 @@ class World:
         What was built stays when it fails: `down` takes it away.
         """
         tell("network namespaces: sites, routers, a backbone, a cloud")
-        self.build()
+        self.build(tell)
         tell("the IP controller starts in the cloud")
         self.controller.start()
         tell(f"{len(self.machines)} nodes join with a token each, and their agents start")
@@ -92,18 +102,22 @@ class World:
         side_by_side(self._first_pods, self.machines.values())
         self.save()
 
-    def build(self) -> None:
+    def build(self, tell: Callable[[str], None] = silent) -> None:
         """The network and the bare nodes; no process runs. Raises: LabError."""
         if existing_namespaces(self.name):
             raise LabError(
                 f"build world {self.name}: some of it is here already "
                 f"(limpet lab down --name {self.name})"
             )
+        program = find_tunnel_program(tell)
+        for machine in self.machines.values():
+            machine.settings.setdefault("tunnel_program", program)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _TOPOLOGY).write_text(self.topology.text, encoding="utf-8")
         self.save()
         self.wires.build_backbone()
-        side_by_side(self.wires.build_site, self.topology.sites)
+        side_by_side(self.wires.build_switch, self.topology.sites)
+        side_by_side(lambda gateway: gateway.build(), self.gateways.values())
         side_by_side(self._build_machine, self.machines.values())
 
     def _build_machine(self, machine: Machine) -> None:
@@ -112,7 +126,8 @@ class World:
 
     def enroll(self, machine: Machine) -> None:
         """The node joins with a token of its own; its agent starts. Raises: LimpetError."""
-        machine.join(self.controller.token(), self.controller.endpoints)
+        token = self.controller.token(roles=list(machine.node.roles))
+        machine.join(token, self.controller.endpoints)
         machine.start_agent()
 
     def _first_pods(self, machine: Machine) -> None:
@@ -153,7 +168,7 @@ class World:
         )
 
     def select(self, target: str) -> list[Machine]:
-        """Of a node's name, a site's, or `all`. Raises: LabError."""
+        """Of a node's name, a site's, `cloud`, or `all`. Raises: LabError."""
         if target == "all":
             return list(self.machines.values())
         if target in self.machines:
@@ -168,13 +183,18 @@ class World:
         return found
 
     def netns_of(self, target: str) -> str:
-        """Of a node, a pod, `cloud`, `backbone`, SITE.router or SITE.switch. Raises: LabError."""
+        """Of a node, a pod, `cloud` (the controller's), `backbone`, SITE.router, SITE.switch.
+
+        Behind a carrier's NAT that one is SITE.carrier. Raises: LabError.
+        """
         names = {pod.name: pod.netns for pod in self.pods}
         names |= {name: machine.name for name, machine in self.machines.items()}
         names |= {CLOUD: self.wires.cloud, "backbone": self.wires.backbone}
         for site in self.topology.sites:
             names[f"{site.name}.router"] = self.wires.router(site)
             names[f"{site.name}.switch"] = self.wires.switch(site)
+            if site.nat is Nat.CGN:
+                names[f"{site.name}.carrier"] = self.wires.carrier(site)
         try:
             return names[target]
         except KeyError as error:
@@ -219,6 +239,36 @@ class World:
         if link != CLOUD and self.topology.site(link) is None:
             sites = ", ".join(site.name for site in self.topology.sites)
             raise LabError(f"cut {link}: neither `cloud` nor a site of this world ({sites})")
+
+    def gateway(self, site: str) -> Gateway:
+        """Raises: LabError."""
+        try:
+            return self.gateways[site]
+        except KeyError as error:
+            raise LabError(
+                f"find the gateway of {site}: that is no site of this world (there are: "
+                f"{', '.join(self.gateways)})"
+            ) from error
+
+    def reboot_gateway(self, site: str) -> None:
+        """What it had mapped is gone, and it maps to other ports. Raises: LabError."""
+        self.gateway(site).reboot()
+        self.save()
+
+    def change_public_address(self, site: str) -> None:
+        """Of a site behind a NAT; what was mapped is gone. Raises: LabError."""
+        self.gateway(site).change_public_address()
+        self.save()
+
+    def block_udp(self, site: str) -> None:
+        """No UDP gets out of the site or into it. Raises: LabError."""
+        self.gateway(site).block_udp()
+        self.save()
+
+    def allow_udp(self, site: str) -> None:
+        """Raises: LabError."""
+        self.gateway(site).allow_udp()
+        self.save()
 
     def reboot(self, machines: Iterable[Machine]) -> None:
         """All lose power at once, then all start at once. Raises: LimpetError."""
@@ -272,6 +322,9 @@ def clear_away(name: str, folder: Path) -> None:
     """
     for file in sorted(folder.glob("**/*.pid")):
         Daemon(f"{file.stem} of {file.parent.name}", file, file.with_suffix(".log")).kill()
+    nodes = {namespace_prefix(name) + each.name for each in folder.glob("nodes/*")}
+    for namespace in nodes:
+        end_tunnel(namespace)
     for namespace in existing_namespaces(name):
         delete_namespace(namespace)
     for run_dir in Path("/dev/shm").glob(f"{namespace_prefix(name)}*"):

@@ -24,6 +24,23 @@ class DefaultCommunity(Enum):
     """Nothing: it talks to the cloud only."""
 
 
+class Encryption(Enum):
+    """Which pod traffic between nodes is encrypted."""
+
+    BETWEEN_SITES = "between-sites"
+    """What leaves a site: inside one, plain routes and VXLAN are used."""
+    ALL = "all"
+    """All of it: peers are reached through tunnels only, neighbours too."""
+
+
+class TunnelBackend(Enum):
+    """What makes the tunnels between nodes."""
+
+    WIREGUARD = "wireguard"
+    IPSEC = "ipsec"
+    """IKEv2, by strongSwan."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
     """A key that signs grants, and the former key's word for it."""
@@ -54,6 +71,11 @@ class Network:
     default_community: DefaultCommunity = DefaultCommunity.ALL
     segment_quota: int = 8
     """Segments of one family that one node may have."""
+    encryption: Encryption = Encryption.BETWEEN_SITES
+    tunnel_backend: TunnelBackend = TunnelBackend.WIREGUARD
+    """Of the tunnels between nodes that share no community with another one."""
+    community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
+    """By community: of the tunnels between its nodes, where it is not that of the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +120,15 @@ class Presence:
     addresses: tuple[Address, ...] = ()
     """Of its links, where neighbours may reach it."""
     endpoints: tuple[tuple[Address, int], ...] = ()
-    """Address and UDP port as seen from outside."""
+    """Address and UDP port of its tunnel as seen from outside, or forwarded to it."""
     port: int = 0
     """UDP port of probes and of the neighbour exchange."""
     vtep_macs: Mapping[int, str] = field(default_factory=dict)
     """MAC of the VXLAN device by IP version of the underlay."""
-    tunnel_key: bytes = b""
+    tunnel_port: int = 0
+    """UDP port that its tunnel listens on; 0: it has no tunnel."""
+    relay_tls_port: int = 0
+    """TCP port where it relays packets in TLS connections; 0: it does not."""
     link_mtu_bytes: int = 1500
 
 

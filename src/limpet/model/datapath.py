@@ -23,6 +23,8 @@ NFT_OVERLAY_TABLE = "limpet_overlay"
 """Of the network between nodes: its sets are large, and change with peers instead of pods."""
 NFT_SHARED_PORT_TABLE = "limpet_tunnel"
 """Of the port that the tunnel and the agent share."""
+NFT_RELAY_TABLE = "limpet_relay"
+"""Of a relay: what comes for its pairs of ports goes on to the other end."""
 ROUTE_TABLE = 5148
 """Our routing table, looked up before main by a rule of the same priority."""
 RULE_PRIORITY = 5148

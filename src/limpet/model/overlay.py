@@ -20,6 +20,16 @@ class Rung(Enum):
     ROUTE = "route"
     """Plainly, to the peer's address on a link that both are on."""
     VXLAN = "vxlan"
+    TUNNEL = "tunnel"
+    """Encrypted, straight to the peer's tunnel, through whatever NATs."""
+    RELAY = "relay"
+    """The same encrypted packets, forwarded by a node that cannot read them."""
+    RELAY_TLS = "relay-tls"
+    """The same in a TLS connection to the relay, where UDP does not get through."""
+
+
+TUNNELLED = frozenset({Rung.TUNNEL, Rung.RELAY, Rung.RELAY_TLS})
+"""Rungs that go through the node's tunnel device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,11 @@ class PeerPath:
     """Route: the peer's addresses on that link; IPv6 segments need one of IPv6."""
     underlay: Address | None = None
     """VXLAN: where the peer's packets are sent; also for what the route has no next hop for."""
+    endpoint: tuple[Address, int] | None = None
+    """Tunnelled: address and UDP port that the tunnel's packets are sent to: of the peer, of the
+    relay, or on loopback, where the agent passes them into a TLS connection."""
+    relay: str = ""
+    """Uid of the relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,8 @@ class OwnSide:
     """Links that peers' packets may come in by; those must not be filtered by reverse path."""
     link_prefixes: tuple[Prefix, ...] = ()
     """Subnets of the node's links: what is behind a peer never takes them over."""
+    tunnel: str = ""
+    """Name of the device of the encrypted tunnel; empty: the node can have none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class Ask(IntEnum):
     """The address is reached, through whatever routers, and nothing translates it."""
     OVERLAY = 3
     """What has an overlay address as source gets through the link to the peer's."""
+    TUNNEL = 4
+    """What leaves by our tunnel's port gets to the peer's tunnel, through NATs and relays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class Probe:
     """Of the asking node's presence, so that the other knows whether it has the newest one."""
     answer_at: Address | None = None
     """Overlay: underlay address of the asking node; its overlay address may not be reached yet."""
+    punch: bool = False
+    """Tunnel: just now the asking node tries every way to the other, which should do the same, so
+    that each opens its NAT for the other."""
+    relayed: bool = False
+    """Tunnel: it was sent to a relay, so where it comes from is no address of the asking node."""
+    in_use: bool = False
+    """Tunnel: the asking node sends its packets by this way."""
+    padding_bytes: int = 0
+    """Tunnel: zeros that make the datagram as large as what the path is asked to carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +72,5 @@ class Trial(NamedTuple):
     """Link that it goes over; empty: whichever the routes say."""
     version: int = 0
     """Overlay: IP version of the two overlay addresses."""
+    relay: str = ""
+    """Tunnel: uid of the relay that the address is of; empty: none is in between."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from limpet.model.network import Address, Prefix
+from limpet.model.network import Address, InterfaceAddress, Prefix
 
 TUNNEL_IFNAME = "limwg0"
 TUNNEL_GROUP = 0x6C696D07
 """Link group of our tunnel device; an alias cannot be given at creation."""
 TUNNEL_MARK = 0x1000
 """Mark of the packets that carry a tunnel: a rule keeps them out of our routing table."""
+TUNNEL_RULE_PRIORITY = 5147
+"""Of that rule: just before the one that looks up our table."""
 TUNNEL_OVERHEAD_BYTES = {4: 60, 6: 80}
 """Outer IP, UDP, WireGuard's header and authenticator, by IP version of the underlay.
 
@@ -31,7 +33,7 @@ Claim = bytes | Prefix
 
 @dataclass(frozen=True, slots=True)
 class TunnelKey:
-    """What peers know this node's tunnel by: made once, kept for life."""
+    """What peers know this node's tunnel by: made of its identity, for life."""
 
     private_key: bytes = field(repr=False)
     """X25519, 32 bytes."""
@@ -108,6 +110,8 @@ class TunnelPlan:
     """Uid of the peer that has what is claimed; of several that claim one thing the lowest."""
     contested: frozenset[Claim] = frozenset()
     """What several peers claim."""
+    addresses: frozenset[InterfaceAddress] = frozenset()
+    """Of the device, /32 and /128."""
 
 
 # What a device is told, and what it says of itself: the same for the kernel's and a userspace one.

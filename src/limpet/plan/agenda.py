@@ -5,34 +5,43 @@ from __future__ import annotations
 import heapq
 import math
 
-RATE_PER_S = 50.0
-"""Probes of all kinds together; each costs both ends two signatures and two checks of one."""
-BURST = 25.0
-OTHER_PER_S = 15.0
-"""Of these for what is not vital, however much is vital."""
+RATE_PER_S = 150.0
+"""Vital probes; each costs both ends two signatures and two checks of one, 0.5 ms."""
+BURST = 50.0
+OTHER_PER_S = 50.0
+"""Others, while nothing vital waits."""
+OTHER_BURST = 25.0
+OTHER_BESIDE_PER_S = 15.0
+"""Others, however much is vital."""
 _UNSTRETCHED = 100
 """Peers with a path that the budget suffices for, as often as the ladder wants."""
 
-_VITAL, _OTHER = 0, 1
+_ACTIVE, _VITAL, _OTHER = 0, 1, 2
 
 
 class Agenda:
-    """Vital probes come first, then those that are due longest; none is forgotten for ever."""
+    """Vital probes come first, of peers with traffic before all others, then those that are due
+    longest; none is forgotten for ever.
+    """
 
     def __init__(self) -> None:
-        self._heaps: tuple[list[tuple[float, str]], list[tuple[float, str]]] = ([], [])
-        self._due: dict[str, tuple[float, float]] = {}
+        self._heaps: tuple[list[tuple[float, str]], ...] = ([], [], [])
+        self._due: dict[str, tuple[float, float, float]] = {}
         # Until when the budget is spent, as if each probe took its share of the time.
         self._spent_s = -math.inf
         self._other_spent_s = -math.inf
 
-    def put(self, uid: str, *, vital_s: float, other_s: float) -> None:
-        """When the peer's probes are due, instead of what was said before; infinity: never."""
+    def put(self, uid: str, *, vital_s: float, other_s: float, active: bool = False) -> None:
+        """When the peer's probes are due, instead of what was said before; infinity: never.
+
+        `active`: it has traffic.
+        """
         before = self._due.get(uid)
-        self._due[uid] = due = (vital_s, other_s)
-        for which in (_VITAL, _OTHER):
-            if due[which] < math.inf and (before is None or before[which] != due[which]):
-                heapq.heappush(self._heaps[which], (due[which], uid))
+        due = (vital_s, math.inf, other_s) if active else (math.inf, vital_s, other_s)
+        self._due[uid] = due
+        for which, due_s in enumerate(due):
+            if due_s < math.inf and (before is None or before[which] != due_s):
+                heapq.heappush(self._heaps[which], (due_s, uid))
 
     def drop(self, uid: str) -> None:
         self._due.pop(uid, None)
@@ -42,34 +51,38 @@ class Agenda:
 
         The peer has to be put again.
         """
-        for which in (_VITAL, _OTHER):
+        for which in (_ACTIVE, _VITAL, _OTHER):
             first_s = self._first_s(which)
-            if first_s <= now_s and self._free_s(which, now_s) <= now_s:
+            if first_s <= now_s and self._free_s(which) <= now_s:
                 _due_s, uid = heapq.heappop(self._heaps[which])
-                vital_s, other_s = self._due[uid]
-                self._due[uid] = (math.inf, other_s) if which == _VITAL else (vital_s, math.inf)
-                return uid, which == _VITAL
+                active_s, vital_s, other_s = self._due[uid]
+                self._due[uid] = (
+                    math.inf if which == _ACTIVE else active_s,
+                    math.inf if which == _VITAL else vital_s,
+                    math.inf if which == _OTHER else other_s,
+                )
+                return uid, which != _OTHER
         return None
 
     def spend(self, count: int, now_s: float, *, vital: bool) -> None:
         """So many probes were sent."""
-        self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + count / RATE_PER_S
-        if not vital:
-            self._other_spent_s = max(self._other_spent_s, now_s) + count / OTHER_PER_S
+        if vital:
+            self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + count / RATE_PER_S
+            return
+        waiting = min(self._first_s(_ACTIVE), self._first_s(_VITAL)) <= now_s
+        rate_per_s = OTHER_BESIDE_PER_S if waiting else OTHER_PER_S
+        since_s = max(self._other_spent_s, now_s - OTHER_BURST / OTHER_PER_S)
+        self._other_spent_s = since_s + count / rate_per_s
 
     def next_s(self, now_s: float) -> float:
         """When `take` has somebody; infinity: when somebody was put."""
         return min(
-            max(self._first_s(which), self._free_s(which, now_s)) for which in (_VITAL, _OTHER)
+            max(self._first_s(which), self._free_s(which)) for which in (_ACTIVE, _VITAL, _OTHER)
         )
 
-    def _free_s(self, which: int, now_s: float) -> float:
+    def _free_s(self, which: int) -> float:
         """When there is budget."""
-        if which == _VITAL:
-            return self._spent_s
-        if self._first_s(_VITAL) <= now_s:
-            return self._other_spent_s
-        return min(self._spent_s, self._other_spent_s)
+        return self._other_spent_s if which == _OTHER else self._spent_s
 
     def _first_s(self, which: int) -> float:
         heap = self._heaps[which]

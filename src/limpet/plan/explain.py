@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from limpet.model.cluster import Snapshot
 from limpet.model.network import Address, Prefix
-from limpet.model.overlay import OwnSide, PeerPath, PeerRoute, Rung
+from limpet.model.overlay import TUNNELLED, OwnSide, PeerPath, PeerRoute, Rung
+from limpet.model.relay import Endpoint
 from limpet.plan.merge import effective_segments
 from limpet.plan.overlay import plan_overlay, view_of
 
@@ -42,6 +43,10 @@ class Leg:
     reason: str = ""
     known: bool = True
     """False: it is the choice of a node that was not asked; `reason` says so."""
+    endpoint: Endpoint | None = None
+    """Tunnelled: where the encrypted packets are sent."""
+    relay: str = ""
+    """Name of the relay that they go by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def _leg(
     snapshot: Snapshot, sides: Mapping[str, NodeSide], origin: Address, target: Address
 ) -> Leg:
     of_origin, of_target = holder_of(snapshot, origin), holder_of(snapshot, target)
-    leg = Leg(origin, target, _name(snapshot, of_origin), _name(snapshot, of_target))
+    leg = Leg(origin, target, name_of(snapshot, of_origin), name_of(snapshot, of_target))
     if origin.version != target.version:
         return _without(leg, f"{origin} and {target} are not of the same IP version")
     for address, uid in ((origin, of_origin), (target, of_target)):
@@ -86,8 +91,14 @@ def _leg(
         if route is not None or not words:
             words = "another node has the more specific prefix"
         return _without(leg, f"{leg.target_node}: {words}")
-    rung = Rung.VXLAN if route.device in plan.state.devices else Rung.ROUTE
+    path = side.paths.get(of_target or "")
+    if route.device in plan.state.devices:
+        rung = Rung.VXLAN
+    else:
+        by_tunnel = path is not None and path.rung in TUNNELLED
+        rung = path.rung if path is not None and by_tunnel else Rung.ROUTE
     underlay = part.fdb[0].underlay if rung is Rung.VXLAN and part.fdb else None
+    endpoint, relay = (path.endpoint, path.relay) if path and rung in TUNNELLED else (None, "")
     if rung is Rung.VXLAN and plan.state.fdb[route.device, part.fdb[0].mac] not in part.fdb:
         return _without(leg, f"{leg.target_node}: another node announces its MAC, a clone of it")
     return Leg(
@@ -100,6 +111,8 @@ def _leg(
         route.next_hop,
         underlay,
         route.mtu_bytes,
+        endpoint=endpoint,
+        relay=name_of(snapshot, relay or None),
     )
 
 
@@ -107,8 +120,11 @@ def _without(leg: Leg, reason: str) -> Leg:
     return Leg(leg.origin, leg.target, leg.origin_node, leg.target_node, reason=reason)
 
 
-def _name(snapshot: Snapshot, uid: str | None) -> str:
-    return "" if uid is None else snapshot.nodes[uid].grant.name
+def name_of(snapshot: Snapshot, uid: str | None) -> str:
+    """Of a node; the uid itself where none is known, empty for None."""
+    if uid is None:
+        return ""
+    return snapshot.nodes[uid].grant.name if uid in snapshot.nodes else uid
 
 
 def holder_of(snapshot: Snapshot, address: Address) -> str | None:

@@ -178,6 +178,32 @@ def network_problems(network: Network) -> list[str]:
     return problems
 
 
+def behind_problem(
+    network: Network, prefix: Prefix, others: Iterable[tuple[Prefix, str]]
+) -> str | None:
+    """Why the prefix can't be behind a node; `others`: what is, each with the name of its node."""
+    for field_name, cidrs in (
+        ("the cluster's pod CIDR", network.pod_cidrs),
+        ("the cluster's service CIDR", network.service_cidrs),
+    ):
+        for cidr in cidrs:
+            if _overlap(prefix, cidr):
+                return (
+                    f"it overlaps {field_name} {cidr}, so that nobody could tell which of the two "
+                    "an address is of (name a prefix that lies apart)"
+                )
+    for never in _NEVER_PODS:
+        if _overlap(prefix, never):
+            return f"it overlaps {never}, which no node forwards (name a prefix that lies apart)"
+    for other, name in others:
+        if _overlap(prefix, other):
+            return (
+                f"it overlaps {other}, which is behind {name}: an address is behind one node "
+                f"(limpet node set {name} --remove-behind {other})"
+            )
+    return None
+
+
 def check_network(network: Network, source: str) -> None:
     """Raises: ConfigError with the first problem."""
     for problem in network_problems(network):

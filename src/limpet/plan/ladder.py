@@ -1,79 +1,56 @@
 """Which way a peer is reached: what is asked next, and what the answers prove. Pure.
 
-    LINK answered ──► OVERLAY over that link ──► ROUTE
+    LINK answered ──► OVERLAY over that link ──► ROUTE          better
       │  silent ──► SITE
       └───────────────┴────────────────────────► VXLAN
+    TUNNEL, to an endpoint of the peer ────────► TUNNEL
+    TUNNEL, to a relay ────────────────────────► RELAY, RELAY_TLS
 
-A way that answers holds. One that falls silent is asked three times in quick succession before it
-counts as lost; another takes its place only if it has answered since. Nobody answers: the last
-path stays. What was lost comes back when it has answered twice in a row, after each further loss
-twice as often, so that a link that flaps does not carry the path along.
+A way that answers holds. One that falls silent is asked again in quick succession before it counts
+as lost, and what else there is at the same time; another takes its place only if it has answered
+since. Nobody answers: the last path stays. What was lost comes back when it has answered twice in
+a row, after each further loss twice as often, so that a link that flaps does not carry the path
+along.
+
+Of two ends that tunnel to each other one chooses for both (`leads`): tunnels follow the packets of
+the other end, so packets would go by ways that only the other end watches.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from limpet.model.network import Address
-from limpet.model.overlay import PeerPath, Rung, UnderlayLink
+from limpet.model.overlay import TUNNELLED, PeerPath, Rung, UnderlayLink
 from limpet.model.probe import Ask, Trial
-from limpet.plan.trials import Facts, joined_hops, known_addresses, link_trial, port_of, trials_for
+from limpet.model.relay import Endpoint
+from limpet.plan.choice import Choice
+from limpet.plan.path_mtu import AGAIN_S, SizeSearch
+from limpet.plan.relay_need import RelayNeed
+from limpet.plan.standing import (
+    QUICK_S,
+    TRIES,
+    Question,
+    Standing,
+    searches,
+    way_to_tell,
+)
+from limpet.plan.trials import Facts, link_trial, trial_of_end, trials_for, tunnel_trial
 
-QUICK_S = 0.3
-"""Between probes while something is unclear; longer where answers take longer."""
+ACTIVE_S = 1.0
+"""Between probes of what carries the path of a peer with traffic."""
 STEADY_S = 5.0
-"""Between probes of what carries the path."""
+"""Between probes of what carries the path of another, unencrypted."""
 STANDBY_S = 20.0
-"""Between probes of what works beside it."""
-SLOWEST_S = 60.0
-"""Between probes of what does not answer."""
-MISSES = 3
-"""In a row, then it is lost."""
-_SLOWEST_QUICK_S = 2.0
+"""Between probes of what works beside it, and of a tunnelled path without traffic."""
+BESIDE_S = 60.0
+"""Between probes of tunnelled ways that work beside the path."""
+PUNCH_EVERY_S = 1.5
+_INVITED_EVERY_S = 1.0
+"""How often the peer may make us try all of its endpoints."""
 _SLOWEST_QUICK = 4
-_FIRST_DELAY_S = 1.0
-_MOST_NEEDED = 16
-_FORGIVEN_AFTER = 100
-"""Answers in a row, then a loss long ago counts no more than the first one."""
-_PATIENCE_S = 10.0
-"""Without an answer, then what is not proven yet is good enough."""
-_MTU_BYTES = 1500
-_FIRM, _SHAKY = 2, 1
-"""Proven; or it answers again after a loss, but not yet often enough."""
-
-
-@dataclass(slots=True)
-class _Standing:
-    """How a trial stands."""
-
-    next_s: float
-    """When it is sent again; while `waiting`, when the answer is overdue."""
-    urgent: bool
-    proven: bool = False
-    """It has answered, and was not lost since."""
-    waiting: bool = False
-    misses: int = 0
-    answers: int = 0
-    """In a row, like the misses."""
-    needed: int = 1
-    """Answers in a row that prove it."""
-    sent_s: float = -math.inf
-    answered_s: float = -math.inf
-    failing_s: float = -math.inf
-    """Since when it missed answers, the last time that it did."""
-    rtt_s: float = 0.0
-    via: str = ""
-    """Link that the last answer came by."""
-    used: bool = False
-    """The path stands on it."""
-    gates: tuple[_Standing, ...] = ()
-    """Overlay: of its link. Site: of the links to the same address."""
-
-    @property
-    def grade(self) -> int:
-        return _FIRM if self.proven else _SHAKY if self.answers else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -81,31 +58,64 @@ class Ladder:
     """One peer's. `path`, when it is made: the last one that was proven; it holds until lost."""
 
     path: PeerPath | None = None
+    leads: bool = True
+    """This end chooses for both between tunnelled ways."""
+    active: bool = False
+    """Pods have traffic with the peer."""
     _facts: Facts = field(default_factory=Facts)
     _links: tuple[UnderlayLink, ...] = ()
-    _standings: dict[Trial, _Standing] = field(default_factory=dict)
+    _standings: dict[Trial, Standing] = field(default_factory=dict)
+    _lead: Trial | None = None
+    """By which the peer was heard to send, if it chooses for both."""
+    _punch_s: float = -math.inf
+    _invited_s: float = -math.inf
+    _need: RelayNeed = field(default_factory=RelayNeed)
 
     # What is known changes
 
     def settle(
-        self, facts: Facts, links: tuple[UnderlayLink, ...], *, at_s: float, urgent: bool
+        self,
+        facts: Facts,
+        links: tuple[UnderlayLink, ...],
+        *,
+        at_s: float,
+        urgent: bool,
+        anew: bool = True,
     ) -> None:
-        """Takes up what is known now; from `at_s` on everything is asked anew."""
-        before = self._standings
+        """Takes up what is known now.
+
+        `anew`: from `at_s` on everything is asked again, else only what is new.
+        """
+        before, moved = self._standings, bool(self._links) and links != self._links
+        withdrawn = {trial_of_end(end) for end in self._facts.relay_ends}
+        withdrawn -= {trial_of_end(end) for end in facts.relay_ends}
         self._facts, self._links = facts, links
         self._standings = {}
-        kept = self._stands_on(self.path) if not before else frozenset()
-        for trial in trials_for(facts, links, self.path):
+        path = self.path
+        if path is not None and not facts.clear and path.rung not in TUNNELLED:
+            self.path = path = None  # it would go unencrypted
+        kept = self._choice().stands_on(path) if not before else frozenset()
+        for trial in trials_for(facts, links, path):
+            if trial in withdrawn:
+                continue
             standing = before.get(trial)
             if standing is None:
-                standing = _Standing(at_s, urgent, proven=trial in kept)
-            else:
-                _begin_anew(standing, at_s, urgent=urgent)
+                standing = Standing(at_s, urgent, proven=trial in kept)
+                if standing.proven and trial.ask is Ask.TUNNEL and path is not None:
+                    standing.sizes = SizeSearch(at_s + AGAIN_S, path.mtu_bytes)
+            elif anew:
+                standing.begin_anew(at_s, urgent=urgent)
             self._standings[trial] = standing
+        choice = self._choice()
         for trial, standing in self._standings.items():
             standing.gates = tuple(self._gates_of(trial))
-        path = self.path
-        self._take(path)
+            if trial.ask is Ask.TUNNEL:
+                standing.rank = choice.rank(trial)
+                if moved:
+                    standing.doubt(at_s)
+        self._mark_used()
+        if path is not None and tunnel_trial(path) in withdrawn:
+            self._look_around(at_s, every=True)
         self._choose(at_s)
         if self.path is path and path is not None and path.rung is Rung.ROUTE:
             self._leave_lost_link(path)
@@ -114,30 +124,65 @@ class Ladder:
         """VXLAN goes by whatever link there will be; a route over a lost one leads nowhere."""
         if path.underlay is None or any(link.ifname == path.device for link in self._links):
             return
-        self._take(PeerPath(Rung.VXLAN, path.mtu_bytes, underlay=path.underlay))
+        self.path = PeerPath(Rung.VXLAN, path.mtu_bytes, underlay=path.underlay)
+        self._mark_used()
+
+    def set_active(self, now_s: float, *, active: bool) -> None:
+        """Whether pods have traffic with the peer: then its path has to be right at any time."""
+        if active and not self.active:
+            for standing in self._standings.values():
+                if standing.used or not self._is_firm():
+                    lately = standing.sent_s + QUICK_S > now_s
+                    at_s = standing.sent_s + ACTIVE_S if lately else now_s
+                    standing.begin_anew(at_s, urgent=True)
+        self.active = active
 
     def nudge(self, address: Address, now_s: float) -> None:
         """The peer writes from `address`: it may answer there now."""
         for trial, standing in self._standings.items():
-            idle = not standing.waiting and standing.sent_s + QUICK_S <= now_s
-            if trial.address == address and not standing.proven and idle:
-                _begin_anew(standing, now_s, urgent=True)
+            if trial.address == address and trial.ask is not Ask.TUNNEL:
+                standing.ask_soon(now_s)
+
+    def heard(
+        self, end: Endpoint, now_s: float, *, relayed: bool, in_use: bool, punch: bool
+    ) -> None:
+        """A probe of the peer came by the tunnel from `end`; the flags are the probe's."""
+        for trial, standing in self._standings.items():
+            if trial.ask is not Ask.TUNNEL or bool(trial.relay) is not relayed:
+                continue
+            if (trial.address, trial.port) == end:
+                standing.ask_soon(now_s)
+                if in_use and not self.leads and trial != self._lead:
+                    self._lead = trial
+                    self._choose(now_s)
+                break
+        if punch and self._invited_s + _INVITED_EVERY_S <= now_s:
+            # As if this end had punched: it is not to be answered with a punch in turn.
+            self._invited_s = self._punch_s = now_s
+            for trial, standing in self._standings.items():
+                if _is_direct(trial) and not standing.proven and standing.is_idle(now_s):
+                    standing.next_s = now_s
+
+    def told(self, way: PeerPath | None) -> None:
+        """The peer has said by which way it reaches us."""
+        if way is None or way.rung not in TUNNELLED:
+            self._lead = None
 
     # Asking
 
     def due_s(self, *, vital: bool) -> float:
         """When the next trial is to be sent, or is overdue; infinity: none."""
-        return min(
-            (standing.next_s for _trial, standing in self._open(vital=vital)), default=math.inf
-        )
+        moments = [standing.next_s for _trial, standing in self._open(vital=vital)]
+        moments += [each.next_s for _, _, each in searches(self._standings, vital=vital)]
+        return min(moments, default=math.inf)
 
-    def take_due(self, now_s: float, *, vital: bool, stretch: float = 1.0) -> list[Trial]:
+    def take_due(self, now_s: float, *, vital: bool, stretch: float = 1.0) -> list[Question]:
         """What is to be sent now; it counts as sent.
 
         `vital`: what the path depends on or has just changed, else what might be better.
         `stretch`: factor on what is waited before a trial that does not answer is sent again.
         """
-        due = []
+        due: list[Trial] = []
         missed = False
         for trial, standing in list(self._open(vital=vital)):
             if standing.next_s > now_s:
@@ -147,15 +192,47 @@ class Ladder:
                 self._miss(standing, now_s, stretch)
                 if standing.next_s > now_s:
                     continue
-            standing.waiting, standing.sent_s = True, now_s
-            standing.next_s = now_s + min(max(QUICK_S, 2 * standing.rtt_s), _SLOWEST_QUICK_S)
+            standing.send(now_s)
             due.append(trial)
         if missed:
             self._choose(now_s)
-        return due
+        punch = self._punch(due, now_s)
+        questions = [self._question(trial, punch=trial == punch) for trial in due]
+        if punch is not None and punch not in due:
+            questions.append(self._question(punch, punch=True))
+        return questions + self._size_questions(now_s, vital=vital, stretch=stretch)
 
-    def _open(self, *, vital: bool) -> Iterator[tuple[Trial, _Standing]]:
+    def _question(self, trial: Trial, *, punch: bool = False, packet_bytes: int = 0) -> Question:
+        standing = self._standings[trial]
+        in_use = standing.used and trial.ask is Ask.TUNNEL
+        return Question(trial, in_use, punch, packet_bytes)
+
+    def _punch(self, due: list[Trial], now_s: float) -> Trial | None:
+        """By which way the peer is told to try its own direct ways just now; None: by none."""
+        tries = any(_is_direct(trial) and not self._standings[trial].proven for trial in due)
+        if not tries or now_s < self._punch_s + PUNCH_EVERY_S:
+            return None
+        way = way_to_tell(self._standings)
+        if way is not None:
+            self._punch_s = now_s
+        return way
+
+    def _size_questions(self, now_s: float, *, vital: bool, stretch: float) -> list[Question]:
+        found: list[Question] = []
+        changed = False
+        for trial, standing, search in list(searches(self._standings, vital=vital)):
+            known = search.known_bytes
+            wait_s = max(QUICK_S, min(2 * standing.rtt_s, 1.0))
+            sizes = search.take_due(now_s, wait_s=wait_s, stretch=stretch)
+            found += [self._question(trial, packet_bytes=size) for size in sizes]
+            changed |= search.known_bytes != known
+        if changed:
+            self._choose(now_s)
+        return found
+
+    def _open(self, *, vital: bool) -> Iterator[tuple[Trial, Standing]]:
         """What is asked, as far as the answer could tell anything that others have not told."""
+        bound = self._bound()
         for trial, standing in self._standings.items():
             if (standing.urgent or (standing.used and standing.proven)) is not vital:
                 continue
@@ -163,210 +240,127 @@ class Ladder:
                 continue
             if trial.ask is Ask.SITE and not all(gate.misses for gate in standing.gates):
                 continue
+            beside = trial.ask is Ask.TUNNEL and not standing.used and trial != self._lead
+            # Other relays are measured beside the one in use.
+            if beside and not (standing.rank < bound or (trial.relay and standing.rank == bound)):
+                continue
             yield trial, standing
 
-    def _gates_of(self, trial: Trial) -> Iterator[_Standing]:
+    def _bound(self) -> tuple[int, int]:
+        """Rank of the path, if it is firm: what is not better is not asked."""
+        if self.path is None or not self._is_firm():
+            return (3, 0)
+        present = tunnel_trial(self.path)
+        return (-1, 0) if present is None else self._standings[present].rank
+
+    def _is_firm(self) -> bool:
+        used = [each for each in self._standings.values() if each.used]
+        return bool(used) and all(each.firm for each in used)
+
+    def _gates_of(self, trial: Trial) -> Iterator[Standing]:
         if trial.ask is Ask.OVERLAY:
             yield self._standings[link_trial(trial)]
         if trial.ask is Ask.SITE:
-            yield from self._links_to(trial.address)
+            yield from self._choice().links_to(trial.address)
 
-    def _miss(self, standing: _Standing, now_s: float, stretch: float) -> None:
-        standing.waiting = False
-        standing.answers = 0
-        if not standing.misses:
-            standing.failing_s = standing.sent_s
-        standing.misses += 1
-        if standing.used and standing.proven and standing.misses in (1, MISSES):
-            self._look_around(now_s)
-        if standing.misses < MISSES:
-            return
-        if standing.proven:
-            standing.proven = False
-            standing.needed = min(2 * standing.needed, _MOST_NEEDED)
-        standing.urgent = False
-        delay_s = _FIRST_DELAY_S * 2 ** min(standing.misses - MISSES, 10)
-        standing.next_s = now_s + min(delay_s, SLOWEST_S) * stretch
+    def _miss(self, standing: Standing, now_s: float, stretch: float) -> None:
+        used = standing.used and standing.proven
+        lost = standing.miss(now_s, stretch)
+        if used and (lost or standing.misses == 1):
+            self._look_around(now_s, every=lost)
 
-    def _look_around(self, now_s: float) -> None:
+    def _look_around(self, now_s: float, *, every: bool) -> None:
         """The path is in doubt: what else there is has to be known soon."""
         for standing in self._standings.values():
-            if not standing.waiting:
-                _begin_anew(standing, now_s, urgent=True)
+            if not standing.waiting and (every or standing.misses < TRIES):
+                standing.begin_anew(now_s, urgent=True)
 
     # Hearing
 
     def answered(
-        self, trial: Trial, now_s: float, *, rtt_s: float, via: str, stretch: float = 1.0
+        self,
+        trial: Trial,
+        now_s: float,
+        *,
+        rtt_s: float,
+        via: str,
+        stretch: float = 1.0,
+        packet_bytes: int = 0,
     ) -> None:
-        """The peer has answered, by link `via`. `stretch`: factor on what is waited now."""
+        """The peer has answered, by link `via`. `stretch`: factor on what is waited now.
+
+        `packet_bytes`: size of the question's packet, if it was to tell what the way carries.
+        """
         standing = self._standings.get(trial)
         if standing is None:
             return
+        if packet_bytes:
+            self._carries(standing, packet_bytes, now_s)
+            return
         grade, via_before = standing.grade, standing.via
-        standing.waiting = False
-        standing.misses = 0
-        standing.answers += 1
-        standing.answered_s = now_s
-        standing.rtt_s, standing.via = rtt_s, via
-        if standing.answers >= standing.needed:
-            standing.proven, standing.urgent = True, False
-        if standing.answers >= _FORGIVEN_AFTER:
-            standing.needed = min(standing.needed, 2)
+        standing.answer(now_s, rtt_s, via)
         if trial.ask is Ask.LINK and not grade:
             for other, its in self._standings.items():
                 if other.ask is Ask.OVERLAY and its.gates[0] is standing and not its.waiting:
-                    _begin_anew(its, now_s, urgent=True)
-        if standing.grade != grade or via != via_before or self._in_doubt():
+                    its.begin_anew(now_s, urgent=True)
+        beside = bool(trial.relay) and not standing.used  # it may be the faster one now
+        if standing.grade != grade or via != via_before or beside or self._in_doubt():
             self._choose(now_s)
-        standing.next_s = now_s + self._pause_s(trial, standing, stretch)
+        standing.next_s = now_s + self._pause_s(trial, standing, rtt_s, stretch)
 
-    def _pause_s(self, trial: Trial, standing: _Standing, stretch: float) -> float:
+    def _carries(self, standing: Standing, packet_bytes: int, now_s: float) -> None:
+        known = standing.mtu_bytes
+        if standing.sizes is not None:
+            standing.sizes.answered(packet_bytes, now_s)
+        if standing.mtu_bytes != known:
+            self._choose(now_s)
+
+    def _pause_s(self, trial: Trial, standing: Standing, rtt_s: float, stretch: float) -> float:
         if not standing.proven:
             return QUICK_S * min(max(standing.needed // 2, 1), _SLOWEST_QUICK)
         path = self.path
         # An answered overlay probe has used the link too.
         if standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE):
-            return STEADY_S * stretch
-        return STANDBY_S * stretch
+            if self.active:
+                return max(ACTIVE_S - rtt_s, 0.0)  # since it was asked
+            return (STANDBY_S if trial.ask is Ask.TUNNEL else STEADY_S) * stretch
+        return (BESIDE_S if trial.ask is Ask.TUNNEL else STANDBY_S) * stretch
 
     # Choosing
+
+    def _choice(self) -> Choice:
+        return Choice(self._facts, self._links, self._standings, self.path, self._lead)
 
     def _in_doubt(self) -> bool:
         return any(each.used and not each.proven for each in self._standings.values())
 
     def _choose(self, now_s: float) -> None:
-        best, grade = self._best()
+        choice = self._choice()
+        best, grade = choice.best()
         now = self.path
-        if best is None or best == now:
+        if best is None:
             return
-        if now is None or self._may_leave(now, best, grade, now_s):
-            self._take(best)
-
-    def _may_leave(self, now: PeerPath, best: PeerPath, grade: int, now_s: float) -> bool:
-        proofs = self._proofs(now)
-        lost = [proof for proof in proofs if not _any_of(proof, _FIRM)]
-        if not lost:
-            return True
-        if all(_any_of(proof, _SHAKY) for proof in proofs):
-            return False  # it answers again
-        last_s = min(max(standing.answered_s for standing in proof) for proof in lost)
-        if grade < _FIRM and last_s > now_s - _PATIENCE_S:
-            return False
-        since_s = min(standing.failing_s for proof in lost for standing in proof)
-        return all(
-            max(each.answered_s for each in proof if each.grade >= grade) >= since_s
-            for proof in self._proofs(best)
-        )
-
-    def _best(self) -> tuple[PeerPath | None, int]:
-        """The best path and how firm it is: addresses that the peer still names come first."""
-        named = self._facts.named
-        every = known_addresses(self._facts, self.path)
-        grades = {standing.grade for standing in self._standings.values()}
-        for grade in sorted(grades - {0}, reverse=True):
-            for addresses in (named, every) if named != every else (named,):
-                path = self._route(addresses, grade) or self._vxlan(addresses, grade)
-                if path is not None:
-                    return path, grade
-        return None, 0
-
-    def _route(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
-        now = self.path
-        device, hops = (now.device, now.next_hops) if now is not None else ("", ())
-        named = tuple(addresses)
-        # Stability: what is in use stays, as long as nothing else is better.
-        ordered = (*(hop for hop in hops if hop in named), *(a for a in named if a not in hops))
-        for link in sorted(self._links, key=lambda link: link.ifname != device):
-            found: dict[int, Address] = {}
-            for address in ordered:
-                for version in self._facts.overlay:
-                    trial = Trial(Ask.OVERLAY, address, self._port(address), link.ifname, version)
-                    if self._grade(trial) >= grade and self._grade(link_trial(trial)) >= grade:
-                        found.setdefault(version, address)
-            next_hops = joined_hops(found, self._facts.overlay)
-            if next_hops:
-                underlay = self._underlay(named, grade, first=next_hops[0])
-                return PeerPath(
-                    Rung.ROUTE,
-                    link.mtu_bytes,
-                    link.ifname,
-                    next_hops,
-                    underlay[0] if underlay is not None else None,
-                )
-        return None
-
-    def _vxlan(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
-        found = self._underlay(addresses, grade)
-        if found is None:
-            return None
-        address, via = found
-        kept = self.path.mtu_bytes if self.path is not None else _MTU_BYTES
-        mtu_bytes = next((link.mtu_bytes for link in self._links if link.ifname == via), kept)
-        return PeerPath(Rung.VXLAN, mtu_bytes, underlay=address)
-
-    def _underlay(
-        self, addresses: Iterable[Address], grade: int, *, first: Address | None = None
-    ) -> tuple[Address, str] | None:
-        """Where VXLAN packets may go, and the link that they take."""
-        best: tuple[tuple[bool, bool, bool], Address, str] | None = None
-        now = self.path.underlay if self.path is not None else None
-        for address in addresses:
-            if address.version not in self._facts.vxlan:
-                continue
-            links = [standing for standing in self._links_to(address) if standing.grade >= grade]
-            site = self._standings.get(Trial(Ask.SITE, address, self._port(address)))
-            proof = links or [each for each in (site,) if each and each.grade >= grade]
-            if proof:
-                rank = (address != first, address != now, not links)
-                if best is None or rank < best[0]:
-                    best = rank, address, proof[0].via
-        return best[1:] if best is not None else None
-
-    # What a path stands on
-
-    def _proofs(self, path: PeerPath) -> list[list[_Standing]]:
-        """Of each group one has to answer. What is asked no more is in none."""
-        groups = ([self._standings.get(trial) for trial in group] for group in self._groups(path))
-        return [found for group in groups if (found := [each for each in group if each])]
-
-    def _groups(self, path: PeerPath) -> Iterator[list[Trial]]:
-        if path.rung is Rung.VXLAN:
-            if path.underlay is not None:
-                site = Trial(Ask.SITE, path.underlay, self._port(path.underlay))
-                links = (link.ifname for link in self._links)
-                yield [site, *(site._replace(ask=Ask.LINK, device=name) for name in links)]
+        trial = tunnel_trial(best)
+        if now is not None and trial is not None and trial == tunnel_trial(now):
+            self.path = best  # the same way, of which more is known
             return
-        four = any(hop.version == 4 for hop in path.next_hops)
-        for hop in path.next_hops:
-            versions = (4, 6) if hop.version == 6 and not four else (hop.version,)
-            over = Trial(Ask.OVERLAY, hop, self._port(hop), path.device)
-            yield [link_trial(over)]
-            for version in versions:
-                if version in self._facts.overlay:
-                    yield [over._replace(version=version)]
+        if now is None or (
+            best != now and choice.may_leave(best, grade, now_s, patient=not self.active)
+        ):
+            standing = self._standings[trial] if trial is not None else None
+            if standing is not None and not standing.mtu_bytes:
+                standing.sizes = standing.sizes or SizeSearch(now_s)
+                if now is not None and self._is_firm():
+                    return  # nothing is lost by waiting until it is known what it carries
+            self.path = best
+            self._mark_used()
+            if standing is not None and not standing.waiting:
+                standing.next_s = now_s  # so that the peer hears of it
 
-    def _take(self, path: PeerPath | None) -> None:
-        self.path = path
-        used = self._stands_on(path)
+    def _mark_used(self) -> None:
+        used = self._choice().stands_on(self.path)
         for trial, standing in self._standings.items():
             standing.used = trial in used
-
-    def _stands_on(self, path: PeerPath | None) -> frozenset[Trial]:
-        groups = self._groups(path) if path is not None else ()
-        return frozenset(trial for group in groups for trial in group)
-
-    def _links_to(self, address: Address) -> Iterator[_Standing]:
-        for trial, standing in self._standings.items():
-            if trial.ask is Ask.LINK and trial.address == address:
-                yield standing
-
-    def _grade(self, trial: Trial) -> int:
-        standing = self._standings.get(trial)
-        return standing.grade if standing is not None else 0
-
-    def _port(self, address: Address) -> int:
-        return port_of(self._facts, address)
 
     # What others want to know
 
@@ -380,14 +374,26 @@ class Ladder:
         standing = self._standings.get(trial)
         return standing is not None and standing.used and standing.grade > 0
 
+    @property
+    def relay_in_doubt(self) -> bool:
+        """The path is by a relay, and an answer is overdue: perhaps a NAT has forgotten us."""
+        return any(
+            each.used and each.misses > 0 and bool(trial.relay)
+            for trial, each in self._standings.items()
+        )
 
-def _begin_anew(standing: _Standing, at_s: float, *, urgent: bool) -> None:
-    if not standing.proven:
-        standing.misses = min(standing.misses, 1)
-    if not standing.waiting:
-        standing.next_s = at_s
-    standing.urgent = urgent
+    def relay_need(self, now_s: float) -> bool | None:
+        """Whether a relay is needed; None: not, but one that is there should be kept."""
+        if not self._facts.tunnel:
+            return False
+        relayed = self.path is not None and bool(self.path.relay)
+        direct = [each for trial, each in self._standings.items() if not trial.relay]
+        return self._need.of(
+            now_s,
+            direct=not relayed and self._is_firm(),
+            unanswered=relayed or not direct or any(each.is_overdue(now_s) for each in direct),
+        )
 
 
-def _any_of(proof: list[_Standing], grade: int) -> bool:
-    return any(standing.grade >= grade for standing in proof)
+def _is_direct(trial: Trial) -> bool:
+    return trial.ask is Ask.TUNNEL and not trial.relay

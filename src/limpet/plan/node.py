@@ -63,7 +63,8 @@ def plan_node(
         wanted.add(bridge_of_segments(settings))
     wanted = {spec for spec in wanted if spec.ifname not in facts.no_bridges}
     ours = settings.bridge in {spec.ifname for spec in wanted}
-    cluster = settings.cluster_cidrs if ours else ()
+    barrier = (*settings.cluster_cidrs, *settings.behind.barriers) if ours else ()
+    reached = (*settings.cluster_cidrs, *settings.behind.peers, *settings.behind.here)
     gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
     prefixes = {gateway.network for held in gateways.values() for gateway in held}
     host_ports = plan_host_ports_of(pods)
@@ -95,12 +96,12 @@ def plan_node(
             for pod in pods
             if pod.bridge is not None
         },
-        routes=_routes(cluster, gateways),
-        rules=frozenset(Rule(v) for v in families | {cidr.version for cidr in cluster}),
+        routes=_routes(barrier, gateways),
+        rules=frozenset(Rule(v) for v in families | {prefix.version for prefix in barrier}),
         sysctls=_sysctls(gateways, families, facts, localhost_ports=localhost_ports),
         ruleset=plan_ruleset(
             masquerade=[prefix for spec in wanted for prefix in spec.masquerade],
-            cluster=[*settings.cluster_cidrs, *prefixes],
+            cluster=[*reached, *prefixes],
             pods=prefixes,
             host_ports=host_ports,
             expect_host_ports=localhost_ports,
@@ -130,7 +131,7 @@ def _union(spec: BridgeSpec, wanted: Iterable[BridgeSpec]) -> tuple[InterfaceAdd
 
 
 def _routes(
-    cluster: Iterable[Prefix], gateways: dict[str, tuple[InterfaceAddress, ...]]
+    barrier: Iterable[Prefix], gateways: dict[str, tuple[InterfaceAddress, ...]]
 ) -> frozenset[Route]:
     local: dict[Prefix, Route] = {}
     for ifname, held in sorted(gateways.items()):
@@ -138,8 +139,9 @@ def _routes(
             source: Address = gateway.ip
             route = Route(gateway.network, ifname, SEGMENT_METRIC, source)
             local.setdefault(gateway.network, route)
-    barrier = {Route(cidr, None, UNREACHABLE_METRIC) for cidr in cluster}
-    return frozenset(local.values()) | barrier
+    return frozenset(local.values()) | {
+        Route(prefix, None, UNREACHABLE_METRIC) for prefix in barrier
+    }
 
 
 def _sysctls(

@@ -6,38 +6,40 @@ part (`replan_overlay`) and gives what planning everything anew would give.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import collapse_addresses, ip_interface
 
-from limpet.model.altered import alter, differing
-from limpet.model.cluster import DefaultCommunity, Grant, Network, NodeEntry, Role, Snapshot
+from limpet.model.altered import differing
+from limpet.model.cluster import (
+    DefaultCommunity,
+    Encryption,
+    Grant,
+    Network,
+    NodeEntry,
+    Role,
+    Snapshot,
+)
 from limpet.model.datapath import BEHIND_METRIC, PEER_METRIC, VXLAN_IFNAME_PREFIX
 from limpet.model.network import Address, InterfaceAddress, Prefix, bounds_of
 from limpet.model.overlay import (
     MIN_MTU_BYTES,
+    TUNNELLED,
     VXLAN_OVERHEAD_BYTES,
     FdbEntry,
-    FdbKey,
     Neighbour,
-    NeighbourKey,
-    OverlayKey,
     OverlayPlan,
-    OverlayState,
     OwnSide,
     PeerPart,
     PeerPath,
     PeerRoute,
-    RouteKey,
-    Rung,
     Touched,
     VxlanDevice,
 )
 from limpet.plan.merge import effective_segments
+from limpet.plan.overlay_hop import Hop, leads_into_itself, plain_hop, tunnel_hop, vxlan_entry
+from limpet.plan.overlay_parts import assemble, replace_parts
 
-_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
-"""An entry for no MAC or a multicast one would draw other peers' packets."""
 _OUTER_MOST = 16
 """Addresses of a peer that its packets may come from; it says them itself."""
 
@@ -54,6 +56,17 @@ def may_talk(network: Network, one: Grant, other: Grant) -> bool:
     if one.communities or other.communities:
         return not set(one.communities).isdisjoint(other.communities)
     return network.default_community is DefaultCommunity.ALL
+
+
+def share_what_is_behind(one: Grant, other: Grant) -> bool:
+    """Whether one other network is behind both: the cloud's, with ways of its own between them."""
+    behind_both = bool(one.prefixes_behind and other.prefixes_behind)
+    return behind_both and Role.CLOUD in one.roles and Role.CLOUD in other.roles
+
+
+def in_clear_refused(network: Network) -> bool:
+    """Whether nothing goes between nodes, or is let in, without a tunnel."""
+    return network.encryption is Encryption.ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +206,22 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         lost = f" that is its own: {without[0][0]} {without[0][1]}" if without else ""
         return PeerPart(refused=f"it has no segment{lost}", without=tuple(without))
     behind, lost_behind = _free(view, grant.prefixes_behind) if grant.prefixes_behind else ([], [])
+    if behind and share_what_is_behind(view.grant, grant):
+        lost_behind += [
+            (each, "the cloud has ways of its own between its nodes") for each in behind
+        ]
+        behind = []
     without += lost_behind
     path = view.paths.get(uid)
     let_in = PeerPart(
         sources=_collapsed([*segments, *behind]) if behind else tuple(segments),
-        outer=_outer(entry, path),
+        outer=() if in_clear_refused(view.network) else _outer(entry, path),
         without=tuple(without),
     )
     if path is None:
         return _refused(let_in, "no path to it is proven")
+    if path.rung not in TUNNELLED and in_clear_refused(view.network):
+        return _refused(let_in, "the cluster encrypts everything, and no tunnel to it is proven")
     return _reach(view, entry, segments, behind, path, let_in)
 
 
@@ -249,16 +269,6 @@ def _outer(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Hop:
-    """The way for one IP version of the overlay."""
-
-    device: str
-    address: Address
-    mtu_bytes: int
-    over_vxlan: bool
-
-
 def _reach(
     view: View,
     entry: NodeEntry,
@@ -267,9 +277,11 @@ def _reach(
     path: PeerPath,
     let_in: PeerPart,
 ) -> PeerPart:
-    vxlan = _vxlan(view, entry, path)
-    hops: dict[int, _Hop | str] = {
-        version: _hop(view, entry, path, vxlan, first)
+    vxlan = vxlan_entry(view, entry, path)
+    hops: dict[int, Hop | str] = {
+        version: tunnel_hop(view, entry, path, first, let_in)
+        if path.rung in TUNNELLED
+        else plain_hop(view, entry, path, vxlan, first)
         for version, first in _first_of_each_version(segments).items()
     }
     routes: list[PeerRoute] = []
@@ -279,7 +291,7 @@ def _reach(
             hop = hops.get(prefix.version, f"it has no segment of IPv{prefix.version}")
             if isinstance(hop, str):
                 without.append((prefix, hop))
-            elif metric == BEHIND_METRIC and _leads_into_itself(prefix, path):
+            elif metric == BEHIND_METRIC and leads_into_itself(prefix, path):
                 without.append((prefix, "the peer's own address on the underlay lies in it"))
             else:
                 source = view.sources[prefix.version]
@@ -301,75 +313,13 @@ def _reach(
     )
 
 
-def _vxlan(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
-    """How VXLAN finds the peer, or why it does not."""
-    if path.underlay is None:
-        return "no address for VXLAN is known"
-    version = path.underlay.version
-    device = view.devices.get(version)
-    if device is None:
-        return f"this node has no VXLAN device over IPv{version}"
-    if entry.presence is None:
-        return "it has not been heard of, so its MAC is not known"
-    mac = entry.presence.vtep_macs.get(version)
-    if mac is None:
-        return f"it has announced no VXLAN device over IPv{version}"
-    if not _UNICAST_MAC.fullmatch(mac):
-        return f"it has announced {mac!r} as MAC, which is none of one device"
-    if mac == device.mac:
-        return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"
-    return FdbEntry(device.ifname, mac, path.underlay)
-
-
-def _hop(
-    view: View, entry: NodeEntry, path: PeerPath, vxlan: FdbEntry | str, first: Prefix
-) -> _Hop | str:
-    """The way to the peer for the IP version of `first`, its first segment, or why none."""
-    version = first.version
-    if version not in view.sources:
-        return f"this node has no segment of IPv{version}"
-    mtu_bytes = min(path.mtu_bytes, view.own.link_mtu_bytes)
-    if entry.presence is not None:
-        mtu_bytes = min(mtu_bytes, entry.presence.link_mtu_bytes)
-    hop: _Hop | str = vxlan if isinstance(vxlan, str) else ""
-    # A path outlives its link: it may be from the disk, or the link has gone just now.
-    plain = path.rung is Rung.ROUTE and path.device in view.own.links
-    next_hop = _next_hop(path, version) if plain else None
-    if next_hop is not None:
-        hop = _Hop(path.device, next_hop, mtu_bytes, over_vxlan=False)
-    elif isinstance(vxlan, FdbEntry):
-        mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
-        # As flannel: the network address stands for the peer, and never travels.
-        hop = _Hop(vxlan.device, first.network_address, mtu_bytes, over_vxlan=True)
-    elif path.rung is Rung.ROUTE and not plain:
-        return f"{path.device} leads to no other node now, and {vxlan}"
-    elif plain:
-        return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
-    if mtu_bytes < MIN_MTU_BYTES[version]:
-        return f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {mtu_bytes}"
-    return hop
-
-
-def _next_hop(path: PeerPath, version: int) -> Address | None:
-    """Of the same version if there is one; IPv4 also goes by IPv6 (RFC 5549), not reversed."""
-    same = [address for address in path.next_hops if address.version == version]
-    if same:
-        return same[0]
-    return path.next_hops[0] if version == 4 and path.next_hops else None
-
-
-def _leads_into_itself(prefix: Prefix, path: PeerPath) -> bool:
-    ends = (*path.next_hops, *((path.underlay,) if path.underlay is not None else ()))
-    return any(end in prefix for end in ends)
-
-
 def plan_overlay(view: View) -> OverlayPlan:
     """What should be: the VXLAN devices, and for every peer what it adds."""
     if view.network is None or view.grant is None or not view.sources:
         return OverlayPlan()
-    return _assemble(
+    return assemble(
         {device.ifname: device for device in view.devices.values()},
-        view.own.links,
+        view.own.links | ({view.own.tunnel} if view.own.tunnel else set()),
         {uid: plan_peer(view, uid) for uid in view.snapshot.nodes if uid != view.uid},
     )
 
@@ -398,104 +348,3 @@ def changed_peers(before: View, after: View) -> list[str]:
         if (known.get(uid), before.paths.get(uid), before.segments.get(uid))
         != (nodes.get(uid), after.paths.get(uid), after.segments.get(uid))
     ]
-
-
-def replace_parts(
-    plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
-) -> tuple[OverlayPlan, Touched]:
-    """The plan with other parts for some peers (None: without them), and what that touches."""
-    parts = alter(plan.parts, changed)
-    old = _Keys()
-    new = _Keys()
-    for uid, part in changed.items():
-        old.add(plan.parts.get(uid))
-        new.add(part)
-    touched = Touched(
-        frozenset(old.routes | new.routes),
-        frozenset(old.neighbours | new.neighbours),
-        frozenset(old.fdb | new.fdb),
-    )
-    state = plan.state
-    disputed = new.disputed or not (
-        state.routes.keys().isdisjoint(new.routes - old.routes)
-        and state.neighbours.keys().isdisjoint(new.neighbours - old.neighbours)
-        and state.fdb.keys().isdisjoint(new.fdb - old.fdb)
-    )
-    every = touched.routes | touched.neighbours | touched.fdb
-    if disputed or not plan.contested.isdisjoint(every):
-        return _assemble(state.devices, state.loose_links, parts), touched
-    routes: dict[RouteKey, PeerRoute | None] = dict.fromkeys(old.routes)
-    neighbours: dict[NeighbourKey, Neighbour | None] = dict.fromkeys(old.neighbours)
-    fdb: dict[FdbKey, FdbEntry | None] = dict.fromkeys(old.fdb)
-    for part in changed.values():
-        if part is not None:
-            routes |= {route_key(each): each for each in part.routes}
-            neighbours |= {neighbour_key(each): each for each in part.neighbours}
-            fdb |= {fdb_key(each): each for each in part.fdb}
-    made = OverlayState(
-        state.devices,
-        alter(state.routes, routes),
-        alter(state.neighbours, neighbours),
-        alter(state.fdb, fdb),
-        state.loose_links,
-    )
-    return OverlayPlan(made, parts, plan.contested), touched
-
-
-class _Keys:
-    """Keys of the parts that were added to it."""
-
-    def __init__(self) -> None:
-        self.routes: set[RouteKey] = set()
-        self.neighbours: set[NeighbourKey] = set()
-        self.fdb: set[FdbKey] = set()
-        self.disputed = False
-        """A key came twice."""
-
-    def add(self, part: PeerPart | None) -> None:
-        if part is None:
-            return
-        before = len(self.routes) + len(self.neighbours) + len(self.fdb)
-        self.routes.update(map(route_key, part.routes))
-        self.neighbours.update(map(neighbour_key, part.neighbours))
-        self.fdb.update(map(fdb_key, part.fdb))
-        added = len(self.routes) + len(self.neighbours) + len(self.fdb) - before
-        self.disputed |= added < len(part.routes) + len(part.neighbours) + len(part.fdb)
-
-
-def _assemble(
-    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: Mapping[str, PeerPart]
-) -> OverlayPlan:
-    """The union of the parts; what several want goes to the lowest uid."""
-    routes: dict[RouteKey, PeerRoute] = {}
-    neighbours: dict[NeighbourKey, Neighbour] = {}
-    fdb: dict[FdbKey, FdbEntry] = {}
-    contested: set[OverlayKey] = set()
-    for uid in sorted(parts):
-        part = parts[uid]
-        for route in part.routes:
-            if routes.setdefault(key := route_key(route), route) is not route:
-                contested.add(key)
-        for neighbour in part.neighbours:
-            if neighbours.setdefault(at := neighbour_key(neighbour), neighbour) is not neighbour:
-                contested.add(at)
-        for entry in part.fdb:
-            if fdb.setdefault(mac := fdb_key(entry), entry) is not entry:
-                contested.add(mac)
-    # Ours too: what answers to a packet takes the way of the answering end's choice.
-    loose = loose_links | devices.keys()
-    state = OverlayState(devices, routes, neighbours, fdb, loose)
-    return OverlayPlan(state, parts, frozenset(contested))
-
-
-def route_key(route: PeerRoute) -> RouteKey:
-    prefix = route.prefix
-    return (prefix.version, int(prefix.network_address), prefix.prefixlen, route.metric)
-
-
-def neighbour_key(neighbour: Neighbour) -> NeighbourKey:
-    return (neighbour.device, neighbour.address.version, int(neighbour.address))
-
-
-def fdb_key(entry: FdbEntry) -> FdbKey:
-    return (entry.device, entry.mac)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_network
 
-from limpet.model.network import Address
-from limpet.model.overlay import PeerPath, UnderlayLink
+from limpet.model.cluster import Presence
+from limpet.model.network import Address, Prefix
+from limpet.model.overlay import TUNNELLED, PeerPath, Rung, UnderlayLink
 from limpet.model.probe import Ask, Trial
+from limpet.model.relay import Endpoint, RelayEnd
 
 _MOST_ADDRESSES = 8
+_MOST_ENDPOINTS = 12
+_MOST_TOLD = 6
+_PRIVATE = tuple(
+    ip_network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+"""Source: RFC 1918, RFC 6598, RFC 4193."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,14 @@ class Facts:
     """IP versions of the overlay that both have an address of."""
     vxlan: frozenset[int] = frozenset()
     """IP versions of the underlay that both have a VXLAN device for."""
+    clear: bool = True
+    """Packets between the two may go unencrypted within a site."""
+    tunnel: bool = False
+    """Both have a tunnel."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Where the peer's tunnel may be reached, the best first (`tunnel_endpoints`)."""
+    relay_ends: tuple[RelayEnd, ...] = ()
+    """Where relays take what they bring to the peer, the best first."""
 
     @property
     def named(self) -> tuple[Address, ...]:
@@ -35,23 +53,92 @@ class Facts:
 def trials_for(
     facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None
 ) -> tuple[Trial, ...]:
-    """All that may be asked: LINK and OVERLAY where the address is on a link's subnet, and SITE."""
+    """All that may be asked, each once."""
     ours = {address.ip for link in links for address in link.addresses}
-    addresses = [address for address in known_addresses(facts, path) if address not in ours]
     found: list[Trial] = []
+    if facts.clear:
+        found += _clear_trials(facts, links, path, ours)
+    if facts.tunnel:
+        found += _tunnel_trials(facts, path, ours)
+    return tuple(found)
+
+
+def _clear_trials(
+    facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None, ours: set[Address]
+) -> Iterable[Trial]:
+    """LINK and OVERLAY where the address is on a link's subnet, and SITE in private networks."""
+    private = {address.version for address in ours if is_private(address)}
+    addresses = [address for address in known_addresses(facts, path) if address not in ours]
     for address in addresses:
         port = port_of(facts, address)
-        found.append(Trial(Ask.SITE, address, port))
-        for link in links:
-            if _is_ethernet(link) and _is_on(link, address):
-                found.append(Trial(Ask.LINK, address, port, link.ifname))
-                has_ipv4 = any(a.version == 4 and _is_on(link, a) for a in addresses)
-                found.extend(
-                    Trial(Ask.OVERLAY, address, port, link.ifname, version)
-                    for version in facts.overlay
-                    if version == address.version or (version == 4 and not has_ipv4)
-                )
-    return tuple(found)
+        on = [link for link in links if _is_on(link, address)]
+        if on or (address.version in private and is_private(address)):
+            yield Trial(Ask.SITE, address, port)
+        for link in on:
+            if not _is_ethernet(link):
+                continue
+            yield Trial(Ask.LINK, address, port, link.ifname)
+            has_ipv4 = any(a.version == 4 and _is_on(link, a) for a in addresses)
+            for version in facts.overlay:
+                if version == address.version or (version == 4 and not has_ipv4):
+                    yield Trial(Ask.OVERLAY, address, port, link.ifname, version)
+
+
+def _tunnel_trials(facts: Facts, path: PeerPath | None, ours: set[Address]) -> Iterable[Trial]:
+    """Of every endpoint, of every relay's, and of the path's own until that is lost."""
+    found = {
+        Trial(Ask.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
+    } | dict.fromkeys(map(trial_of_end, facts.relay_ends))
+    # A connection of a former agent is gone, and its port on loopback may be anybody's.
+    if path is not None and path.endpoint is not None and path.rung is not Rung.RELAY_TLS:
+        found[Trial(Ask.TUNNEL, *path.endpoint, relay=path.relay)] = None
+    return found
+
+
+def trial_of_end(end: RelayEnd) -> Trial:
+    return Trial(Ask.TUNNEL, *end.endpoint, relay=end.relay)
+
+
+def tunnel_trial(path: PeerPath) -> Trial | None:
+    """What proves a tunnelled path; None for others."""
+    if path.rung not in TUNNELLED or path.endpoint is None:
+        return None
+    return Trial(Ask.TUNNEL, *path.endpoint, relay=path.relay)
+
+
+def tunnel_endpoints(
+    presence: Presence,
+    heard: Iterable[Endpoint],
+    links: tuple[UnderlayLink, ...],
+    *,
+    overlay: Iterable[Prefix] = (),
+) -> tuple[Endpoint, ...]:
+    """Where a peer's tunnel may be reached, the nearest first; not in `overlay`, pods' prefixes.
+
+    `heard`: where it wrote from by its tunnel, the newest first.
+    """
+    if not presence.tunnel_port:
+        return ()
+    own = ((address, presence.tunnel_port) for address in usable(presence.addresses))
+    told = [end for end in presence.endpoints if end[1] and usable([end[0]])]
+    found = dict.fromkeys((*heard, *told[:_MOST_TOLD], *own))
+    prefixes = tuple(overlay)
+    reachable = [end for end in found if not any(end[0] in prefix for prefix in prefixes)]
+    return tuple(sorted(reachable[:_MOST_ENDPOINTS], key=lambda end: nearness(end[0], links)))
+
+
+def nearness(address: Address, links: tuple[UnderlayLink, ...]) -> int:
+    """0: on a link of ours; 1: private; 2: IPv6; 3: IPv4, with NATs that rarely hairpin."""
+    if any(_is_on(link, address) for link in links):
+        return 0
+    if is_private(address):
+        return 1
+    return 2 if address.version == 6 else 3
+
+
+def is_private(address: Address) -> bool:
+    """Of a network that is never routed between sites."""
+    return any(address.version == prefix.version and address in prefix for prefix in _PRIVATE)
 
 
 def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:

@@ -1,9 +1,9 @@
 """plan_tunnel: which peers the node's encrypted tunnel should have, and what with. Pure.
 
-Every peer that this node may talk to and that says a tunnel key is a peer of the one device, on
+Every peer that this node may talk to and that tells a tunnel's port is a peer of the one device, on
 whatever rung it is just now: changing to the tunnel then takes a route and nothing else, and what
 the peer sends through it is let in although this end still sends by another rung. A peer that is
-silent costs nothing.
+silent costs nothing. Its key is that of its grant, converted.
 
 Which prefixes a peer may send from is what the plan of the network between nodes says of it
 (`PeerPart.sources`): one answer for every rung.
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_interface
 
+from limpet.model.altered import alter, differing
 from limpet.model.cluster import NodeEntry
-from limpet.model.overlay import OverlayPlan, PeerPart
+from limpet.model.network import InterfaceAddress
+from limpet.model.overlay import MIN_MTU_BYTES, TUNNELLED, OverlayPlan, PeerPart
 from limpet.model.tunnel import (
     KEEPALIVE_S,
-    KEY_BYTES,
     TUNNEL_IFNAME,
-    TUNNEL_OVERHEAD_BYTES,
-    TUNNEL_PADDING_BYTES,
     Claim,
     Endpoint,
     TunnelDevice,
@@ -32,10 +32,16 @@ from limpet.model.tunnel import (
     TunnelPlan,
     TunnelState,
 )
-from limpet.plan.overlay import View
+from limpet.plan.overlay import View, in_clear_refused
+from limpet.plan.tunnel_end import (
+    endpoint_problem,
+    tunnel_device_mtu_bytes,
+    tunnel_end_of,
+    tunnel_mtu_bytes,
+)
+from limpet.plan.tunnel_key import tunnel_public_key
 
 _NO_END = TunnelEnd()
-_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +75,27 @@ def plan_tunnel(view: TunnelView) -> TunnelPlan:
     if view.view.network is None or view.view.grant is None:
         return TunnelPlan()
     uids = (uid for uid in view.view.snapshot.nodes if uid != view.view.uid)
-    return _assemble(_device(view), {uid: plan_tunnel_peer(view, uid) for uid in uids})
+    device = _device(view)
+    parts = {uid: plan_tunnel_peer(view, uid) for uid in uids}
+    return _assemble(device, _addresses(view, device), parts)
 
 
 def _device(view: TunnelView) -> TunnelDevice:
-    mtu_bytes = view.view.own.link_mtu_bytes - min(TUNNEL_OVERHEAD_BYTES.values())
+    mtu_bytes = tunnel_device_mtu_bytes(view.view.own.link_mtu_bytes)
     return TunnelDevice(view.ifname, mtu_bytes, view.key.private_key, view.key.port)
+
+
+def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAddress]:
+    """As flannel's: network addresses, which never travel.
+
+    Where reverse paths are looked at, also loosely, a link without an address takes in nothing
+    that would leave by another. Source: __fib_validate_source in net/ipv4/fib_frontend.c.
+    """
+    return frozenset(
+        ip_interface(gateway - 1)
+        for version, gateway in view.view.sources.items()
+        if device.mtu_bytes >= MIN_MTU_BYTES[version]
+    )
 
 
 def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
@@ -83,11 +104,11 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
     part = view.parts.get(uid, PeerPart(refused="nothing is planned for it"))
     if not part.sources:
         return TunnelPart(refused=part.refused or "it has no prefix")
-    key = entry.presence.tunnel_key if entry.presence is not None else b""
-    if len(key) != KEY_BYTES or not any(key):
-        return TunnelPart(refused="it has told no tunnel key")
-    if key == view.key.public_key:
-        return TunnelPart(refused="it tells this node's own tunnel key: one of the two is a clone")
+    if entry.presence is None or not entry.presence.tunnel_port:
+        return TunnelPart(refused="it has told no tunnel")
+    key = tunnel_public_key(entry.grant.public_key)
+    if not any(key) or key == view.key.public_key:
+        return TunnelPart(refused="its key is none that a tunnel of this node could have")
     end = view.ends.get(uid, _NO_END)
     endpoint, refused = _endpoint(view, part, end)
     keepalive_s = KEEPALIVE_S if end.behind_nat and endpoint is not None else 0
@@ -97,21 +118,9 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
 
 def _endpoint(view: TunnelView, part: PeerPart, end: TunnelEnd) -> tuple[Endpoint | None, str]:
     """Where the peer is tried first, or why it has to speak first."""
-    if end.endpoint is None:
-        return None, "no endpoint of it is known"
-    address, port = end.endpoint
-    if (
-        address.is_unspecified
-        or address.is_multicast
-        or (address.version == 6 and address.is_link_local)
-        or not 0 < port <= _MAX_PORT
-    ):
-        return None, f"{address} port {port} is no endpoint of a tunnel"
     cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
-    for prefix in (*cidrs, *part.sources):
-        if address.version == prefix.version and address in prefix:
-            return None, f"its endpoint {address} is in {prefix}, which goes through the tunnel"
-    return end.endpoint, ""
+    problem = endpoint_problem(end.endpoint, (*cidrs, *part.sources))
+    return (None, problem) if problem else (end.endpoint, "")
 
 
 def _mtu_bytes(view: TunnelView, entry: NodeEntry, end: TunnelEnd) -> int:
@@ -119,19 +128,59 @@ def _mtu_bytes(view: TunnelView, entry: NodeEntry, end: TunnelEnd) -> int:
     version = end.endpoint[0].version if end.endpoint is not None else 6
     own = view.view.own.link_mtu_bytes
     return tunnel_mtu_bytes(
-        min(end.mtu_bytes, link_mtu_bytes, own), version, device_mtu_bytes=_device(view).mtu_bytes
+        min(end.mtu_bytes, link_mtu_bytes, own),
+        version,
+        device_mtu_bytes=tunnel_device_mtu_bytes(own),
     )
 
 
-def tunnel_mtu_bytes(underlay_mtu_bytes: int, version: int, *, device_mtu_bytes: int) -> int:
-    """The largest inner packet that goes through an underlay of that IP version in one piece.
+def tunnel_ends(
+    view: View, before: tuple[View, Mapping[str, TunnelEnd]] | None = None
+) -> Mapping[str, TunnelEnd]:
+    """What the paths say of the ways to peers' tunnels, by uid; no entry: nothing.
 
-    Below the device's MTU a multiple of 16: what is less is padded to one.
+    `before`: an older view and its ends, of which is taken what cannot have changed.
     """
-    room = underlay_mtu_bytes - TUNNEL_OVERHEAD_BYTES[version]
-    if room >= device_mtu_bytes:
-        return device_mtu_bytes
-    return max(room - room % TUNNEL_PADDING_BYTES, 0)
+    nodes = view.snapshot.nodes
+    if before is None or before[0].own != view.own:
+        uids: Iterable[str] = view.paths
+        known: Mapping[str, TunnelEnd] = {}
+    else:
+        old, known = before
+        uids = differing(old.paths, view.paths) | differing(old.snapshot.nodes, nodes)
+    changed: dict[str, TunnelEnd | None] = {}
+    for uid in uids:
+        end = tunnel_end_of(view.paths.get(uid), nodes[uid], view.own) if uid in nodes else _NO_END
+        if end != known.get(uid, _NO_END):
+            changed[uid] = None if end == _NO_END else end
+    return alter(known, changed) if changed else known
+
+
+def tunnel_is_needed(view: View, overlay: OverlayPlan) -> bool:
+    """Whether some peer may come, or be sent to, by the tunnel.
+
+    A peer that is not reached yet and tells an address of one of this node's subnets will be
+    reached in clear, most likely.
+    """
+    if view.network is None or view.grant is None:
+        return False
+    return any(_may_come(view, uid) for uid, part in overlay.parts.items() if part.sources)
+
+
+def _may_come(view: View, uid: str) -> bool:
+    presence = view.snapshot.nodes[uid].presence
+    if presence is None or not presence.tunnel_port:
+        return False
+    path = view.paths.get(uid)
+    if path is not None:
+        return path.rung in TUNNELLED
+    if view.network is not None and in_clear_refused(view.network):
+        return True
+    return not any(
+        address.version == prefix.version and address in prefix
+        for address in presence.addresses
+        for prefix in view.own.link_prefixes
+    )
 
 
 def replan_tunnel(
@@ -152,29 +201,23 @@ def replan_tunnel(
 def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
     """Peers of which something is known differently."""
     known, nodes = before.view.snapshot.nodes, after.view.snapshot.nodes
-    same_parts, same_ends = before.parts is after.parts, before.ends is after.ends
-    changed = []
-    for uid, entry in nodes.items():
-        old = known.get(uid)
-        # By identity first: nearly all are the very same, and comparing values takes its time.
-        same = old is entry or old == entry
-        if same and not same_parts:
-            was, now = before.parts.get(uid), after.parts.get(uid)
-            same = was is now or was == now
-        if same and not same_ends:
-            same = before.ends.get(uid) == after.ends.get(uid)
-        if not same and uid != after.view.uid:
-            changed.append(uid)
-    return [*changed, *(known.keys() - nodes.keys())]
+    others = differing(known, nodes)
+    others |= differing(before.parts, after.parts) | differing(before.ends, after.ends)
+    return [
+        uid
+        for uid in sorted(uid for uid in others - {after.view.uid} if uid in known or uid in nodes)
+        # Another object may say the same.
+        if (known.get(uid), before.parts.get(uid), before.ends.get(uid))
+        != (nodes.get(uid), after.parts.get(uid), after.ends.get(uid))
+    ]
 
 
 def _replace_parts(
     plan: TunnelPlan, changed: Mapping[str, TunnelPart | None]
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
     """The plan with other parts for some peers (None: without them), and what that touches."""
-    parts = dict(plan.parts)
-    old = [parts.pop(uid, None) for uid in changed]
-    parts |= {uid: part for uid, part in changed.items() if part is not None}
+    parts = alter(plan.parts, changed)
+    old = [plan.parts.get(uid) for uid in changed]
     claims_before, claims_after = _claims(old), _claims(changed.values())
     if (
         not plan.contested.isdisjoint(claims_before)
@@ -182,20 +225,17 @@ def _replace_parts(
         or any(plan.holders.get(claim) not in (None, *changed) for claim in claims_after)
     ):
         # Whose a key or a prefix is can change for peers that have not changed themselves.
-        return _assemble(plan.state.device, parts), None
-    peers, holders = dict(plan.state.peers), dict(plan.holders)
-    for part in old:
-        if part is not None and part.peer is not None:
-            del peers[part.peer.public_key]
-    for claim in claims_before:
-        del holders[claim]
+        return _assemble(plan.state.device, plan.addresses, parts), None
+    touched = frozenset(each for each in (*claims_before, *claims_after) if isinstance(each, bytes))
+    peers: dict[bytes, TunnelPeer | None] = dict.fromkeys(touched)
+    holders: dict[Claim, str | None] = dict.fromkeys(claims_before)
     for uid, new in changed.items():
         if new is not None and new.peer is not None:
             peers[new.peer.public_key] = new.peer
             holders |= dict.fromkeys(_claims([new]), uid)
-    touched = frozenset(each for each in (*claims_before, *claims_after) if isinstance(each, bytes))
-    state = TunnelState(plan.state.device, peers)
-    return TunnelPlan(state, parts, holders, plan.contested), touched
+    state = TunnelState(plan.state.device, alter(plan.state.peers, peers))
+    held = alter(plan.holders, holders)
+    return TunnelPlan(state, parts, held, plan.contested, plan.addresses), touched
 
 
 def _claims(parts: Iterable[TunnelPart | None]) -> list[Claim]:
@@ -204,7 +244,11 @@ def _claims(parts: Iterable[TunnelPart | None]) -> list[Claim]:
     return [claim for peer in peers for claim in (peer.public_key, *peer.allowed)]
 
 
-def _assemble(device: TunnelDevice | None, parts: Mapping[str, TunnelPart]) -> TunnelPlan:
+def _assemble(
+    device: TunnelDevice | None,
+    addresses: frozenset[InterfaceAddress],
+    parts: Mapping[str, TunnelPart],
+) -> TunnelPlan:
     """The union of the parts; what several want goes to the lowest uid."""
     peers: dict[bytes, TunnelPeer] = {}
     holders: dict[Claim, str] = {}
@@ -219,4 +263,5 @@ def _assemble(device: TunnelDevice | None, parts: Mapping[str, TunnelPart]) -> T
         lost = {each for each in peer.allowed if holders.setdefault(each, uid) != uid}
         contested |= lost
         peers[peer.public_key] = replace(peer, allowed=peer.allowed - lost) if lost else peer
-    return TunnelPlan(TunnelState(device, peers), parts, holders, frozenset(contested))
+    state = TunnelState(device, peers)
+    return TunnelPlan(state, parts, holders, frozenset(contested), addresses)

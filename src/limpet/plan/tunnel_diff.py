@@ -54,6 +54,13 @@ class TakePeerAnew:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPeer:
+    """Say something to the peer now, which begins a session where there is none."""
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DropTunnelPeer:
     public_key: bytes
 
@@ -63,7 +70,7 @@ class DropTunnel:
     ifname: str
 
 
-PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | DropTunnelPeer
+PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | CallPeer | DropTunnelPeer
 TunnelChange = PutTunnel | PeerChange | DropTunnel
 
 

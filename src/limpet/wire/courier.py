@@ -51,6 +51,7 @@ class Kind(IntEnum):
     RELAY_TOKEN = 37
     RELAY_BOUND = 38
     RELAY_FREE = 39
+    TUNNEL_ANEW = 48
 
 
 class Drop(StrEnum):

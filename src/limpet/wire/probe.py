@@ -1,26 +1,42 @@
 """Bodies of probes and their answers: bytes <-> values, no sockets. Integers are big-endian.
 
-    PROBE   nonce 8 | asked 1 | sequence 8 | where to answer 16
+    PROBE   nonce 8 | asked 1 | flags 1 | sequence 8 | where to answer 16 | zeros, any number
     ANSWER  nonce 8 | sequence 8 | seen from 16, port 2 | arrived at 16 | way
-    way     rung 1 | MTU 2 | underlay 16 | next hops 16, 16 | device 16, filled up with zeros
+    way     nothing, if there is none, else rung 1 | MTU 2, and of the
+            route    underlay 16 | next hops 16, 16 | device 16, filled up with zeros
+            vxlan    underlay 16
+            others   endpoint 16, port 2 | uid of the relay 15
 
 Addresses are IPv6, those of IPv4 mapped (RFC 4291 section 2.5.5.2); all zeros is none.
 """
 
 from __future__ import annotations
 
+import base64
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
+from limpet.model.exchange import OVERHEAD_BYTES
 from limpet.model.network import Address
-from limpet.model.overlay import PeerPath, Rung
+from limpet.model.overlay import TUNNELLED, PeerPath, Rung
 from limpet.model.probe import NONCE_BYTES, Answer, Ask, Probe
 from limpet.wire.courier import DatagramError, Drop
 
-_PROBE = struct.Struct(f">{NONCE_BYTES}sBQ16s")
-_ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s67s")
-_WAY = struct.Struct(">BH16s16s16s16s")
-_RUNGS = {1: Rung.ROUTE, 2: Rung.VXLAN}
+_PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
+_PUNCH, _RELAYED, _IN_USE = 1, 2, 4
+_ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s")
+_WAY = struct.Struct(">BH")
+_ROUTE = struct.Struct(">16s16s16s16s")
+_VXLAN = struct.Struct(">16s")
+_UID_BYTES = 15
+_TUNNELLED = struct.Struct(f">16sH{_UID_BYTES}s")
+_RUNGS = {
+    1: Rung.ROUTE,
+    2: Rung.VXLAN,
+    3: Rung.TUNNEL,
+    4: Rung.RELAY,
+    5: Rung.RELAY_TLS,
+}
 _NUMBERS = {rung: number for number, rung in _RUNGS.items()}
 _NONE = bytes(16)
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -34,34 +50,52 @@ _PROTOCOL_UDP, _DO_NOT_FRAGMENT, _ONE_HOP = 17, 0x4000, 1
 
 
 def encode_probe(probe: Probe) -> bytes:
-    return _PROBE.pack(probe.nonce, probe.ask, probe.sequence, _encode_address(probe.answer_at))
+    flags = _PUNCH * probe.punch | _RELAYED * probe.relayed | _IN_USE * probe.in_use
+    answer_at = _encode_address(probe.answer_at)
+    head = _PROBE.pack(probe.nonce, probe.ask, flags, probe.sequence, answer_at)
+    return head + bytes(probe.padding_bytes)
+
+
+def padding_for(packet_bytes: int, version: int) -> int:
+    """Padding of a probe whose whole IP packet is so large, or the smallest that there is."""
+    headers = (_IPV4.size if version == 4 else _IPV6.size) + _UDP.size
+    return max(packet_bytes - headers - OVERHEAD_BYTES - _PROBE.size, 0)
 
 
 def parse_probe(body: bytes) -> Probe:
     """Raises: DatagramError."""
     try:
-        nonce, ask, sequence, answer_at = _PROBE.unpack(body)
-        return Probe(nonce, Ask(ask), sequence, _parse_address(answer_at))
+        nonce, ask, flags, sequence, answer_at = _PROBE.unpack_from(body)
+        return Probe(
+            nonce,
+            Ask(ask),
+            sequence,
+            _parse_address(answer_at),
+            punch=bool(flags & _PUNCH),
+            relayed=bool(flags & _RELAYED),
+            in_use=bool(flags & _IN_USE),
+            padding_bytes=len(body) - _PROBE.size,
+        )
     except (struct.error, ValueError) as error:
         raise DatagramError(Drop.MALFORMED, f"it is no probe: {error}") from error
 
 
 def encode_answer(answer: Answer) -> bytes:
-    return _ANSWER.pack(
+    head = _ANSWER.pack(
         answer.nonce,
         answer.sequence,
         _encode_address(answer.seen_from),
         answer.seen_port,
         _encode_address(answer.arrived_at),
-        _encode_way(answer.way),
     )
+    return head + _encode_way(answer.way)
 
 
 def parse_answer(body: bytes) -> Answer:
     """Raises: DatagramError."""
     try:
-        nonce, sequence, seen_from, port, arrived_at, way = _ANSWER.unpack(body)
-        told = _parse_way(way)
+        nonce, sequence, seen_from, port, arrived_at = _ANSWER.unpack_from(body)
+        told = _parse_way(body[_ANSWER.size :])
     except (struct.error, ValueError) as error:
         raise DatagramError(Drop.MALFORMED, f"it is no answer: {error}") from error
     seen, arrived = _parse_address(seen_from), _parse_address(arrived_at)
@@ -72,27 +106,40 @@ def parse_answer(body: bytes) -> Answer:
 
 def _encode_way(way: PeerPath | None) -> bytes:
     if way is None:
-        return bytes(_WAY.size)
+        return b""
+    head = _WAY.pack(_NUMBERS[way.rung], min(way.mtu_bytes, 0xFFFF))
+    if way.rung in TUNNELLED:
+        address, port = way.endpoint if way.endpoint is not None else (None, 0)
+        relay = base64.b32decode(way.relay.upper()) if way.relay else bytes(_UID_BYTES)
+        return head + _TUNNELLED.pack(_encode_address(address), port, relay)
+    underlay = _encode_address(way.underlay)
+    if way.rung is Rung.VXLAN:
+        return head + _VXLAN.pack(underlay)
     hops = [_encode_address(each) for each in way.next_hops[:2]]
-    return _WAY.pack(
-        _NUMBERS[way.rung],
-        min(way.mtu_bytes, 0xFFFF),
-        _encode_address(way.underlay),
-        *(hops + [_NONE] * (2 - len(hops))),
-        way.device.encode(errors="replace"),
-    )
+    hops += [_NONE] * (2 - len(hops))
+    return head + _ROUTE.pack(underlay, *hops, way.device.encode(errors="replace"))
 
 
 def _parse_way(data: bytes) -> PeerPath | None:
-    """Raises: ValueError."""
-    number, mtu_bytes, underlay, *hops, device = _WAY.unpack(data)
-    if not number:
+    """Raises: ValueError, struct.error."""
+    if not data:
         return None
-    if number not in _RUNGS:
+    number, mtu_bytes = _WAY.unpack_from(data)
+    rung, rest = _RUNGS.get(number), data[_WAY.size :]
+    if rung is None:
         raise ValueError(f"no rung has the number {number}")
+    if rung in TUNNELLED:
+        packed, port, raw = _TUNNELLED.unpack(rest)
+        address = _parse_address(packed)
+        relay = base64.b32encode(raw).decode().lower() if any(raw) else ""
+        end = None if address is None else (address, port)
+        return PeerPath(rung, mtu_bytes, endpoint=end, relay=relay)
+    if rung is Rung.VXLAN:
+        return PeerPath(rung, mtu_bytes, underlay=_parse_address(*_VXLAN.unpack(rest)))
+    underlay, *hops, device = _ROUTE.unpack(rest)
     found = (_parse_address(hop) for hop in hops)
     return PeerPath(
-        _RUNGS[number],
+        rung,
         mtu_bytes,
         device.rstrip(b"\0").decode(),
         tuple(hop for hop in found if hop is not None),

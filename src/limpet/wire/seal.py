@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from limpet.model.cluster import (
     ClusterKey,
     DefaultCommunity,
+    Encryption,
     Grant,
     Network,
     NodeEntry,
@@ -27,6 +28,7 @@ from limpet.model.cluster import (
     Role,
     Sealed,
     Snapshot,
+    TunnelBackend,
 )
 from limpet.model.errors import LimpetError
 from limpet.model.network import Address
@@ -109,6 +111,11 @@ def open_presence(sealed: Sealed, grant: Grant) -> Presence:
     if presence.uid != grant.uid:
         raise SealError(f"open presence of {grant.name}: it speaks of uid {presence.uid}")
     return presence
+
+
+def read_presence(sealed: Sealed) -> Presence:
+    """One that was checked before and kept where only we write. Raises: SealError."""
+    return _parse(sealed.body, _presence)
 
 
 def uid_hint(sealed_grant: Sealed) -> str:
@@ -259,6 +266,11 @@ def _network(found: dict[str, Any]) -> Network:
             "segment_lengths": _by_version(found["segment_lengths"]),
             "service_cidrs": tuple(map(ip_network, found["service_cidrs"])),
             "default_community": DefaultCommunity(found["default_community"]),
+            "encryption": Encryption(found["encryption"]),
+            "tunnel_backend": TunnelBackend(found["tunnel_backend"]),
+            "community_backends": {
+                name: TunnelBackend(each) for name, each in found["community_backends"].items()
+            },
         }
     )
 
@@ -291,7 +303,8 @@ def _presence(found: dict[str, Any]) -> Presence:
             "vtep_macs": {
                 version: _mac(mac) for version, mac in _by_version(found["vtep_macs"]).items()
             },
-            "tunnel_key": _bytes(found["tunnel_key"]),
+            "tunnel_port": _whole(found["tunnel_port"], _MAX_PORT),
+            "relay_tls_port": _whole(found["relay_tls_port"], _MAX_PORT),
             "link_mtu_bytes": _whole(found["link_mtu_bytes"], _MAX_MTU_BYTES),
         }
     )

@@ -16,12 +16,12 @@ from limpet.agent.cluster_admin import (
     probe_documents,
     session_document,
 )
+from limpet.agent.measuring import Measured
 from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
-from limpet.agent.probing import Measured
 from limpet.agent.session import SessionState
 from limpet.model.cluster import Snapshot
 from limpet.model.errors import LimpetError
-from limpet.model.overlay import PeerPath
+from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Ask, Trial
 from limpet.plan.overlay import View, plan_overlay, view_of
 from tests.unit.plan.overlay_values import (
@@ -222,19 +222,22 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
 
 LINK = Trial(Ask.LINK, ip_address("192.0.2.2"), 7471, "eth0")
 OVERLAY = Trial(Ask.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
+RELAYED = Trial(Ask.TUNNEL, ip_address("2001:db8::9"), 21000, relay="uid of the relay")
 
 
 def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
     rounds = [
         [Measured(LINK, 0.5, in_use=True), Measured(OVERLAY, None, in_use=False)],
         [Measured(LINK, None, in_use=True), Measured(OVERLAY, None, in_use=False)],
-        [Measured(LINK, 0.1234, in_use=True)],
+        [Measured(LINK, 0.1234, in_use=True), Measured(RELAYED, 9.0, in_use=False)],
     ]
 
     assert probe_documents(rounds) == [
         {
             "asked": "link",
             "address": "192.0.2.2",
+            "endpoint": "",
+            "relay": "",
             "device": "eth0",
             "version": 4,
             "in_use": True,
@@ -245,12 +248,26 @@ def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
         {
             "asked": "overlay",
             "address": "192.0.2.2",
+            "endpoint": "",
+            "relay": "",
             "device": "eth0",
             "version": 6,
             "in_use": False,
             "sent": 2,
             "answered": 0,
             "rtts_ms": [],
+        },
+        {
+            "asked": "tunnel",
+            "address": "2001:db8::9",
+            "endpoint": "[2001:db8::9]:21000",
+            "relay": "uid of the relay",
+            "device": "",
+            "version": 6,
+            "in_use": False,
+            "sent": 1,
+            "answered": 1,
+            "rtts_ms": [9.0],
         },
     ]
 
@@ -327,7 +344,7 @@ def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
 
     assert count_peers(here, plan) == {
         kind: sum(kind in (peer["rung"], peer["state"]) for peer in listed)
-        for kind in ("route", "vxlan", "unreached", "apart")
+        for kind in (*(rung.value for rung in Rung), "unreached", "apart")
     }
     for peer in listed:
         assert (peer["state"] == "reached") == bool(peer["rung"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,17 @@ socket = "/r/agent.sock"
 rest_s = 0
 resync_s = 12.5
 allow_forward = true
+cni = true
 peer_port = 7000
+tunnel_ifname = "tun7"
+tunnel_port = 51820
+tunnel_endpoints = ["203.0.113.9:51820", "[2001:db8::9]:51820"]
+tunnel_program = "/opt/wireguard-go"
+port_mapping = false
+relay_ports = [30000, 30099]
+relay_tls_listen = ["203.0.113.9:8443"]
+relay_pairs_per_node = 7
+relay_bytes_per_s = 1000000
 underlay_links = ["eth*"]
 metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
@@ -56,11 +66,23 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
         resync_s=12.5,
         allow_forward=True,
         peer_port=7000,
+        tunnel_ifname="tun7",
+        tunnel_port=51820,
+        tunnel_endpoints=(
+            (ip_address("203.0.113.9"), 51820),
+            (ip_address("2001:db8::9"), 51820),
+        ),
+        tunnel_program="/opt/wireguard-go",
+        port_mapping=False,
+        relay_ports=(30000, 30099),
+        relay_tls_listen=(("203.0.113.9", 8443),),
+        relay_pairs_per_node=7,
+        relay_bytes_per_s=1000000,
         underlay_links=("eth*",),
         metrics_listen=(("127.0.0.1", 9471), ("::1", 9471)),
         log_level="debug",
     )
-    assert len(EVERYTHING.splitlines()) == len(fields(Settings))
+    assert len(EVERYTHING.splitlines()) == len(fields(Settings)) - 1  # `behind` is granted
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
@@ -136,6 +158,15 @@ BAD: list[tuple[str, Any]] = [
     ("metrics_listen", ["localhost:9471"]),
     ("metrics_listen", ["127.0.0.1:70000"]),
     ("metrics_listen", ["127.0.0.1:"]),
+    ("tunnel_endpoints", ["203.0.113.9"]),
+    ("tunnel_endpoints", ["127.0.0.1:51820"]),
+    ("tunnel_endpoints", ["9471"]),
+    ("tunnel_endpoints", ["203.0.113.9:51820", "203.0.113.9:51820"]),
+    ("relay_ports", [21000]),
+    ("relay_ports", [22000, 21000]),
+    ("relay_ports", [80, 90]),
+    ("relay_ports", "21000-22999"),
+    ("tunnel_program", ""),
     ("peer_port", 0),
     ("peer_port", "7471"),
     ("underlay_links", "eth0"),
@@ -175,6 +206,14 @@ def test_segments_that_overlap_are_both_named(segments: list[str]) -> None:
         parse_settings({"segments": segments}, "a.toml")
 
     assert sum(segment in str(failure.value) for segment in segments) >= len(set(segments)) - 1
+
+
+def test_a_node_that_attaches_no_pods_has_no_segments() -> None:
+    assert parse_settings({"cni": False}, "a.toml") == Settings(cni=False)
+    with pytest.raises(
+        ConfigError, match=r"a\.toml: cni = false, and segments = \['10\.9\.0\.0/24'\]"
+    ):
+        parse_settings({"cni": False, "segments": ["10.9.0.0/24"]}, "a.toml")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ paths = st.builds(
     st.text(max_size=15),
     st.lists(st.ip_addresses(), max_size=2).map(tuple),
     st.none() | st.ip_addresses(),
+    st.none() | st.tuples(st.ip_addresses(), st.integers(0, 65535)),
+    st.text(max_size=24),
 )
 
 

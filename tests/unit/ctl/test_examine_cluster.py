@@ -14,7 +14,7 @@ from limpet.ctl.examine_cluster import as_granted, cluster_findings, examine_ide
 from limpet.ctl.findings import Finding, Level
 from limpet.model.settings import Settings
 from tests.unit.cluster_values import PINNED, node_key
-from tests.unit.ctl.test_path import CLUSTER
+from tests.unit.ctl.test_path import CLUSTER, TUNNEL
 
 SOUND: dict[str, Any] = {**CLUSTER, "contested": 0, "pod_cidrs": ["10.244.0.0/16"], "segments": []}
 CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to host"}
@@ -45,6 +45,14 @@ def test_a_sound_node_is_all_ok() -> None:
         ({"contested": 1}, "warn", "wanted by several nodes"),
         ({"last_round": {"failed": ["make limvx4: EEXIST"]}}, "error", "make limvx4: EEXIST"),
         ({"disk": ["write x: full"]}, "warn", "write x: full"),
+        ({"tunnel": {**TUNNEL, "problem": "no program"}}, "error", "no encrypted tunnel: no prog"),
+        (
+            {"tunnel": {**TUNNEL, "problem": "no program", "needed": False}},
+            "warn",
+            "no encrypted tunnel: no program",
+        ),
+        ({"tunnel": {**TUNNEL, "slow": True, "version": "0.0.20220316"}}, "warn", "0.0.20220316"),
+        ({"tunnel": {**TUNNEL, "rules": [4]}}, "error", "the rule that keeps the tunnel's"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
@@ -64,6 +72,7 @@ def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
         {"controller": {**CUT_OFF, "for_s": 20.0}},
         {"peers": peers()},
         {"peers": peers(apart=3)},
+        {"tunnel": TUNNEL},
     ],
 )
 def test_what_may_well_be_so_is_no_problem(changes: dict[str, Any]) -> None:

@@ -52,9 +52,35 @@ def test_both_ends_are_named_as_far_as_they_are_known() -> None:
             {
                 **ASKED,
                 "origin_node": "n2",
-                "let_in": {"sources": ["10.244.2.0/24"], "outer": ["192.0.2.2"]},
+                "let_in": {"sources": ["10.244.2.0/24"], "outer": ["192.0.2.2"], "tunnel": False},
             },
             "n2 chooses (ask it); from it this node lets in 10.244.2.0/24, by VXLAN from 192.0.2.2",
+        ),
+        (
+            {
+                **ASKED,
+                "origin_node": "n2",
+                "let_in": {"sources": ["10.244.2.0/24"], "outer": [], "tunnel": True},
+            },
+            "n2 chooses (ask it); from it this node lets in 10.244.2.0/24, by the tunnel",
+        ),
+        (
+            {**LEG, "rung": "tunnel", "device": "limwg0", "endpoint": "203.0.113.7:51820"},
+            "tunnel, over limwg0 to 203.0.113.7:51820, MTU 1500",
+        ),
+        (
+            {
+                **LEG,
+                "rung": "relay",
+                "device": "limwg0",
+                "endpoint": "203.0.113.7:21000",
+                "relay": "cloud-1",
+            },
+            "relay cloud-1, over limwg0 to 203.0.113.7:21000, MTU 1500",
+        ),
+        (
+            {**LEG, "rung": "relay-tls", "device": "limwg0", "relay": "cloud-1"},
+            "relay cloud-1 in TLS, over limwg0, MTU 1500",
         ),
     ],
 )
@@ -109,8 +135,33 @@ CLUSTER: dict[str, Any] = {
     "revision": 12,
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
+    "tunnel": {
+        "ifname": "limwg0",
+        "port": 25000,
+        "problem": "",
+        "needed": False,
+        "backend": "",
+        "version": "",
+        "slow": False,
+        "mtu_bytes": None,
+        "rules": [],
+        "peers": 0,
+        "sessions": 0,
+        "active": 0,
+    },
     "disk": [],
     "last_round": {"failed": []},
+}
+TUNNEL = {
+    **CLUSTER["tunnel"],
+    "needed": True,
+    "backend": "userspace",
+    "version": "0.0.20230223",
+    "mtu_bytes": 1440,
+    "rules": [4, 6],
+    "peers": 3,
+    "sessions": 2,
+    "active": 1,
 }
 
 
@@ -125,6 +176,17 @@ def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
         "links to other nodes: eth0 (192.0.2.1/24)",
         "3 other nodes: 2 by route, 1 by vxlan, 0 not reached, 0 in other communities; revision 12",
     ]
+
+
+def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
+    peers = {**CLUSTER["peers"], "tunnel": 2, "relay": 1, "relay-tls": 0}
+    said = status(tunnel=TUNNEL, peers=peers)
+
+    assert (
+        "encrypted tunnel limwg0: userspace WireGuard 0.0.20230223, UDP port 25000, MTU 1440; "
+        "3 peers, 2 with a session, 1 with traffic\n"
+    ) in said
+    assert "1 by vxlan, 2 by tunnel, 1 by relay, 0 not reached" in said
 
 
 @pytest.mark.parametrize(
@@ -148,6 +210,11 @@ def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
             {"controller": {**CLUSTER["controller"], "over": True, "error": "it was removed"}},
             "no controller is asked any more: it was removed",
         ),
+        (
+            {"tunnel": {**CLUSTER["tunnel"], "problem": "wireguard-go is not there"}},
+            "NO ENCRYPTED TUNNEL: wireguard-go is not there",
+        ),
+        ({"tunnel": {**TUNNEL, "slow": True}}, "slow: the userspace WireGuard is an old one"),
     ],
 )
 def test_what_is_not_well_stands_out(changes: dict[str, Any], words: str) -> None:

@@ -42,3 +42,19 @@ def test_failures_are_all_that_was_not_answered() -> None:
 
 def test_pings_are_counted_for_every_address_from_every_place() -> None:
     assert Matrix((BOTH, OTHER, MUTE), frozenset(), 0.1).count == 12
+
+
+def test_who_is_to_be_apart_fails_by_being_answered_and_not_by_silence() -> None:
+    apart = frozenset({("pod-a", "b"), ("b", "pod-a")})
+    answered = {
+        (place.name, str(address)) for place in (BOTH, OTHER) for address in place.addresses
+    }
+    stray = {("b", "10.0.0.2")}
+
+    kept = Matrix((BOTH, OTHER), frozenset(answered), 0.1, apart)
+    broken = Matrix((BOTH, OTHER), frozenset(answered | stray), 0.1, apart)
+
+    assert (kept.failures, kept.trespasses, kept.count) == ([], [], 4)
+    assert kept.lines()[1:] == ["1 pod-a 46 ..", "2 b     .. 46"]
+    assert broken.trespasses == [("b", "pod-a", "10.0.0.2")]
+    assert broken.failures == []

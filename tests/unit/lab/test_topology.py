@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.lab.command import LabError
+from limpet.lab.site import Nat
 from limpet.lab.topology import Topology, load_topology, parse_topology, topology_names
 
 CLOUD = '[cloud]\naddresses = ["203.0.113.10/24", "2001:db8:c::10/64"]\n'
@@ -41,7 +42,7 @@ def test_every_topology_that_comes_with_limpet_can_be_built(name: str) -> None:
 def test_the_demo_and_the_filtering_switch_come_with_limpet() -> None:
     names = topology_names()
 
-    assert {"two-sites", "one-lan", "filtering-switch", "three-sites"} <= set(names)
+    assert {"two-sites", "one-lan", "filtering-switch", "three-sites", "nated"} <= set(names)
     assert load_topology("filtering-switch").sites[0].drops_unknown_sources
 
 
@@ -69,7 +70,57 @@ def test_the_same_lan_numbering_at_two_sites_is_refused_with_both_names() -> Non
 
     assert "site.two.lan: 192.168.10.0/24 overlaps 192.168.10.0/24 of site one" in words
     assert "plain routing" in words
-    assert "number each LAN differently" in words
+    assert "number each LAN differently, or give both sites a NAT" in words
+
+
+def test_sites_behind_nats_may_number_their_lans_alike_but_not_like_what_others_route_to() -> None:
+    one = SITE.replace(', "fd00:10::/64"', "") + 'nat = "cone"\n'
+    alike = OTHER.replace('"192.168.20.0/24", "fd00:20::/64"', '"192.168.10.0/25"')
+
+    topology = parse(CLOUD + one + alike + 'nat = "cgn"\n')
+    words = refusal(CLOUD + one + alike)
+
+    assert [site.nat for site in topology.sites] == [Nat.CONE, Nat.CGN]
+    assert [site.routed for site in topology.sites] == [(), ()]
+    assert "site.two.lan: 192.168.10.0/25 overlaps 192.168.10.0/24 of site one" in words
+
+
+def test_what_a_gateway_does_is_read_and_has_defaults() -> None:
+    told = 'nat = "symmetric"\nhairpin = true\nudp = "blocked"\nudp_timeout_s = 9\nrate_mbit = 7\n'
+    four = SITE.replace(', "fd00:10::/64"', "")
+
+    (site,) = parse(CLOUD + four + told).sites
+    (plain,) = parse(CLOUD + SITE).sites
+
+    assert (site.nat, site.hairpin, site.udp_blocked) == (Nat.SYMMETRIC, True, True)
+    assert (site.udp_timeout_s, site.rate_mbit) == (9, 7)
+    assert (plain.nat, plain.hairpin, plain.udp_blocked) == (Nat.NONE, False, False)
+    assert (plain.udp_timeout_s, plain.rate_mbit) == (30, 0)
+
+
+def test_nodes_of_the_cloud_are_in_its_network_and_relays_have_that_role_too() -> None:
+    cloud = CLOUD.replace("::10/", "::a/") + 'nodes = { hub = 2, quay = 0 }\nrelays = ["hub"]\n'
+
+    topology = parse(cloud + SITE + 'relays = ["b"]\n')
+
+    nodes = {node.name: (site.name, node) for site, node in topology.nodes}
+    assert {name: (site, node.roles) for name, (site, node) in nodes.items()} == {
+        "hub": ("cloud", ("cloud", "relay")),
+        "quay": ("cloud", ("cloud",)),
+        "a": ("one", ("edge",)),
+        "b": ("one", ("edge", "relay")),
+    }
+    assert [str(a) for a in nodes["hub"][1].addresses] == ["203.0.113.11/24", "2001:db8:c::b/64"]
+    assert len({node.mac for _, node in nodes.values()}) == 4
+
+
+def test_a_public_address_that_changes_is_a_new_one_for_a_long_time() -> None:
+    site = parse(CLOUD + SITE).sites[0]
+
+    seen = {site.wan_addresses(changes)[0] for changes in range(250)}
+
+    assert len(seen) == 250
+    assert not seen & set(site.backbone_addresses)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +144,29 @@ def test_the_same_lan_numbering_at_two_sites_is_refused_with_both_names() -> Non
         (CLOUD + SITE + "mtu_bytes = 100\n", "site.one.mtu_bytes = 100"),
         (CLOUD + SITE + 'drops_unknown_sources = "yes"\n', "neither true nor false"),
         (CLOUD + SITE.replace("192.168.10.0/24", "100.64.0.0/24"), "the links between sites"),
+        (CLOUD + SITE.replace("192.168.10.0/24", "198.18.7.0/24"), "the links between sites"),
+        (CLOUD + SITE + 'nat = "hard"\n', "site.one.nat = 'hard': not one of none, cone, port-r"),
+        (CLOUD + SITE + "nat = []\n", "site.one.nat = []: not one of none"),
+        (CLOUD + SITE + 'nat = "cone"\n', "fd00:10::/64 is a site's own, and nothing translates"),
+        (
+            CLOUD + SITE.replace('"192.168.10.0/24", ', "") + 'nat = "cone"\n',
+            "has no IPv4 to translate",
+        ),
+        (CLOUD + SITE + "hairpin = true\n", "site.one.hairpin: there is no NAT"),
+        (CLOUD + SITE + 'udp = "closed"\n', "site.one.udp = 'closed': not one of open, blocked"),
+        (CLOUD + SITE + "udp_timeout_s = 0\n", "site.one.udp_timeout_s = 0: not a whole number"),
+        (CLOUD + SITE + "rate_mbit = -1\n", "site.one.rate_mbit = -1: not a whole number"),
+        (CLOUD + SITE + 'relays = ["c"]\n', "site.one.relays: 'c' is none of a, b"),
+        (
+            CLOUD + 'relays = ["c"]\nnodes = { hub = 1 }\n' + SITE,
+            "cloud.relays: 'c' is none of hub",
+        ),
+        (CLOUD + 'relays = ["c"]\n' + SITE, "[cloud.nodes] is missing"),
+        (CLOUD + "nodes = { a = 1 }\n" + SITE, "two nodes or sites have the name a"),
+        (
+            CLOUD.replace(".10/24", ".11/24") + "nodes = { hub = 1 }\n" + SITE,
+            "cloud.addresses: 203.0.113.11/24 is the one that node hub gets",
+        ),
         (CLOUD + SITE.replace("192.168.10.0/24", "203.0.113.0/24"), "of the cloud"),
         (
             CLOUD.replace(', "2001:db8:c::10/64"', "") + SITE.replace('"192.168.10.0/24", ', ""),

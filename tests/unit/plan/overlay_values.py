@@ -106,10 +106,13 @@ def grants(number: int) -> st.SearchStrategy[Grant]:
 def presences(number: int) -> st.SearchStrategy[Presence]:
     macs = st.sampled_from([mac(each, 4) for each in range(1, 5)] + ["", "01:00:5e:00:00:01"])
     return st.builds(
-        lambda macs, mtu_bytes: a_presence(number, vtep_macs=macs, link_mtu_bytes=mtu_bytes),
+        lambda macs, mtu_bytes, tunnel_port: a_presence(
+            number, vtep_macs=macs, link_mtu_bytes=mtu_bytes, tunnel_port=tunnel_port
+        ),
         st.just({4: mac(number, 4), 6: mac(number, 6)})
         | st.dictionaries(st.sampled_from([4, 6]), macs),
         st.sampled_from([1500, 1300, 9000, 0]),
+        st.sampled_from([7000, 0]),
     )
 
 
@@ -126,6 +129,7 @@ def paths(number: int) -> st.SearchStrategy[PeerPath]:
         device=st.just("eth0"),
         next_hops=st.sampled_from([hops, hops[:1], hops[1:], ()]),
         underlay=st.sampled_from([*hops, None]),
+        endpoint=st.sampled_from([(hops[0], 7000), (hops[1], 7000), None]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 
 from limpet.model.cluster import Snapshot
@@ -54,6 +55,22 @@ def test_a_way_over_vxlan_is_said_with_all_that_it_takes() -> None:
         ip_address("192.0.2.2"),
         1450,
     )
+
+
+@pytest.mark.parametrize("rung", [Rung.TUNNEL, Rung.RELAY, Rung.RELAY_TLS])
+def test_a_way_through_the_tunnel_is_said_with_where_it_leads_and_by_which_relay(
+    rung: Rung,
+) -> None:
+    end = (ip_address("203.0.113.7"), 51820)
+    relay = "" if rung is Rung.TUNNEL else node(3).grant.uid
+    path = PeerPath(rung, 1420, endpoint=end, relay=relay)
+    peer = entry(a_grant(2), a_presence(2, tunnel_port=51820))
+    sides = {UID: NodeSide(replace(OWN, tunnel="limwg0"), {PEER: path})}
+    leg = explain_path(snapshot(node(1), peer, node(3)), sides, ONE, TWO).there
+    assert (leg.rung, leg.device, leg.endpoint) == (rung, "limwg0", end)
+    assert leg.relay == ("" if rung is Rung.TUNNEL else "node-3")
+    assert leg.mtu_bytes is not None
+    assert leg.mtu_bytes <= 1420 - 60
 
 
 def test_each_direction_is_what_its_own_node_does() -> None:

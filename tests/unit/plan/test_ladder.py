@@ -15,18 +15,23 @@ from hypothesis import strategies as st
 from limpet.model.network import Address
 from limpet.model.overlay import PeerPath, Rung, UnderlayLink
 from limpet.model.probe import Ask, Trial
-from limpet.plan.ladder import MISSES, QUICK_S, Ladder
+from limpet.plan.ladder import Ladder
+from limpet.plan.standing import MISSES, QUICK_S
 from limpet.plan.trials import Facts
 
 PORT = 7471
-A, A6, B = (ip_address(text) for text in ("192.0.2.9", "2001:db8::9", "198.51.100.9"))
+A, A6, B = (ip_address(text) for text in ("192.0.2.9", "2001:db8::9", "10.9.0.9"))
 OTHER = ip_address("192.0.2.77")
 ETH0 = UnderlayLink(
     "eth0",
     2,
     "02:00:00:00:00:01",
     1500,
-    (ip_interface("192.0.2.1/24"), ip_interface("2001:db8::1/64")),
+    (
+        ip_interface("192.0.2.1/24"),
+        ip_interface("2001:db8::1/64"),
+        ip_interface("10.1.0.1/24"),
+    ),
 )
 WWAN0 = UnderlayLink("wwan0", 3, "", 1400, (ip_interface("203.0.113.5/32"),))
 FACTS = Facts((A, A6, B), PORT, overlay=(4, 6), vxlan=frozenset({4, 6}))
@@ -98,9 +103,9 @@ class World:
 
     def _send(self, *, vital: bool) -> None:
         before = self.ladder.path
-        trials = self.ladder.take_due(self.now_s, vital=vital)
+        questions = self.ladder.take_due(self.now_s, vital=vital)
         self._note(before)
-        for trial in trials:
+        for trial in (question.trial for question in questions):
             self.sent.append((self.now_s, trial))
             self.missed[trial] = self.missed.get(trial, 0) + 1
             if not self.answers(trial):

@@ -23,7 +23,7 @@ from limpet.model.datapath import (
     Route,
 )
 from limpet.model.network import Address, PortMapping
-from limpet.model.settings import Settings
+from limpet.model.settings import NetworksBehind, Settings
 from limpet.plan.diff import MissingPort, PutRuleset, diff_node, route_key
 from limpet.plan.node import (
     NodeFacts,
@@ -52,6 +52,23 @@ def prefixes_in(plan: NodePlan, name: str) -> set[str]:
     found = re.search(rf"\tset {name} {{([^}}]*?)(?:elements = {{ (.*?) }})?\n\t}}", plan.ruleset)
     assert found is not None, name
     return set(found[2].split(", ")) if found[2] else set()
+
+
+def test_other_networks_behind_nodes_are_never_masqueraded_and_cut_off_where_asked() -> None:
+    behind = NetworksBehind(
+        peers=(ip_network("10.1.0.0/16"), ip_network("10.20.0.0/16")),
+        here=(ip_network("192.168.50.0/24"),),
+        barriers=(ip_network("10.1.0.0/16"),),
+    )
+    plan = plan_node(replace(SETTINGS, behind=behind), [], (), STARTED)
+    plain = plan_node(SETTINGS, [], (), STARTED)
+
+    exempt = {"10.1.0.0/16", "10.20.0.0/16", "192.168.50.0/24"}
+    assert prefixes_in(plan, "cluster4") == prefixes_in(plain, "cluster4") | exempt
+    assert plan.routes - plain.routes == {
+        Route(ip_network("10.1.0.0/16"), None, UNREACHABLE_METRIC)
+    }
+    assert plain.routes < plan.routes
 
 
 @given(node.settings, node.pods(), specs, st.randoms(use_true_random=False))

@@ -24,13 +24,10 @@ from limpet.model.overlay import (
     VxlanDevice,
 )
 from limpet.plan.overlay import (
-    fdb_key,
     may_talk,
-    neighbour_key,
     plan_overlay,
     plan_peer,
     replan_overlay,
-    route_key,
     view_of,
 )
 from limpet.plan.overlay_diff import (
@@ -48,6 +45,7 @@ from limpet.plan.overlay_diff import (
     PutPeerRoute,
     diff_overlay,
 )
+from limpet.plan.overlay_parts import fdb_key, neighbour_key, route_key
 from tests.unit.cluster_values import network
 from tests.unit.plan import overlay_values
 from tests.unit.plan.overlay_values import (
@@ -338,12 +336,15 @@ def test_what_two_peers_announce_alike_goes_to_one_of_them_and_back() -> None:
     assert alone.contested == frozenset()
 
 
+TUNNELLING = replace(OWN, tunnel="limwg0")
+
+
 @given(clusters())
 def test_every_route_over_vxlan_leads_to_a_neighbour_and_that_to_an_entry(
     cluster: tuple[Snapshot, dict[str, PeerPath]],
 ) -> None:
     known, paths = cluster
-    state = plan_overlay(view_of(known, UID, paths, OWN)).state
+    state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
 
     for route in state.routes.values():
         if route.device in state.devices:
@@ -359,7 +360,7 @@ def test_no_route_takes_over_an_address_of_ours(
 ) -> None:
     known, paths = cluster
     ours = known.nodes[UID].grant.prefixes
-    state = plan_overlay(view_of(known, UID, paths, OWN)).state
+    state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
 
     for route in state.routes.values():
         assert not any(
@@ -374,8 +375,8 @@ def test_the_order_in_which_nodes_are_known_changes_nothing(cluster, shuffling) 
     shuffling.shuffle(nodes)
     shuffled = Snapshot(known.network, None, dict(nodes))
 
-    assert plan_overlay(view_of(known, UID, paths, OWN)) == plan_overlay(
-        view_of(shuffled, UID, paths, OWN)
+    assert plan_overlay(view_of(known, UID, paths, TUNNELLING)) == plan_overlay(
+        view_of(shuffled, UID, paths, TUNNELLING)
     )
 
 
@@ -406,15 +407,15 @@ def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
 ) -> None:
     known = snapshot(node(OURS), *map(node, BYSTANDERS))
     paths: Mapping[str, PeerPath] = {uid(number): vxlan(number) for number in BYSTANDERS}
-    before = view_of(known, UID, paths, OWN)
+    before = view_of(known, UID, paths, TUNNELLING)
     planned = plan_overlay(before)
     for _ in range(data.draw(st.integers(1, 6))):
         number = data.draw(st.sampled_from([OURS, 2, 3, 10]))
         made = data.draw(st.none() | entries(number))
         known = replace(known, nodes=alter(known.nodes, {uid(number): made}))
         paths = alter(paths, {uid(number): data.draw(st.none() | overlay_values.paths(number))})
-        after = view_of(known, UID, paths, OWN, before=before)
-        anew = view_of(replace(known, nodes=dict(known.nodes)), UID, dict(paths), OWN)
+        after = view_of(known, UID, paths, TUNNELLING, before=before)
+        anew = view_of(replace(known, nodes=dict(known.nodes)), UID, dict(paths), TUNNELLING)
         assert after == anew
         old = planned
         planned, touched = replan_overlay(old, before, after)
@@ -426,7 +427,7 @@ def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
 
 def _for_view(cluster: tuple[Snapshot, dict[str, PeerPath]]):  # type: ignore[no-untyped-def]
     known, paths = cluster
-    return known, UID, paths, OWN
+    return known, UID, paths, TUNNELLING
 
 
 # Differences.

@@ -140,19 +140,34 @@ def test_overlapping_prefixes_of_one_sender_are_there_once() -> None:
     assert held["link_others4"] == set()
 
 
+BEHIND = st.lists(
+    st.sampled_from(
+        [
+            *map(ip_network, ("10.20.0.0/16", "10.20.1.0/24", "10.20.1.0/25", "10.21.0.0/24")),
+            *map(ip_network, ("10.0.0.0/8", "10.244.128.0/20", "2001:db8:1::/48")),
+        ]
+    ),
+    max_size=2,
+    unique=True,
+)
+SHARED = ip_address("192.0.2.100")
+"""A gateway that several peers are behind."""
+
+
 @st.composite
 def _views(draw: st.DrawFn) -> View:
-    made = [
-        entry(
-            a_grant(
-                number,
-                tombstone=draw(st.booleans()),
-                communities=draw(st.sampled_from([(), ("a",)])),
-            ),
-            draw(st.none() | st.just(a_presence(number))),
+    made = []
+    for number in draw(st.sets(st.integers(2, 5))):
+        given = a_grant(
+            number,
+            tombstone=draw(st.booleans()),
+            communities=draw(st.sampled_from([(), ("a",)])),
+            prefixes_behind=tuple(draw(BEHIND)),
         )
-        for number in draw(st.sets(st.integers(2, 5)))
-    ]
+        said = a_presence(number)
+        if draw(st.booleans()):
+            said = a_presence(number, addresses=(*said.addresses, SHARED))
+        made.append(entry(given, draw(st.none() | st.just(said))))
     paths = {
         each.grant.uid: vxlan(int(each.grant.name[-1]), draw(st.sampled_from([4, 6])))
         for each in made

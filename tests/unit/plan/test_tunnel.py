@@ -29,7 +29,6 @@ from limpet.plan.tunnel import (
     plan_tunnel,
     plan_tunnel_peer,
     replan_tunnel,
-    tunnel_mtu_bytes,
     tunnel_view,
 )
 from limpet.plan.tunnel_diff import (
@@ -42,6 +41,8 @@ from limpet.plan.tunnel_diff import (
     adopted_endpoints,
     diff_tunnel,
 )
+from limpet.plan.tunnel_end import tunnel_mtu_bytes
+from limpet.plan.tunnel_key import tunnel_public_key
 from tests.unit.plan.overlay_values import (
     OURS,
     OWN,
@@ -57,17 +58,16 @@ from tests.unit.plan.overlay_values import (
     uid,
 )
 
-KEY = TunnelKey(b"p" * 32, b"P" * 32, 51820)
+KEY = TunnelKey(b"p" * 32, tunnel_public_key(a_grant(OURS).public_key), 51820)
 ENDPOINT: Endpoint = (ip_address("198.51.100.2"), 7000)
 
 
 def tunnel_key(number: int) -> bytes:
-    return bytes([number]) * 32
+    return tunnel_public_key(a_grant(number).public_key)
 
 
 def peer(number: int, **changes: object) -> NodeEntry:
-    present = a_presence(number, **{"tunnel_key": tunnel_key(number), **changes})
-    return entry(a_grant(number), present)
+    return entry(a_grant(number), a_presence(number, **{"tunnel_port": 7000, **changes}))
 
 
 def view(
@@ -143,25 +143,26 @@ def test_an_endpoint_in_a_prefix_behind_its_own_peer_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (peer(2, tunnel_key=b""), "told no tunnel key"),
-        (peer(2, tunnel_key=b"short"), "told no tunnel key"),
-        (peer(2, tunnel_key=bytes(32)), "told no tunnel key"),
-        (peer(2, tunnel_key=KEY.public_key), "a clone"),
-        (entry(a_grant(2)), "told no tunnel key"),
+        (peer(2, tunnel_port=0), "told no tunnel"),
+        (entry(a_grant(2)), "told no tunnel"),
+        (replace(peer(2), grant=a_grant(2, public_key=a_grant(OURS).public_key)), "its key"),
+        (replace(peer(2), grant=a_grant(2, public_key=b"\1" + bytes(31))), "its key"),
         (replace(peer(2), grant=a_grant(2, tombstone=True)), "removed"),
         (replace(peer(2), grant=a_grant(2, communities=("a",))), "shares no community"),
         (replace(peer(2), grant=a_grant(2, segments=())), "no segment"),
     ],
 )
-def test_who_may_not_talk_or_tells_no_key_has_no_tunnel(found: NodeEntry, reason: str) -> None:
+def test_who_may_not_talk_or_tells_no_tunnel_has_no_tunnel(found: NodeEntry, reason: str) -> None:
     part = part_of(2, found, TunnelEnd(ENDPOINT))
 
     assert part.peer is None
     assert reason in part.refused
 
 
-def test_of_two_that_tell_one_key_only_one_has_it() -> None:
-    cluster = snapshot(node(OURS), peer(2), peer(3, tunnel_key=tunnel_key(2)))
+def test_of_two_that_were_granted_one_key_only_one_has_it() -> None:
+    # As no controller does: a uid is made of the key.
+    same = a_grant(3, public_key=a_grant(2).public_key)
+    cluster = snapshot(node(OURS), peer(2), replace(peer(3), grant=same))
 
     plan = plan_tunnel(view(cluster, {}))
 
@@ -214,20 +215,27 @@ def test_a_peers_mtu_is_that_of_the_smallest_part_of_the_way(
 
 # Properties. Few values, so that peers get into each other's way.
 
-_keys = st.sampled_from([tunnel_key(number) for number in range(2, 6)] + [b"", KEY.public_key])
+_keys = st.sampled_from(
+    [a_grant(number).public_key for number in range(1, 4)] + [b"\1" + bytes(31)]
+)
 _endpoints = st.sampled_from(
     [ENDPOINT, (ip_address("2001:db8::2"), 7), (ip_address("10.244.2.9"), 7)]
 )
 _ends = st.builds(TunnelEnd, st.none() | _endpoints, st.booleans(), st.sampled_from([1500, 1320]))
 
 
+def _own_key(number: int) -> bytes:
+    return a_grant(number).public_key
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Snapshot, dict[str, TunnelEnd]]:
     ours = draw(st.just(node(OURS)) | grants(OURS).map(entry))
+    ports = st.sampled_from([7000, 7000, 0])
     others = {
         number: entry(
-            draw(grants(number)),
-            draw(st.none() | st.builds(a_presence, st.just(number), tunnel_key=_keys)),
+            replace(draw(grants(number)), public_key=draw(_keys | st.just(_own_key(number)))),
+            draw(st.none() | st.builds(a_presence, st.just(number), tunnel_port=ports)),
         )
         for number in draw(st.sets(st.integers(2, 5)))
     }

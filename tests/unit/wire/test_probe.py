@@ -11,17 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.model.network import Address
-from limpet.model.overlay import PeerPath, Rung
+from limpet.model.overlay import TUNNELLED, PeerPath, Rung
 from limpet.model.probe import Answer, Ask, Probe
-from limpet.wire.courier import DatagramError
+from limpet.wire.courier import Codec, DatagramError, Kind
 from limpet.wire.probe import (
     checksum,
     encode_answer,
     encode_probe,
+    padding_for,
     parse_answer,
     parse_probe,
     udp_packet,
 )
+from limpet.wire.seal import uid_of
 
 
 def _plain(address: Address) -> bool:
@@ -31,14 +33,37 @@ def _plain(address: Address) -> bool:
 addresses = st.ip_addresses().filter(_plain)
 nonces = st.binary(min_size=8, max_size=8)
 sequences = st.integers(0, 2**64 - 1)
-probes = st.builds(Probe, nonces, st.sampled_from(Ask), sequences, st.none() | addresses)
-ways = st.builds(
-    PeerPath,
-    st.sampled_from(Rung),
-    st.integers(0, 65535),
-    st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=15),
-    st.lists(st.ip_addresses(v=4) | addresses, max_size=2).map(tuple),
+probes = st.builds(
+    Probe,
+    nonces,
+    st.sampled_from(Ask),
+    sequences,
     st.none() | addresses,
+    punch=st.booleans(),
+    relayed=st.booleans(),
+    in_use=st.booleans(),
+    padding_bytes=st.integers(0, 1500),
+)
+any_address = st.ip_addresses(v=4) | addresses
+mtus = st.integers(0, 65535)
+uids = st.binary(min_size=32, max_size=32).map(uid_of)
+ways = st.one_of(
+    st.builds(
+        PeerPath,
+        st.just(Rung.ROUTE),
+        mtus,
+        st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=15),
+        st.lists(any_address, max_size=2).map(tuple),
+        st.none() | addresses,
+    ),
+    st.builds(PeerPath, st.just(Rung.VXLAN), mtus, underlay=st.none() | addresses),
+    st.builds(
+        PeerPath,
+        st.sampled_from(sorted(TUNNELLED, key=str)),
+        mtus,
+        endpoint=st.none() | st.tuples(any_address, st.integers(0, 65535)),
+        relay=st.just("") | uids,
+    ),
 )
 answers = st.builds(
     Answer,
@@ -66,6 +91,22 @@ def test_any_body_is_a_probe_and_an_answer_or_refused_as_malformed(body: bytes) 
     for parse in (parse_probe, parse_answer):
         with suppress(DatagramError):
             parse(body)
+
+
+@given(st.sampled_from([1280, 1340, 1420, 1492, 1500]), st.sampled_from([4, 6]))
+def test_a_padded_probe_makes_an_ip_packet_of_the_size_that_is_asked_for(
+    packet_bytes: int, version: int
+) -> None:
+    probe = Probe(bytes(8), Ask.TUNNEL, 1, padding_bytes=padding_for(packet_bytes, version))
+    data = Codec(bytes(31) + b"\x01", bytes(32)).encode(Kind.PROBE, encode_probe(probe))
+    address = IPv4Address(1) if version == 4 else IPv6Address(1)
+    assert len(udp_packet(address, address, 1, 2, data)) == packet_bytes
+
+
+@given(answers)
+def test_an_answer_is_less_than_twice_as_large_as_the_smallest_probe(answer: Answer) -> None:
+    smallest = encode_probe(Probe(bytes(8), Ask.TUNNEL, 1))
+    assert 124 + len(encode_answer(answer)) < 2 * (124 + len(smallest))
 
 
 def test_an_answer_without_an_address_is_malformed() -> None:

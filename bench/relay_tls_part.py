@@ -1,0 +1,131 @@
+"""A relay, or a node behind it, in a process of its own: `python -m bench.relay_tls_part …`.
+
+It reads lines of JSON and answers each with one; it ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from limpet.agent.courier import Courier
+from limpet.agent.identity import load_identity
+from limpet.agent.membership import Membership
+from limpet.agent.relay_service import RelayService
+from limpet.agent.relay_tls_client import TlsRelays
+from limpet.agent.relay_tls_server import RelayTlsServer
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.kernel.process import configure_log
+from limpet.model.settings import Settings
+
+_LOOK_EVERY_S = 0.01
+_PUBLIC = (ip_address("203.0.114.1"),)
+"""A relay has one; nothing here is sent to it."""
+_TUNNEL_PORT = 51820
+
+
+class _Lag:
+    """How long other work of the loop waits for its turn, and what all of it costs."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lags_s: list[float] = []
+
+    def __enter__(self) -> _Lag:
+        self._again()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def told(self) -> dict[str, float]:
+        """Since it was told last."""
+        lags_s, self._lags_s = sorted(self._lags_s) or [0.0], []
+        return {
+            "lag_p50_ms": round(lags_s[len(lags_s) // 2] * 1e3, 1),
+            "lag_p99_ms": round(lags_s[len(lags_s) * 99 // 100] * 1e3, 1),
+            "cpu_s": round(time.process_time(), 2),
+        }
+
+    def _again(self) -> None:
+        due_s = self._loop.time() + _LOOK_EVERY_S
+        self._timer = self._loop.call_at(due_s, self._look, due_s)
+
+    def _look(self, due_s: float) -> None:
+        self._lags_s.append(self._loop.time() - due_s)
+        self._again()
+
+
+async def _relay(membership: Membership) -> None:
+    settings = Settings(relay_tls_listen=(("0.0.0.0", 443),))
+    membership.announce(
+        addresses=_PUBLIC,
+        port=settings.peer_port,
+        vtep_macs={},
+        link_mtu_bytes=1500,
+        tunnel_port=_TUNNEL_PORT,
+    )
+    courier = Courier(
+        membership.identity,
+        port=settings.peer_port,
+        is_member=membership.is_member,
+        is_removed=membership.tombstone_of,
+    )
+    courier.start()
+    service = RelayService(membership, courier, settings, may_talk=lambda *_: True)
+    service.start()
+    server = RelayTlsServer(service, membership, settings)
+    await server.start()
+
+    async def answer(_question: dict[str, Any]) -> Any:
+        return server.report()["refused"] | lag.told()
+
+    with _Lag() as lag:
+        await _serve(answer)
+    await server.stop()
+    await service.stop()
+    courier.stop()
+
+
+async def _node(membership: Membership, tunnel_port: int) -> None:
+    relays = TlsRelays(membership.identity, membership, tunnel_port=tunnel_port)
+
+    async def answer(question: dict[str, Any]) -> Any:
+        if "peer" not in question:
+            return {"lost": [each["lost"] for each in relays.report().values()]} | lag.told()
+        where = ((ip_address(question["address"]), 443),)
+        end = await relays.end_for(question["relay"], where, question["peer"])
+        return end.endpoint[1]
+
+    with _Lag() as lag:
+        await _serve(answer)
+    await relays.stop()
+
+
+async def _serve(answer: Callable[[dict[str, Any]], Any]) -> None:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        print(json.dumps(await answer(json.loads(line))), flush=True)
+
+
+def main() -> None:
+    configure_log("error")
+    folder = Path(sys.argv[1])
+    identity = load_identity(folder)
+    assert identity is not None
+    file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
+    membership = Membership(identity, file, boot_id="bench")
+    tunnel_port = int(sys.argv[2])
+    asyncio.run(_node(membership, tunnel_port) if tunnel_port else _relay(membership))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Where this node's tunnel is reached from outside: as configured, forwarded, or mapped."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+from limpet.model.relay import Endpoint
+from limpet.plan.endpoints import Endpoints
+
+
+class Candidates:
+    """Runs on the event loop's thread: `plan.endpoints` with a clock and a timer."""
+
+    def __init__(
+        self,
+        static: tuple[Endpoint, ...],
+        on_endpoints: Callable[[tuple[Endpoint, ...]], None],
+    ) -> None:
+        """`static`: those of the configuration. `on_endpoints` gets all there are, at most eight,
+        whenever they are others than before; the static ones with `start`.
+        """
+        self._known = Endpoints(static)
+        self._on_endpoints = on_endpoints
+        self._timer: asyncio.TimerHandle | None = None
+        self._running = False
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """As they were told last."""
+        return self._known.told
+
+    def start(self) -> None:
+        self._running = True
+        self._tick()
+
+    def stop(self) -> None:
+        self._running = False
+        self._set_timer()
+
+    def set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Those that the gateway leads to the tunnel's port on our request."""
+        self._known.set_forwarded(endpoints, time.monotonic())
+        self._set_timer()
+
+    def confirm(self, mapped: tuple[Endpoint, ...]) -> None:
+        """The tunnel's packets are seen to come from these, and from no others."""
+        self._known.confirm(mapped, time.monotonic())
+        self._set_timer()
+
+    def doubt(self) -> None:
+        """The network has changed: what is not confirmed anew goes soon."""
+        self._known.doubt(time.monotonic())
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._known.wake_at_s
+        if self._running and due_s < math.inf:
+            delay_s = max(due_s - time.monotonic(), 0.001)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        news = self._known.tick(time.monotonic())
+        if news is not None:
+            self._on_endpoints(news)
+        self._set_timer()

@@ -1,0 +1,390 @@
+"""The encrypted tunnel's part of the rounds: its device, peers, addresses and rules.
+
+The device is made when a peer may come by it, and stays from then on: a node of one site has none.
+A userspace WireGuard is started in a thread of its own, and everything else waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.tunnel_link import (
+    drop_marked_rules,
+    marked_rules,
+    put_addresses,
+    put_marked_rules,
+)
+from limpet.kernel.wireguard import TunnelKernel
+from limpet.kernel.wireguard_device import GONE
+from limpet.model.errors import KernelError, LimpetError
+from limpet.model.overlay import OverlayPlan
+from limpet.model.tunnel import (
+    TUNNEL_GROUP,
+    Endpoint,
+    PeerReading,
+    TunnelEnd,
+    TunnelKey,
+    TunnelPlan,
+)
+from limpet.plan.overlay import View
+from limpet.plan.tunnel import (
+    TunnelView,
+    plan_tunnel,
+    replan_tunnel,
+    tunnel_ends,
+    tunnel_is_needed,
+)
+from limpet.plan.tunnel_diff import (
+    CallPeer,
+    DropTunnel,
+    PutTunnel,
+    PutTunnelPeer,
+    TakePeerAnew,
+    TunnelChange,
+    diff_tunnel,
+)
+from limpet.wire import netlink as wire
+from limpet.wire.tunnel_rule import parse_mark_rule
+
+_log = structlog.get_logger("tunnel")
+
+_CALLED = 32
+"""Peers that are called when the device was made just now; there may be a thousand."""
+_CALL_AFTER_S = (0.05, 0.3, 1.0)
+"""It says nothing before it is up, and does not tell when that is; a second call in a session is
+one keepalive, and one before an answer none."""
+_RULE_MESSAGES = (wire.RTM_NEWRULE, wire.RTM_DELRULE)
+_LINK_MESSAGES = (wire.RTM_NEWLINK, wire.RTM_DELLINK)
+_ADDRESS_MESSAGES = (wire.RTM_NEWADDR, wire.RTM_DELADDR)
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelRound:
+    """What a round did."""
+
+    changes: int = 0
+    failures: tuple[str, ...] = ()
+    made: bool = False
+    """The device was made or set up anew: routes by it are to be put again."""
+
+
+class SiteTunnel:
+    """Runs on the event loop, in the network namespace of the calling thread."""
+
+    def __init__(
+        self,
+        route: RouteSocket,
+        kernel: TunnelKernel,
+        key: TunnelKey,
+        *,
+        ifname: str,
+        wake: Callable[[str], None],
+    ) -> None:
+        """`wake`: a round is needed soon."""
+        self.kernel = kernel
+        self.key = key
+        self.ifname = ifname
+        self.problem = ""
+        """Why this node has no tunnel; empty: it has one, or can."""
+        self.version = ""
+        """Of the userspace WireGuard; empty: none runs, or it has not said yet."""
+        self.plan = TunnelPlan()
+        self.made = False
+        """The device was made since the start of the agent."""
+        self._route = route
+        self._wake = wake
+        self._view: TunnelView | None = None
+        self._ends: tuple[View, Mapping[str, TunnelEnd]] | None = None
+        self.needed = False
+        """Some peer may come, or is sent to, by the tunnel."""
+        self._anew = True
+        """The kernel has to be read anew."""
+        self._whole = True
+        self._plan_anew = True
+        self._anew_keys: dict[bytes, Endpoint] = {}
+        """Peers that have asked to be taken anew, and where from."""
+        self._astray: set[bytes] = set()
+        self._starting: Future[str] | None = None
+        self._calls: list[asyncio.TimerHandle] = []
+        self._failure = ""
+        """Of the last start, told in the next round."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tunnel")
+        """It enters the namespace of the thread that gives it its first work."""
+
+    def begin(self) -> None:
+        """Whether there can be a tunnel, and whether there is one already. Raises: KernelError."""
+        self._look()
+        link = self._route.link(self.ifname)
+        self.needed = link is not None and link.group == TUNNEL_GROUP
+
+    def close(self) -> None:
+        """The device stays."""
+        for call in self._calls:
+            call.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.kernel.close()
+
+    @property
+    def device(self) -> str:
+        """Its name for the plan; empty while there can be none."""
+        return "" if self.problem else self.ifname
+
+    @property
+    def up(self) -> bool:
+        """Peers may be routed to by it now."""
+        device = self.kernel.have.device
+        return device is not None and device.ours and self.plan.state.device is not None
+
+    @property
+    def backend(self) -> str:
+        """`kernel`, `userspace`, or empty while there is no device."""
+        if self.kernel.have.device is None:
+            return ""
+        return "userspace" if self.kernel.process is not None else "kernel"
+
+    def _look(self) -> None:
+        try:
+            problem = "" if self.kernel.has_kernels else self.kernel.program.missing
+        except KernelError as error:
+            problem = str(error)
+        if problem != self.problem:
+            self.problem = problem
+            if problem:
+                _log.warning("there can be no encrypted tunnel", problem=problem)
+
+    # What wakes it
+
+    def look_at_everything(self) -> None:
+        """The next round takes nothing for granted."""
+        self._anew = self._whole = True
+        if self.problem:
+            self._look()
+
+    def hear(self, message: wire.Message | None) -> bool:
+        """Takes a notification; True: by it something is not as planned, and a round is needed."""
+        if message is None:
+            self._anew = self._whole = True
+            return False
+        if not self.needed or not self._is_other(message):
+            return False
+        self._anew = self._whole = True
+        return True
+
+    def _is_other(self, message: wire.Message) -> bool:
+        if message.type in _RULE_MESSAGES:
+            return message.type == wire.RTM_DELRULE and parse_mark_rule(message) is not None
+        if message.type in _ADDRESS_MESSAGES:
+            return self.up and wire.address_ifindex(message) == self._ifindex()
+        if message.type not in _LINK_MESSAGES or message.body[0] == wire.AF_BRIDGE:
+            return False
+        if wire.parse_link(message).ifname != self.ifname or self._starting is not None:
+            return False
+        # What is notified is of some time ago, and mostly what was done here.
+        link, device = self._route.link(self.ifname), self.kernel.have.device
+        if link is None or device is None:
+            return (link is None) != (device is None)
+        return not device.ours or (link.mtu_bytes, link.up, link.group) != (
+            device.mtu_bytes,
+            device.up,
+            TUNNEL_GROUP,
+        )
+
+    def _ifindex(self) -> int:
+        link = self._route.link(self.ifname)
+        return link.ifindex if link is not None else 0
+
+    def may_talk(self, uid: str) -> bool:
+        """Whether it is a peer of the tunnel."""
+        part = self.plan.parts.get(uid)
+        return part is not None and part.peer is not None
+
+    def take_anew(self, uid: str, endpoint: Endpoint) -> None:
+        """What was heard of the peer is forgotten, and it is called where it is now."""
+        part = self.plan.parts.get(uid)
+        if part is not None and part.peer is not None:
+            self._anew_keys[part.peer.public_key] = endpoint
+            self._wake("a peer asked to be taken anew")
+
+    def set_endpoints_again(self, keys: Iterable[bytes]) -> None:
+        """The device has others than are planned."""
+        self._astray |= set(keys)
+        self._wake("peers' endpoints are not those of their paths")
+
+    # A round
+
+    def round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
+        """Plan, observe where that is due, diff, apply; `overlay` was planned from `view`.
+
+        A failure is told, and keeps nobody from going on without a tunnel.
+        """
+        try:
+            return self._round(view, overlay)
+        except LimpetError as error:
+            self._anew = self._whole = self._plan_anew = True
+            return TunnelRound(failures=(str(error),))
+
+    def _round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
+        failure, self._failure = self._failure, ""
+        if failure:
+            return TunnelRound(failures=(failure,))
+        self.needed = self.needed or tunnel_is_needed(view, overlay)
+        if not self.needed:
+            return TunnelRound()
+        if self.problem:
+            self._look()
+        touched = self._replan(view, overlay)
+        want = self.plan.state
+        anew = self._anew
+        have = self.kernel.observe(want) if anew else self.kernel.have
+        if want.device is not None and have.device is None and self._has_to_start():
+            return TunnelRound()
+        changes = [*diff_tunnel(want, have, self.kernel.given, touched), *self._beside(have.device)]
+        # One that was started just now has no key yet.
+        made = want.device is not None and (have.device is None or not have.device.private_key)
+        failures = [str(each) for each in self.kernel.apply(changes)]
+        if made and not failures:
+            loop = asyncio.get_running_loop()
+            self._calls = [loop.call_later(delay_s, self._call) for delay_s in _CALL_AFTER_S]
+        changed = len(changes)
+        if anew or any(isinstance(each, PutTunnel | DropTunnel) for each in changes):
+            changed += self._put_surroundings(failures)
+        self.made |= made
+        self._anew = self._whole = bool(failures)
+        self._settle_problem(changes, failures)
+        return TunnelRound(changed, tuple(failures), made and self.up)
+
+    def _replan(self, view: View, overlay: OverlayPlan) -> frozenset[bytes] | None:
+        """Keys of peers that may differ; None: any may."""
+        ends = tunnel_ends(view, self._ends)
+        seen = TunnelView(view, overlay.parts, ends, self.key, self.ifname)
+        addresses = self.plan.addresses
+        if self._plan_anew or self._view is None:
+            self.plan, touched = plan_tunnel(seen), None
+        else:
+            self.plan, touched = replan_tunnel(self.plan, self._view, seen)
+        self._ends, self._view, self._plan_anew = (view, ends), seen, False
+        self._anew |= self.plan.addresses != addresses
+        return None if self._whole or self._anew else touched
+
+    def _has_to_start(self) -> bool:
+        """The userspace WireGuard is being started, or cannot be: nothing can be set on it now.
+
+        Raises: KernelError.
+        """
+        if self.kernel.has_kernels:
+            return False
+        gone = self._route.link(self.ifname) is None
+        if not gone and self.kernel.program.pid is not None:
+            return False
+        if self._starting is None and not self.kernel.program.missing:
+            loop = asyncio.get_running_loop()
+            self._starting = self._thread.submit(self._start, ends=gone)
+            self._starting.add_done_callback(
+                lambda done: loop.call_soon_threadsafe(self._started, done)
+            )
+        return True
+
+    def _start(self, *, ends: bool) -> str:
+        """`ends`: one that runs has no device any more, and may still answer."""
+        if ends:
+            self.kernel.program.stop()
+        self.kernel.program.start()
+        return self.kernel.program.read_version()
+
+    def _started(self, done: Future[str]) -> None:
+        self._starting = None
+        if done.cancelled():
+            return
+        try:
+            self.version = done.result()
+        except LimpetError as error:
+            self.problem = self._failure = str(error)
+        self._anew = self._whole = True
+        self._wake("the userspace WireGuard was started")
+
+    def _beside(self, found: object) -> list[TunnelChange]:
+        """What was asked for beside the plan."""
+        peers = self.plan.state.peers
+        keys, self._anew_keys = self._anew_keys, {}
+        astray, self._astray = self._astray & peers.keys(), set()
+        if found is None:
+            return []
+        return [
+            *(
+                change
+                for key in sorted(keys.keys() & peers.keys())
+                for change in (
+                    TakePeerAnew(key),
+                    PutTunnelPeer(key, endpoint=keys[key]),
+                    CallPeer(key),
+                )
+            ),
+            *(PutTunnelPeer(key, endpoint=peers[key].endpoint) for key in sorted(astray)),
+        ]
+
+    def _call(self) -> None:
+        """Peers may have called while there was no device, and try again after seconds only."""
+        peers = self.plan.state.peers.values()
+        keys = [each.public_key for each in peers if each.endpoint is not None]
+        if self.up:
+            self.kernel.apply([CallPeer(key) for key in keys[:_CALLED]])
+
+    def _put_surroundings(self, failures: list[str]) -> int:
+        """The number of changes."""
+        try:
+            if self.plan.state.device is None:
+                return len(drop_marked_rules(self._route))
+            rules = put_marked_rules(self._route)
+            return len(rules) + len(put_addresses(self._route, self.ifname, self.plan.addresses))
+        except KernelError as error:
+            failures.append(str(error))
+            return 0
+
+    def _settle_problem(self, changes: Iterable[TunnelChange], failures: list[str]) -> None:
+        if self.plan.state.device is None:
+            return
+        if self.up:
+            self.problem = ""
+        elif failures:
+            self.problem = failures[0]
+        if self.up and self.kernel.process is not None and not self.version:
+            self._thread.submit(self._read_version)
+
+    def _read_version(self) -> None:
+        self.version = self.kernel.program.read_version()
+
+    # What is read of it
+
+    def readings(self) -> Mapping[bytes, PeerReading]:
+        """Of every peer, by its key; empty where there is no device. Raises: KernelError."""
+        if not self.up:
+            return {}
+        try:
+            return self.kernel.readings()
+        except KernelError as error:
+            if error.errno in GONE:
+                return {}
+            raise
+
+    def rules(self) -> frozenset[int]:
+        """IP versions with the rule for the tunnel's own packets. Raises: KernelError."""
+        return marked_rules(self._route) if self.needed else frozenset()
+
+    def planned_endpoints(self, keys: Iterable[bytes]) -> list[tuple[bytes, Endpoint]]:
+        peers = self.plan.state.peers
+        return [
+            (key, endpoint)
+            for key in keys
+            if key in peers and (endpoint := peers[key].endpoint) is not None
+        ]
+
+    def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
+        """Of the peers with these keys."""
+        holders = self.plan.holders
+        return frozenset(holders[key] for key in keys if key in holders)

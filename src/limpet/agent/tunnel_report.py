@@ -1,0 +1,69 @@
+"""What a person and Prometheus may ask of the encrypted tunnel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from limpet.agent.site_tunnel import SiteTunnel
+from limpet.kernel.wireguard_process import SLOW_BEFORE
+from limpet.model.errors import KernelError
+from limpet.model.tunnel import PeerReading
+
+Document = dict[str, Any]
+
+_SESSION_S = 180.0
+"""A session is used no longer. Source: WireGuard's paper, section 6.1."""
+
+
+def read_peers(tunnel: SiteTunnel) -> Mapping[bytes, PeerReading]:
+    """Of every peer what its device says; empty where it says nothing."""
+    try:
+        return tunnel.readings()
+    except KernelError:  # a round sees to it
+        return {}
+
+
+def tunnel_document(
+    tunnel: SiteTunnel, readings: Mapping[bytes, PeerReading], *, active: int, now_ns: int
+) -> Document:
+    """`now_ns`: of the wall clock, as handshakes are noted. `active`: peers with traffic now."""
+    device = tunnel.kernel.have.device if tunnel.up else None
+    ages_s = [handshake_s(each, now_ns) for each in readings.values()]
+    return {
+        "ifname": tunnel.ifname,
+        "port": tunnel.key.port,
+        "problem": tunnel.problem,
+        "needed": tunnel.needed,
+        "backend": tunnel.backend,
+        "version": tunnel.version,
+        "slow": is_slow(tunnel.version),
+        "mtu_bytes": device.mtu_bytes if device is not None else None,
+        "rules": sorted(tunnel.rules()),
+        "peers": len(tunnel.kernel.have.peers),
+        "sessions": sum(age_s is not None and age_s < _SESSION_S for age_s in ages_s),
+        "active": active,
+        "received_bytes": sum(each.received_bytes for each in readings.values()),
+        "sent_bytes": sum(each.sent_bytes for each in readings.values()),
+    }
+
+
+def peer_document(reading: PeerReading | None, now_ns: int) -> Document:
+    """Of one peer; None: it is none of the device."""
+    return {
+        "handshake_s": None if reading is None else handshake_s(reading, now_ns),
+        "received_bytes": reading.received_bytes if reading is not None else 0,
+        "sent_bytes": reading.sent_bytes if reading is not None else 0,
+    }
+
+
+def handshake_s(reading: PeerReading, now_ns: int) -> float | None:
+    """Seconds since the last handshake; None: there was none, or the clock was set since."""
+    age_s = (now_ns - reading.last_handshake_ns) / 1e9
+    return round(age_s, 1) if reading.last_handshake_ns and age_s >= 0 else None
+
+
+def is_slow(version: str) -> bool:
+    """Whether a userspace WireGuard of that version passes a sixth of the traffic only."""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return bool(numbers) and numbers < SLOW_BEFORE

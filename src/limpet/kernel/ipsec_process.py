@@ -1,0 +1,252 @@
+"""strongSwan's charon-systemd as a process of ours: one for the node's network namespace.
+
+Like the userspace WireGuard it has a session of its own and outlives the agent; whether it runs is
+asked at its socket. Its tunnel device lives as long as it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from limpet.kernel.namespaces import namespace_id, own_namespace_id
+from limpet.model.errors import KernelError
+
+PROGRAM = "charon-systemd"
+_FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
+"""Where distributions have it, beside PATH."""
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT = struct.pack("@ll", 2, 0)
+"""It answers in milliseconds; whoever asks is the agent itself, which must not stand still."""
+_LOOK_AGAIN_MS = 2
+_LARGEST_LOG_BYTES = 256 << 10
+_LOG_SHOWN = 300
+_LONGEST_PATH = 107
+"""Source: unix(7)."""
+_CREDENTIALS = struct.Struct("=iII")
+GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', os.defpath)}:{_FOLDERS}"
+
+
+class IpsecProcess:
+    """The daemon with its files in one folder, in the network namespace of the calling thread."""
+
+    def __init__(self, folder: Path, *, program: str = PROGRAM) -> None:
+        self.folder = folder
+        self._program = program
+
+    @property
+    def socket_path(self) -> Path:
+        return self.folder / "vici.sock"
+
+    @property
+    def _settings_path(self) -> Path:
+        return self.folder / "strongswan.conf"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "charon.log"
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
+        if shutil.which(self._program, path=_path()) is None:
+            return (
+                f"{self._program} is not there: install strongSwan 5.9 or newer, packages "
+                "charon-systemd and libcharon-extra-plugins"
+            )
+        if not os.path.exists("/dev/net/tun"):
+            return f"{self._program} needs /dev/net/tun, which is missing: modprobe tun"
+        return ""
+
+    @property
+    def settings(self) -> str:
+        """What it was started with, last; empty: nothing is known of that."""
+        try:
+            return self._settings_path.read_text(encoding="utf-8")
+        except (OSError, UnicodeError):
+            return ""
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that listens at the socket; None: none does.
+
+        Raises: KernelError when it is one of another network namespace.
+        """
+        try:
+            with self.connected() as connection:
+                raw = connection.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+                )
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise self.error("find", error) from error
+        pid = int(_CREDENTIALS.unpack(raw)[0])
+        theirs = namespace_id(f"/proc/{pid}/ns/net")
+        if theirs is not None and theirs != own_namespace_id():
+            raise KernelError(
+                "use",
+                str(self.socket_path),
+                errno.EADDRINUSE,
+                f"process {pid} serves another network namespace; end it",
+            )
+        return pid
+
+    @contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        """A connection to the daemon, closed at the end. Raises: OSError."""
+        connection = self.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def connect(self) -> socket.socket:
+        """Whoever talks on it waits two seconds for an answer, no longer. Raises: OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Kept by the kernel: also while connecting, where many wait to be taken.
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.setsockopt(socket.SOL_SOCKET, option, _ANSWER_TIMEOUT)
+            connection.connect(str(self.socket_path))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def start(self, settings: str) -> None:
+        """It runs with these settings; one that ran with others is ended. Raises: KernelError."""
+        if len(str(self.socket_path)) > _LONGEST_PATH:
+            hint = f"longer than {_LONGEST_PATH} characters: choose a shorter folder"
+            raise KernelError("listen at", str(self.socket_path), errno.ENAMETOOLONG, hint)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._locked():
+                if self.pid is not None:
+                    if self.settings == settings:
+                        return
+                    self._stop()
+                self._settings_path.write_text(settings, encoding="utf-8")
+                self._start()
+        except OSError as error:
+            raise self.error("start", error) from error
+
+    def stop(self) -> None:
+        """It does not run, and its device is gone. Raises: KernelError."""
+        try:
+            with self._locked():
+                self._stop()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.error("stop", error) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else starts or stops one meanwhile."""
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _start(self) -> None:
+        if self.missing:
+            raise KernelError("start", self._program, errno.ENOENT, self.missing)
+        path = _path()
+        program = shutil.which(self._program, path=path) or self._program
+        with open(self._log, "wb") as fresh, open(self._log, "ab") as log:
+            fresh.truncate()
+            child = subprocess.Popen(
+                [program],
+                env={"PATH": path, "STRONGSWAN_CONF": str(self._settings_path)},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        descriptor = os.pidfd_open(child.pid)
+        # It is not waited for otherwise, and would stay a zombie.
+        threading.Thread(target=child.wait, name="reap charon", daemon=True).start()
+        try:
+            self._await_answer(descriptor)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _await_answer(self, descriptor: int) -> None:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while self.pid is None:
+            if ended.poll(_LOOK_AGAIN_MS):
+                raise self._failed(errno.ECHILD, "it ended at once")
+            if time.monotonic() > deadline_s:
+                raise self._failed(errno.ETIMEDOUT, f"no answer in {_START_TIMEOUT_S:g} s")
+
+    def _failed(self, number: int, cause: str) -> KernelError:
+        said = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
+        words = " ".join(said.split()) or "it said nothing"
+        return KernelError("start", self._program, number, f"{cause}: {words}")
+
+    def _stop(self) -> None:
+        pid = self.pid
+        if pid is None:
+            return
+        descriptor = os.pidfd_open(pid)
+        try:
+            if self.pid != pid:
+                return  # it ended meanwhile, and the number is another's
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                signal.pidfd_send_signal(descriptor, number)
+                if ended.poll(_STOP_TIMEOUT_S * 1000):
+                    return
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(descriptor)
+        raise KernelError("stop", f"process {pid} ({self.socket_path})", errno.ETIMEDOUT)
+
+    def cut_log(self) -> None:
+        """It says some lines for each SA, for months."""
+        try:
+            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
+                os.truncate(self._log, 0)
+        except OSError:
+            return  # a log that cannot be cut is no reason to have no tunnel
+
+    def error(self, operation: str, error: OSError) -> KernelError:
+        what = f"strongSwan ({self.socket_path})"
+        number = error.errno or errno.ETIMEDOUT
+        if number in GONE:
+            cause = "it does not run"
+        elif isinstance(error, TimeoutError | BlockingIOError):
+            cause = f"no answer; end it (`fuser -k {self.socket_path}`): it is started anew"
+        else:
+            cause = error.strerror or str(error)
+        return KernelError(operation, what, number, cause)

@@ -1,0 +1,36 @@
+"""A node's tunnel key is its identity's, converted: nobody can claim another's. Pure.
+
+Source: RFC 7748 section 4.1 (the map from edwards25519 to curve25519), RFC 8032 section 5.1.5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+_P = 2**255 - 19
+_Y = (1 << 255) - 1
+_FIRST_PORT, _PORTS = 23000, 7000
+"""Above a relay's usual ports, below those of Kubernetes' NodePorts (30000 and up) and those that
+kernels give to sockets that ask for any (32768 and up)."""
+
+
+def tunnel_private_key(seed: bytes) -> bytes:
+    """X25519, of the 32 bytes of an Ed25519 private key; clamped, as a device tells it again."""
+    digest = hashlib.sha512(seed).digest()
+    first, last = digest[0] & 248, digest[31] & 127 | 64
+    return bytes([first]) + digest[1:31] + bytes([last])
+
+
+@lru_cache(maxsize=8192)
+def tunnel_public_key(public_key: bytes) -> bytes:
+    """X25519, of an Ed25519 public key; all zeros for one that has no such counterpart."""
+    y = int.from_bytes(public_key, "little") & _Y
+    if len(public_key) != 32 or y % _P == 1:
+        return bytes(32)
+    return ((1 + y) * pow(1 - y, -1, _P) % _P).to_bytes(32, "little")
+
+
+def tunnel_port(public_key: bytes) -> int:
+    """UDP port made of a tunnel's public key: nodes behind one NAT have different ones, mostly."""
+    return _FIRST_PORT + int.from_bytes(public_key[:4], "big") % _PORTS

@@ -1,0 +1,233 @@
+"""A relay and nodes of one cluster, with the certificates that its controller would give them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from limpet.agent import relay_link, relay_tls_client, relay_tls_server
+from limpet.agent.identity import Identity
+from limpet.agent.membership import Membership, Source
+from limpet.agent.relay_tls_client import TlsRelays
+from limpet.agent.relay_tls_server import RelayTlsServer
+from limpet.agent.snapshot_file import SnapshotFile
+from limpet.controller.authority import create_cluster, node_certificate
+from limpet.controller.tables import Tables
+from limpet.model.cluster import Role
+from limpet.model.errors import LimpetError
+from limpet.model.relay import Endpoint, Refusal
+from limpet.model.settings import Settings
+from limpet.wire.seal import public_key_of, uid_of
+from tests.unit.cluster_values import PINNED, entry, network, node_key
+
+RELAY = 9
+NUMBERS = (1, 2, 3, RELAY)
+PATIENCE_S = 20
+
+
+def uid(number: int) -> str:
+    return uid_of(public_key_of(node_key(number)))
+
+
+class Cluster:
+    """Nodes 1 to 3, and the relay; more are strangers, until somebody tells of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.undo = ExitStack()
+        self._folder = folder
+        tables = Tables(quarantine_s=600.0)
+        create_cluster(tables, network())
+        self._authority = tables.authority
+
+    def identity(self, number: int) -> Identity:
+        """On the disk, as `limpet join` leaves it."""
+        folder = self._folder / f"n{number}"
+        key = node_key(number)
+        if not folder.exists():
+            folder.mkdir()
+            pem = Ed25519PrivateKey.from_private_bytes(key).private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            (folder / "node.key.pem").write_bytes(pem)
+            certificate = node_certificate(self._authority, public_key_of(key))
+            (folder / "node.pem").write_text(certificate)
+            (folder / "ca.pem").write_text(self._authority.ca_certificate)
+        return Identity(folder, key, f"node-{number}", PINNED, ())
+
+    def membership(self, number: int) -> Membership:
+        identity = self.identity(number)
+        file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
+        made = Membership(identity, file, boot_id="boot")
+        self.undo.callback(made.close)
+        for other in NUMBERS:
+            tell(made, other)
+        return made
+
+
+def tell(membership: Membership, number: int, generation: int = 1, **changes: object) -> None:
+    """The cloud says this of a node."""
+    changes.setdefault("roles", frozenset({Role.RELAY if number == RELAY else Role.EDGE}))
+    said = entry(number, sequence=None, generation=generation, revision=generation, **changes)
+    membership.offer([(said.sealed_grant, None)], source=Source.CLOUD)
+
+
+class Refuses(LimpetError):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.name)
+        self.refusal = refusal
+
+
+class End:
+    def __init__(self, board: Switchboard, pair: tuple[str, str]) -> None:
+        self.on_gone: Callable[[], None] = lambda: None
+        self._board = board
+        self._pair = pair
+
+    def send(self, packet: bytes) -> None:
+        other = self._board.takers.get(self._pair[::-1])
+        if other is not None:
+            other(packet)
+
+    def close(self) -> None:
+        self._board.takers.pop(self._pair, None)
+        self._board.ends.pop(self._pair, None)
+
+
+class Switchboard:
+    """Joins TLS connections of every two nodes but those in `apart`."""
+
+    def __init__(self) -> None:
+        self.takers: dict[tuple[str, str], Callable[[bytes], None]] = {}
+        self.ends: dict[tuple[str, str], End] = {}
+        self.apart: set[str] = set()
+
+    def attach_stream(self, uid: str, peer_uid: str, on_packet: Callable[[bytes], None]) -> End:
+        if {uid, peer_uid} & self.apart:
+            raise Refuses(Refusal.MAY_NOT_TALK)
+        self.takers[uid, peer_uid] = on_packet
+        end = self.ends[uid, peer_uid] = End(self, (uid, peer_uid))
+        return end
+
+
+class Relay:
+    """Its server, on a port of loopback unless said otherwise."""
+
+    def __init__(self, cluster: Cluster, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.membership = cluster.membership(RELAY)
+        self.board = Switchboard()
+        listen = ((host, port),)
+        settings = Settings(relay_tls_listen=listen)
+        self.server = RelayTlsServer(self.board, self.membership, settings)
+
+    async def start(self) -> None:
+        await self.server.start()
+        assert self.server.troubles == {}
+
+    @property
+    def address(self) -> Endpoint:
+        host, port = self.server.addresses[0]
+        return ip_address(host), port
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return dict(self.server.counters)
+
+
+class Site:
+    """A node with a socket in its tunnel's place. Within a running loop."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.uid = uid(number)
+        self.tunnel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.tunnel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.tunnel.bind(("127.0.0.1", 0))
+        self.membership = cluster.membership(number)
+        self.relays = TlsRelays(
+            self.membership.identity, self.membership, tunnel_port=self.tunnel.getsockname()[1]
+        )
+        self.lost: list[str] = []
+        self.relays.on_lost = self.lost.append
+
+    async def end_for(self, peer: Site, relay: Relay) -> tuple[str, int]:
+        """Where its tunnel sends what is for the peer."""
+        end = await self.relays.end_for(uid(RELAY), (relay.address,), peer.uid)
+        return str(end.endpoint[0]), end.endpoint[1]
+
+    async def receive(self) -> tuple[bytes, tuple[str, int]]:
+        """Raises: TimeoutError."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.get_running_loop().sock_recvfrom(self.tunnel, 1 << 16)
+
+
+@contextmanager
+def tls_client(cluster: Cluster, number: int, at: Endpoint) -> Iterator[ssl.SSLSocket]:
+    """A connection with the node's certificate, blocking; nothing has been sent on it."""
+    identity = cluster.identity(number)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(identity.ca_path)
+    context.load_cert_chain(identity.certificate_path, identity.key_path)
+    with (
+        socket.create_connection((str(at[0]), at[1]), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain) as tls,
+    ):
+        yield tls
+
+
+@contextmanager
+def patient_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """On a busy machine, what is on its way is not lost."""
+    monkeypatch.setattr(relay_tls_client, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(relay_tls_server, "GREETING_S", PATIENCE_S)
+    monkeypatch.setattr(relay_link, "PONG_WITHIN_S", PATIENCE_S)
+    made = Cluster(folder)
+    with made.undo:
+        yield made
+
+
+@asynccontextmanager
+async def relay_of(cluster: Cluster, *, port: int = 0) -> AsyncIterator[Relay]:
+    relay = Relay(cluster, port=port)
+    await relay.start()
+    try:
+        yield relay
+    finally:
+        await relay.server.stop()
+
+
+@asynccontextmanager
+async def site_of(cluster: Cluster, number: int) -> AsyncIterator[Site]:
+    site = Site(cluster, number)
+    try:
+        yield site
+    finally:
+        await site.relays.stop()
+        site.tunnel.close()
+
+
+Scenario = Callable[[Relay, Site, Site], Awaitable[None]]
+
+
+def play(cluster: Cluster, scenario: Scenario) -> None:
+    """With a relay and two nodes."""
+
+    async def main() -> None:
+        async with (
+            relay_of(cluster) as relay,
+            site_of(cluster, 1) as one,
+            site_of(cluster, 2) as other,
+        ):
+            await scenario(relay, one, other)
+
+    asyncio.run(main())

@@ -1,0 +1,90 @@
+"""Installing where another network attaches the pods: Limpet is a way to the cluster, no more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from limpet.ctl.files import Manifest
+from limpet.ctl.install import InstallOptions, install
+from limpet.ctl.joining import folders_of
+from limpet.model.settings import Settings
+from tests.kernel.service_machine import ServiceMachine
+from tests.kernel.test_install import (
+    BINARY,
+    CONFIG,
+    CONFLIST,
+    assert_unchanged,
+    errors,
+    limpet,
+    state_of,
+)
+from tests.kernel.test_install_join import Cloud, cloud, cluster_of, joining, machine
+
+__all__ = ["cloud", "machine"]
+THEIRS = "/etc/cni/net.d/05-theirs.conflist"
+
+
+def test_a_gateway_is_installed_beside_another_network_and_leaves_all_of_it_alone(
+    machine: ServiceMachine, cloud: Cloud
+) -> None:
+    plugin = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local"}}
+    conflist = {"cniVersion": "1.0.0", "name": "theirs", "plugins": [plugin]}
+    machine.write(THEIRS, json.dumps(conflist))
+    before = state_of(machine)
+
+    assert errors(machine, "install", "--no-cni", "--dry-run") != []  # of no cluster: what for?
+    limpet(machine, "install", *joining(cloud), "--no-cni")
+
+    assert "cni = false" in machine.path(CONFIG).read_text()
+    assert not machine.path(BINARY).exists()
+    assert not machine.path(CONFLIST).exists()
+    assert not machine.path("/var/lib/cni/networks").exists()
+    assert cluster_of(machine)["granted"]
+    assert errors(machine, "doctor") == []
+    limpet(machine, "uninstall", "--purge")
+    assert_unchanged(before, machine)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> InstallOptions:
+    config = tmp_path / "agent.toml"
+    lines = [f'{key} = "{tmp_path / key}"' for key in ("state_dir", "data_dir", "run_dir")]
+    config.write_text("\n".join([*lines, "cni = false", ""]))
+    return InstallOptions(
+        cni_bin_dir=tmp_path / "bin",
+        cni_conf_dir=tmp_path / "conf",
+        config=config,
+        unit_dir=tmp_path / "units",
+        dry_run=True,
+        force=True,
+    )
+
+
+def test_a_gateway_gets_an_agent_and_nothing_that_a_runtime_would_call(
+    options: InstallOptions, tmp_path: Path
+) -> None:
+    report = install(options)
+
+    assert report.steps == [f"would write {tmp_path / 'units/limpet-agent.service'}"]
+    settings = Settings(state_dir=tmp_path / "s", data_dir=tmp_path / "d")
+    assert folders_of(settings) == (tmp_path / "s", tmp_path / "d")
+    assert folders_of(replace(settings, cni=False)) == (tmp_path / "s",)
+
+
+def test_a_node_that_attached_pods_is_uninstalled_before_it_attaches_none(
+    options: InstallOptions, tmp_path: Path
+) -> None:
+    manifest = Manifest.load(tmp_path / "state_dir")
+    conflist = tmp_path / "conf/10-limpet.conflist"
+    conflist.parent.mkdir()
+    (tmp_path / "state_dir").mkdir()
+    manifest.put("conflist", conflist, b"{}", 0o644)
+
+    found = [each.what for each in install(options).findings if "cni = false" in each.what]
+
+    assert len(found) == 1
+    assert str(conflist) in found[0]

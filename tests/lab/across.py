@@ -1,0 +1,99 @@
+"""Worlds of sites behind NATs: what tests ask of them, and what they wait for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from limpet.lab.machine import Machine
+from limpet.lab.matrix import measure_until
+from limpet.lab.pod import LabPod
+from limpet.lab.world import World
+
+WITHIN_S = 60.0
+"""Nothing takes so long, and a loaded machine makes no failure."""
+
+NATED = """
+[cloud]
+addresses = ["203.0.113.10/24"]
+nodes = { hub = 1 }
+relays = ["hub"]
+[site.harbour]
+lan = ["192.168.1.0/24"]
+nat = "cone"
+nodes = { crane-1 = 1 }
+[site.quarry]
+lan = ["192.168.1.0/24"]
+nat = "port-restricted"
+nodes = { digger-1 = 1 }
+[site.mast]
+lan = ["192.168.30.0/24"]
+nat = "symmetric"
+nodes = { radio-1 = 1 }
+[site.elsewhere]
+lan = ["198.51.100.0/24"]
+nodes = { buoy = 0 }
+relays = ["buoy"]
+"""
+RUNGS = {
+    ("crane-1", "digger-1"): "tunnel",
+    ("crane-1", "radio-1"): "tunnel",
+    ("digger-1", "radio-1"): "relay",
+    ("hub", "crane-1"): "tunnel",
+    ("hub", "digger-1"): "tunnel",
+    ("hub", "radio-1"): "tunnel",
+}
+"""Of each pair, when nothing is wrong: what a symmetric NAT maps nobody that filters by port
+finds."""
+
+
+def tell(words: str) -> None:
+    """A figure, for who runs the test with `-s`."""
+    sys.stdout.write(f"{words}\n")
+
+
+def the_pod(machine: Machine) -> LabPod:
+    return next(iter(machine.pods.values()))
+
+
+def peer(machine: Machine, other: str) -> dict[str, Any]:
+    """The other as the node's agent sees it."""
+    found: dict[str, Any] = next(
+        (each for each in machine.ask("peers")["peers"] if each["name"] == other), {}
+    )
+    return found
+
+
+def rung(world: World, one: str, other: str) -> tuple[str, str]:
+    """Of both directions."""
+    here, there = world.machine(one), world.machine(other)
+    return peer(here, other).get("rung", ""), peer(there, one).get("rung", "")
+
+
+def until_on(world: World, one: str, other: str, *rungs: str) -> float:
+    """Seconds until both ends are on one of the rungs. Raises: AssertionError."""
+    started_s = time.monotonic()
+    while not set(now := rung(world, one, other)) <= set(rungs):
+        assert time.monotonic() < started_s + WITHIN_S, f"{one} - {other}: {now}"
+        time.sleep(0.05)
+    return time.monotonic() - started_s
+
+
+def until_as_before(world: World) -> None:
+    for (one, other), wanted in RUNGS.items():
+        until_on(world, one, other, wanted)
+    all_reach(world)
+
+
+def all_reach(world: World, *, but: tuple[str, ...] = (), within_s: float = WITHIN_S) -> float:
+    """Seconds until every place reached every other, but for those of the nodes `but`.
+
+    Raises: AssertionError.
+    """
+    left_out = {pod.name for label in but for pod in world.machine(label).pods.values()} | {*but}
+    places = [place for place in world.places() if place.name not in left_out]
+    started_s = time.monotonic()
+    matrix = measure_until(places, within_s=within_s)
+    assert not matrix.failures, matrix.failures
+    return time.monotonic() - started_s

@@ -1,0 +1,113 @@
+"""What a node that means no good does across sites, and what a relay gets to see."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+from limpet.kernel.wireguard_process import SOCKET_FOLDER
+from limpet.lab.command import run_command
+from limpet.lab.machine import Machine
+from limpet.lab.pod import LabPod
+from limpet.lab.tunnels import tunnel_ifname
+from limpet.plan.tunnel_key import tunnel_public_key
+from limpet.wire.seal import public_key_of
+from limpet.wire.wireguard_uapi import END, GET, parse_get
+from tests.lab.forging import PORT
+
+_SEND_RAW = """
+import socket, struct, sys
+source, target, port, text = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
+ends = socket.inet_aton(source) + socket.inet_aton(target)
+head = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(text), 0, 0, 64, 17, 0) + ends
+with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as s:
+    s.sendto(head + struct.pack("!HHHH", 5000, port, 8 + len(text), 0) + text, (target, 0))
+"""
+_CAPTURE = """
+import socket
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as s:
+    s.bind(("eth0", 0))
+    print("up", flush=True)
+    while True:
+        frame = s.recv(65536)
+        if frame[12:14] == b"\\x08\\x00" and frame[23] == 17:
+            ports = int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")
+            if any(21000 <= port <= 22999 for port in ports):
+                print(frame[42:].hex(), flush=True)
+"""
+_SAY = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as s:
+    s.settimeout(0.2)
+    s.connect((sys.argv[1], 7))
+    answered = 0
+    while answered < 20:
+        s.send(sys.argv[2].encode())
+        try:
+            answered += s.recv(4096).decode() == sys.argv[2]
+        except TimeoutError:
+            pass
+"""
+SECRET = "nobody but the two is to read this, however often it is said. " * 3
+
+
+def tunnel_key(machine: Machine) -> bytes:
+    """Public one of the node's tunnel."""
+    private_key = (machine.disk / "state/cluster/node.key").read_bytes()
+    return tunnel_public_key(public_key_of(private_key))
+
+
+def tunnel_peers(machine: Machine) -> set[bytes]:
+    """Public keys that the node's tunnel knows."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(SOCKET_FOLDER / f"{tunnel_ifname(machine.name)}.sock"))
+        connection.sendall(GET)
+        answer = b""
+        while not answer.endswith(END):
+            answer += connection.recv(1 << 16)
+    return set(parse_get(answer).peers)
+
+
+def send_by_tunnel(sender: Machine, target: LabPod, source: LabPod) -> None:
+    """A datagram to the target from the source's IPv4 address, made on the sender's node."""
+    here, there = (
+        next(str(each.ip) for each in pod.addresses if each.version == 4)
+        for pod in (source, target)
+    )
+    words = (here, there, str(PORT), f"from {source.name}")
+    run_command(sys.executable, "-c", _SEND_RAW, *words, netns=sender.name)
+
+
+def say_in_secret(source: LabPod, target: object) -> None:
+    """A pod that echoes hears `SECRET` twenty times, and says it back."""
+    run_command(sys.executable, "-c", _SAY, str(target), SECRET, netns=source.netns)
+
+
+@contextlib.contextmanager
+def capturing(relay: Machine) -> Iterator[list[bytes]]:
+    """Payloads of the datagrams of pairs that the relay gets and sends while it lasts."""
+    process = subprocess.Popen(
+        ["nsenter", f"--net={relay.netns_path}", sys.executable, "-c", _CAPTURE],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    output = process.stdout
+    assert output is not None
+    assert output.readline() == "up\n"
+    packets: list[bytes] = []
+    reader = threading.Thread(
+        target=lambda: packets.extend(bytes.fromhex(line.strip()) for line in output)
+    )
+    reader.start()
+    try:
+        yield packets
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        output.close()

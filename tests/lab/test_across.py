@@ -1,0 +1,261 @@
+"""Sites behind NATs: pods reach each other by pod address, straight or by a relay that is blind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from limpet.lab.machine import Machine
+from limpet.lab.silence import Silence
+from limpet.lab.world import World
+from tests.lab.across import (
+    NATED,
+    RUNGS,
+    WITHIN_S,
+    all_reach,
+    peer,
+    rung,
+    tell,
+    the_pod,
+    until_as_before,
+    until_on,
+)
+from tests.lab.bed import a_world, echo, echoing, until
+from tests.lab.forging import hearing
+from tests.lab.strangers import (
+    SECRET,
+    capturing,
+    say_in_secret,
+    send_by_tunnel,
+    tunnel_key,
+    tunnel_peers,
+)
+
+UDP_HEADERS = {4: 28, 6: 48}
+TUNNEL_MTU_BYTES = 1440
+"""What a link of 1500 leaves."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with a_world(NATED, tmp_path_factory.mktemp("across")) as world:
+        yield world
+
+
+@pytest.fixture
+def world(built: World) -> Iterator[World]:
+    """Every pair is on the rung that its NATs allow, before and after."""
+    until_as_before(built)
+    yield built
+    until_as_before(built)
+
+
+@pytest.mark.parametrize(("source", "target"), list(RUNGS))
+def test_pods_of_different_sites_exchange_packets_of_every_size(
+    world: World, source: str, target: str
+) -> None:
+    pod, other = the_pod(world.machine(source)), the_pod(world.machine(target))
+    with echoing(other.netns):
+        for address in other.addresses:
+            largest = TUNNEL_MTU_BYTES - UDP_HEADERS[address.version]
+            assert echo(pod.netns, "tcp", address.ip, 1 << 20) == "same"
+            assert echo(pod.netns, "udp", address.ip, 64) == "same"
+            assert echo(pod.netns, "udp", address.ip, largest, whole=True) == "same"
+            assert echo(pod.netns, "udp", address.ip, 8000) == "same"
+            assert pod.reaches(address.ip)
+
+
+def test_nodes_say_how_they_are_mapped(world: World) -> None:
+    kinds = {
+        name: world.machine(name).ask("status")["cluster"]["across"]["relays"]["nat"]["ipv4"]
+        for name in ("hub", "crane-1", "digger-1", "radio-1")
+    }
+    assert kinds == {
+        "hub": "none",
+        "crane-1": "same",
+        "digger-1": "same",
+        "radio-1": "symmetric",
+    }
+
+
+def test_a_gateway_that_reboots_takes_nothing_away_for_long(world: World) -> None:
+    world.cut("cloud")
+    try:
+        crane, digger = world.machine("crane-1"), world.machine("digger-1")
+        before = peer(crane, "digger-1")["endpoint"]
+        with Silence(the_pod(crane), the_pod(digger), within_s=WITHIN_S) as silence:
+            began_s = time.time()
+            world.reboot_gateway("quarry")
+            silence.wait()
+            tell(f"a gateway that reboots: {silence.longest_s(began_s):.2f} s of silence")
+        all_reach(world, but=("hub",))
+        until_on(world, "crane-1", "digger-1", "tunnel")
+        until(lambda: peer(crane, "digger-1")["endpoint"] != before, within_s=WITHIN_S)
+        until_on(world, "digger-1", "radio-1", "relay")
+    finally:
+        world.restore("cloud")
+
+
+def test_a_site_whose_public_address_changes_is_found_again_without_the_cloud(
+    world: World,
+) -> None:
+    world.cut("cloud")
+    try:
+        for site in ("harbour", "mast"):
+            began_s = time.monotonic()
+            world.change_public_address(site)
+            all_reach(world, but=("hub",))
+            tell(f"another public address of {site}: {time.monotonic() - began_s:.2f} s")
+        until_on(world, "crane-1", "digger-1", "tunnel")
+    finally:
+        world.restore("cloud")
+
+
+def test_a_node_that_reboots_while_it_is_cut_off_has_its_tunnels_again(world: World) -> None:
+    world.cut("cloud")
+    try:
+        digger = world.machine("digger-1")
+        pods = [pod.addresses for pod in digger.pods.values()]
+        digger.set_clock("1970-01-01 00:00:00")
+        world.reboot([digger])
+        began_s = time.monotonic()
+        all_reach(world, but=("hub",))
+        tell(f"a node that rebooted in 1970: {time.monotonic() - began_s:.2f} s")
+        assert [pod.addresses for pod in digger.pods.values()] == pods
+
+    finally:
+        world.restore("cloud")
+        digger.set_clock(None)
+
+
+def until_relay_is_not(machine: Machine, other: str, relay: str) -> None:
+    until(lambda: peer(machine, other)["relay"] != relay, within_s=WITHIN_S)
+
+
+def test_relays_die_under_traffic_and_come_back(world: World) -> None:
+    digger, radio = world.machine("digger-1"), world.machine("radio-1")
+    with Silence(the_pod(digger), the_pod(radio), within_s=WITHIN_S) as silence:
+        for _ in range(2):
+            relay = peer(digger, "radio-1")["relay"]
+            began_s = time.time()
+            world.machine(relay).power_off()
+            until_relay_is_not(digger, "radio-1", relay)
+            silence.wait()
+            tell(f"relay {relay} dies: {silence.longest_s(began_s):.2f} s of silence")
+            world.machine(relay).power_on()
+            all_reach(world)
+
+        for relay in ("hub", "buoy"):
+            world.machine(relay).power_off()
+        until(lambda: silence.longest_s(time.time() - 1) >= 1, within_s=WITHIN_S)
+        all_reach(world, but=("hub", "buoy", "radio-1"))
+        for relay in ("hub", "buoy"):
+            world.machine(relay).power_on()
+        silence.wait()
+
+
+def test_where_udp_is_blocked_under_traffic_tls_carries_it_until_udp_is_back(
+    world: World,
+) -> None:
+    digger, crane = world.machine("digger-1"), world.machine("crane-1")
+    # The only relay is then a node that is to be reached itself.
+    world.machine("buoy").power_off()
+    with Silence(the_pod(crane), the_pod(digger), within_s=WITHIN_S) as silence:
+        began_s = time.time()
+        world.block_udp("quarry")
+        try:
+            silence.wait()
+            tell(f"UDP is blocked: {silence.longest_s(began_s):.2f} s of silence")
+            until(lambda: rung(world, "digger-1", "crane-1") == ("relay-tls", "relay"))
+            all_reach(world, but=("buoy",))
+            until_on(world, "digger-1", "hub", "relay-tls")
+            pod = the_pod(crane)
+            with echoing(the_pod(digger).netns):
+                for address in the_pod(digger).addresses:
+                    assert echo(pod.netns, "tcp", address.ip, 1 << 20) == "same"
+        finally:
+            world.allow_udp("quarry")
+            world.machine("buoy").power_on()
+        until_on(world, "crane-1", "digger-1", "tunnel")
+        silence.wait()
+
+
+def test_an_agent_that_restarts_loses_no_session(world: World) -> None:
+    digger, crane = world.machine("digger-1"), world.machine("crane-1")
+    with Silence(the_pod(crane), the_pod(digger), within_s=WITHIN_S) as silence:
+        began_s = time.time()
+        crane.stop_agent(signal.SIGKILL)
+        crane.start_agent()
+        digger.stop_agent()
+        digger.start_agent()
+        silence.wait()
+        tell(f"agents restart: {silence.longest_s(began_s):.2f} s of silence")
+    assert set(rung(world, "crane-1", "digger-1")) <= {"tunnel"}
+
+
+def test_a_site_in_no_shared_community_gets_nothing_in_also_with_forged_sources(
+    world: World,
+) -> None:
+    crane, digger, radio = (world.machine(name) for name in ("crane-1", "digger-1", "radio-1"))
+    command = world.controller.command
+    command("community", "create", "works", "crane-1", "digger-1")
+    command("community", "create", "wireless", "radio-1")
+    try:
+        until(lambda: peer(digger, "radio-1")["state"] == "apart", within_s=WITHIN_S)
+        until(lambda: peer(radio, "digger-1")["state"] == "apart", within_s=WITHIN_S)
+        until_on(world, "crane-1", "digger-1", "tunnel")
+        all_reach(world, but=("radio-1", "buoy"))
+        all_reach(world, but=("crane-1", "digger-1", "buoy"))
+        assert tunnel_key(radio) not in tunnel_peers(digger)
+        assert tunnel_key(digger) not in tunnel_peers(radio)
+        for address in the_pod(digger).addresses:
+            assert not the_pod(radio).reaches(address.ip, within_s=1)
+
+        # By the tunnel of a peer that is let in only that peer's own sources come out.
+        with hearing(the_pod(digger)) as heard:
+            for source in (the_pod(radio), the_pod(crane)):
+                send_by_tunnel(crane, the_pod(digger), source)
+            assert heard.stdout is not None
+            assert heard.stdout.readline() == f"from {the_pod(crane).name}\n"
+    finally:
+        for community in ("works", "wireless"):
+            command("community", "remove", community, "--all")
+
+
+def test_a_relay_sees_only_ciphertext_and_cannot_read_what_it_forwards(world: World) -> None:
+    digger, radio = world.machine("digger-1"), world.machine("radio-1")
+    relay = world.machine(peer(digger, "radio-1")["relay"])
+    with capturing(relay) as packets, echoing(the_pod(radio).netns):
+        for address in the_pod(radio).addresses:
+            say_in_secret(the_pod(digger), address.ip)
+    # Each of 20, both ways, came to the relay and left it, for each IP version.
+    assert sum(len(packet) > len(SECRET) for packet in packets) >= 2 * 2 * 2 * 20
+    addresses = [
+        each.ip.packed for pod in (the_pod(digger), the_pod(radio)) for each in pod.addresses
+    ]
+    assert not any(SECRET.encode()[:30] in packet for packet in packets)
+    assert not any(address in packet for packet in packets for address in addresses)
+
+
+def test_a_node_that_was_removed_loses_its_tunnels_on_who_heard_of_it_from_others(
+    built: World,
+) -> None:
+    crane, digger = built.machine("crane-1"), built.machine("digger-1")
+    lost = tunnel_key(crane)
+    assert lost in tunnel_peers(digger)
+    # The quarry hears of nothing but its neighbours: the controller's port is closed to it.
+    digger.run("ip", "route", "add", "blackhole", "203.0.113.10/32")
+    try:
+        built.controller.command("node", "remove", "crane-1")
+
+        until(lambda: lost not in tunnel_peers(digger), within_s=WITHIN_S)
+
+        assert peer(digger, "crane-1").get("state") != "reached"
+        pod = the_pod(digger)
+        for address in the_pod(crane).addresses:
+            assert not pod.reaches(address.ip, within_s=1)
+    finally:
+        digger.run("ip", "route", "del", "blackhole", "203.0.113.10/32")
