@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from hypothesis import HealthCheck, settings
 
 from limpet.lab.node import LabNode

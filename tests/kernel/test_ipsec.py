@@ -270,7 +270,7 @@ def test_a_daemon_that_hangs_is_told_of_and_goes_on_when_it_answers_again(tmp_pa
         one, other = bed.both
         os.kill(one.pid, signal.SIGSTOP)
         try:
-            with one.node.netns.entered(), pytest.raises(KernelError, match="no answer; end it"):
+            with one.node.netns.entered(), pytest.raises(KernelError, match="no answer in 2 s"):
                 one.kernel.observe(one.wanted(one.plan.state))
         finally:
             os.kill(one.pid, signal.SIGCONT)

@@ -64,13 +64,14 @@ class IpsecKernel:
         uid_of: Callable[[bytes], str],
         program: str = PROGRAM,
         inner_port: int = 0,
+        bridge: str = "limpet0",
     ) -> None:
         """`folder`: of the daemon's settings, socket and log, in a place that a reboot clears.
 
         `own_key`, `uid_of`: what the plan names this node and its peers by (the tunnel's public
         keys), and the uid in a peer's certificate. `program`: as for `IpsecProcess`. `inner_port`:
         where the daemon listens when WireGuard has the tunnel's port (`ipsec_port`); 0: it has that
-        port itself.
+        port itself. `bridge`: of the pods.
 
         In the network namespace of the calling thread.
         """
@@ -78,6 +79,7 @@ class IpsecKernel:
         self._own_key = own_key
         self._uid_of = uid_of
         self._inner_port = inner_port
+        self._bridge = bridge
         self._shared = IpsecPort()
         self.process = IpsecProcess(folder, program=program)
         self._daemon = IpsecDaemon(self.process, identity)
@@ -142,9 +144,10 @@ class IpsecKernel:
     def _aim(self, device: TunnelDevice) -> None:
         """From now on the daemon is to be the one for this device."""
         port = self._inner_port or device.port
-        folder = str(self.process.folder)
         self.program.port = self._daemon.port = port
-        self.program.settings = daemon_settings(folder, port=port, mark=device.mark)
+        self.program.settings = daemon_settings(
+            str(self.process.folder), port=port, mark=device.mark, bridge=self._bridge
+        )
         self._keeper.set_port(port)
 
     def _read(self, link: wire.LinkInfo, want: TunnelDevice | None) -> TunnelState:

@@ -41,7 +41,7 @@ class IpsecKeeper:
         """Why it could not do what it wanted, last; empty: it could."""
 
     def start(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="ipsec", daemon=True)
             self._thread.start()
 

@@ -246,7 +246,7 @@ class IpsecProcess:
         if number in GONE:
             cause = "it does not run"
         elif isinstance(error, TimeoutError | BlockingIOError):
-            cause = f"no answer; end it (`fuser -k {self.socket_path}`): it is started anew"
+            cause = "no answer in 2 s; kill that charon-systemd, and it is started anew"
         else:
             cause = error.strerror or str(error)
         return KernelError(operation, what, number, cause)

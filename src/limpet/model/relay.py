@@ -1,4 +1,4 @@
-"""What nodes and relays say to each other, and what a node knows of the relays. No secrets of pairs.
+"""What nodes and relays say to each other, and what a node knows of relays. No secrets of pairs.
 
 A relay joins two nodes' tunnels: each of the two has a UDP port of its own on the relay, and what
 one sends to its port comes to the other from the other's port. All of it travels in signed
@@ -16,8 +16,8 @@ datagrams of the courier, by the tunnel's port, so that NATs treat it like the t
      | tunnel packets to our port =====> | =====> the same packets ========>  |
 
 CHECK goes to the pair's own port, with a magic word of its own that the relay's kernel tells from
-what it forwards; everything else goes to the relay's tunnel port. A token is made for one node, one
-port of the relay and one address, and lives for seconds, so a CHECK that was recorded moves nothing.
+what it forwards; everything else goes to the relay's tunnel port. A token is made for one node,
+one port of the relay and one address, and lives for seconds: a recorded CHECK moves nothing.
 
 Whatever may be said twice carries a nonce: a signature of the same words is the same, and the
 courier drops it as a replay.

@@ -27,7 +27,7 @@ from limpet.model.overlay import TUNNELLED, PeerPath, Rung, UnderlayLink
 from limpet.model.probe import Ask, Trial
 from limpet.model.relay import Endpoint
 from limpet.plan.choice import Choice
-from limpet.plan.path_mtu import AGAIN_S, SizeSearch
+from limpet.plan.path_mtu import SizeSearch, search_of
 from limpet.plan.relay_need import RelayNeed
 from limpet.plan.standing import (
     QUICK_S,
@@ -101,8 +101,8 @@ class Ladder:
             standing = before.get(trial)
             if standing is None:
                 standing = Standing(at_s, urgent, proven=trial in kept)
-                if standing.proven and trial.ask is Ask.TUNNEL and path is not None:
-                    standing.sizes = SizeSearch(at_s + AGAIN_S, path.mtu_bytes)
+                if path is not None and trial == tunnel_trial(path):
+                    standing.sizes = search_of(path.mtu_bytes, at_s, sure=standing.proven)
             elif anew:
                 standing.begin_anew(at_s, urgent=urgent)
             self._standings[trial] = standing

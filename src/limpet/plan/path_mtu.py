@@ -69,3 +69,13 @@ class SizeSearch:
             return
         self.known_bytes, self._found_bytes, self._every = found, 0, False
         self.next_s = now_s + (AGAIN_S if found else _RETRY_S) * stretch
+
+
+def search_of(mtu_bytes: int, at_s: float, *, sure: bool) -> SizeSearch:
+    """Of a way that carried so much. `sure`: it is still the same; else it is asked from `at_s` on.
+
+    The least may be what was taken while nothing was known, and is always asked.
+    """
+    if mtu_bytes <= LEAST_BYTES:
+        return SizeSearch(at_s)
+    return SizeSearch(at_s + AGAIN_S if sure else at_s, mtu_bytes)

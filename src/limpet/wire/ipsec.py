@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from limpet.model.ipsec import IPSEC_RULE_PRIORITY, IPSEC_TABLE, ChildSa, IkeSa, IpsecPeer
+from limpet.model.ipsec import (
+    IPSEC_IFNAME,
+    IPSEC_RULE_PRIORITY,
+    IPSEC_TABLE,
+    ChildSa,
+    IkeSa,
+    IpsecPeer,
+)
 from limpet.model.network import Prefix
 from limpet.model.tunnel import Endpoint
 from limpet.wire import netlink
@@ -39,8 +46,11 @@ _IKE_REKEY_S = 4 * 3600
 _ANYWHERE = ("0.0.0.0/0", "::/0")
 
 
-def daemon_settings(folder: str, *, port: int, mark: int) -> str:
-    """The text of the daemon's strongswan.conf; its socket and its log are in `folder`."""
+def daemon_settings(folder: str, *, port: int, mark: int, bridge: str) -> str:
+    """The text of the daemon's strongswan.conf; its socket and its log are in `folder`.
+
+    `bridge`: of the pods; its addresses are none that peers could reach the daemon at.
+    """
     return f"""\
 charon-systemd {{
   load = {" ".join(PLUGINS)}
@@ -51,6 +61,7 @@ charon-systemd {{
   routing_table = {IPSEC_TABLE}
   routing_table_prio = {IPSEC_RULE_PRIORITY}
   install_virtual_ip = no
+  interfaces_ignore = {bridge}, {IPSEC_IFNAME}
   # Never the first bytes of a probe or of WireGuard, which may share the port.
   spi_min = 0xc0000000
   spi_max = 0xcfffffff

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Ask
-from limpet.plan.ladder import BESIDE_S, STANDBY_S
+from limpet.plan.ladder import BESIDE_S, STANDBY_S, Ladder
 from limpet.plan.path_mtu import LEAST_BYTES
 from limpet.plan.standing import Question
 from tests.unit.plan.ladder_world import PUNCHABLE, RELAYS, End, Nat, World
@@ -308,6 +308,36 @@ def test_a_way_that_does_not_carry_full_packets_serves_only_where_there_is_no_ot
     alone.mtu_bytes = 600
     alone.run(5)
     assert [end.path.mtu_bytes for end in alone.ends if end.path] == [LEAST_BYTES] * 2
+
+
+def test_a_relay_that_was_gone_for_a_while_carries_what_it_did_as_soon_as_it_is_back() -> None:
+    world = World(Nat.SYMMETRIC, Nat.SYMMETRIC).run(20)
+    ends = [end.ends for end in world.ends]
+    for end in world.ends:
+        end.ends = ()
+        end.settle()
+    world.run(1)
+    for end, before in zip(world.ends, ends, strict=True):
+        end.ends = before
+        end.settle()
+
+    world.run(3)
+
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1500, 1500]
+
+
+def test_a_kept_path_of_which_it_was_not_known_what_it_carries_is_asked_at_once() -> None:
+    kept = World(Nat.NONE, Nat.NONE).run(5).ends[0].path
+    assert kept is not None
+    world = World(Nat.NONE, Nat.NONE)
+    for end in world.ends:
+        path = replace(kept, endpoint=end.other.gateway.private, mtu_bytes=LEAST_BYTES)
+        end.ladder = Ladder(path)
+        end.settle()
+
+    world.run(3)
+
+    assert [end.path.mtu_bytes for end in world.ends if end.path] == [1500, 1500]
 
 
 # When a relay is needed

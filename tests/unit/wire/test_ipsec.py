@@ -144,13 +144,14 @@ def test_a_daemon_without_a_version_is_a_value_error() -> None:
 
 
 def test_the_daemons_settings_keep_its_packets_and_its_routes_out_of_ours() -> None:
-    text = daemon_settings("/run/x", port=25000, mark=0x1000)
+    text = daemon_settings("/run/x", port=25000, mark=0x1000, bridge="br7")
     for line in (
         "port_nat_t = 25000",
         "socket = unix:///run/x/vici.sock",
         "fwmark = 0x1000",
         "fwmark = !0x1000",
         "spi_min = 0xc0000000",
+        "interfaces_ignore = br7, ipsec0",
     ):
         assert f"{line}\n" in text
 
