@@ -92,6 +92,7 @@ class Across:
     def start(self) -> None:
         """The courier listens."""
         self._running = True
+        self._probing.ipv6_last = not self._site.tunnel.kernel.has_kernels
         self.share_port()
         self.service.start()
         self._membership.subscribe(self._heard)

@@ -88,6 +88,8 @@ class Probing:
             on_heard=self._heard_from,
             way_to=lambda uid: self.paths.get(uid),
         )
+        self.ipv6_last = False
+        """Our tunnel is at its best with endpoints of IPv4 (`trials.nearness`)."""
         self.ways: dict[str, PeerPath | None] = {}
         """By which peers have said that they reach us, by their uid."""
         self._links: tuple[UnderlayLink, ...] = ()
@@ -223,6 +225,7 @@ class Probing:
             peer.learnt,
             self._links,
             port=self._courier.port,
+            ipv6_last=self.ipv6_last,
             same=self._same,
         )
 

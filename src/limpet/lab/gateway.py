@@ -76,7 +76,6 @@ class Gateway:
     def _build_carrier(self) -> None:
         name, site = self.wires.carrier(self.site), self.site
         create_namespace(name, FORWARDING)
-        self._join_backbone(name)
         seed, timeout_s = self.site.number, site.udp_timeout_s
         carrier = Translation(
             public=self.public,
@@ -89,23 +88,25 @@ class Gateway:
         )
         self._load(name, gate_rules(guarded=True) + translation_rules(carrier))
         forget_after(name, timeout_s)
+        self._join_backbone(name)
 
     def _build_router(self) -> None:
         name, site = self.wires.router(self.site), self.site
         create_namespace(name, FORWARDING)
+        rules = gate_rules(guarded=self.translates)
+        if self.translates:
+            rules += translation_rules(self._translation())
+            forget_after(name, site.udp_timeout_s)
+        # Before any packet: a flow that is tracked before it is translated never is.
+        self._load(name, rules)
+        if self.udp_blocked:
+            self._drop_udp()
         self.wires.plug(site, ROUTER_PORT, name, LAN, site.router_mac)
         configure(name, LAN, site.router_addresses)
         if site.nat is Nat.CGN:
             self._join_carrier(name)
         else:
             self._join_backbone(name)
-        rules = gate_rules(guarded=self.translates)
-        if self.translates:
-            rules += translation_rules(self._translation())
-            forget_after(name, site.udp_timeout_s)
-        self._load(name, rules)
-        if self.udp_blocked:
-            self._drop_udp()
 
     def _translation(self) -> Translation:
         site = self.site

@@ -158,7 +158,7 @@ class Choice:
         """Of tunnelled ways the lower one is better, wherever both are proven."""
         if trial.relay:
             return (1 if self._rung(trial) is Rung.RELAY else 2, 0)
-        return (0, nearness(trial.address, self.links))
+        return (0, nearness(trial.address, self.links, ipv6_last=self.facts.ipv6_last))
 
     def _rung(self, trial: Trial) -> Rung:
         if not trial.relay:

@@ -24,6 +24,7 @@ from limpet.model.exchange import Digest, Listing, Message, Pair, Push, Want, da
 from limpet.model.network import Address
 from limpet.plan.exchange import Index, make_listings, make_pushes, pair_of
 from limpet.plan.neighbours import Broadcast, Effect, Heard, Neighbours, Place, Send
+from limpet.plan.rate import TokenBuckets
 
 
 class Origin(Enum):
@@ -50,6 +51,8 @@ _AGAIN_S = 0.5
 """To the next comparison where one was not enough."""
 _NONCE_S = 10.0
 _NEWCOMER_S = (0.0, 1.0)
+_SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
+"""Comparisons with a node because it says that it knows something newer: on average, and at once."""
 _MOST_NONCES = 1024
 _MOST_WANTED, _MOST_PUSHED = 64, 64
 """Nodes in one answer."""
@@ -97,6 +100,7 @@ class Gossip:
         self._timers: list[tuple[float, str]] = []
         """A heap: when, and a rumour's uid or, after `=`, whom to compare with (none: anybody)."""
         self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._suspicions = TokenBuckets(1 / _SUSPECT_S, _SUSPECTED, most=_MOST_SUSPECTED)
         self._compare_soon(now_s)
         self._set_timer(now_s + self._between(_COMPARE_S), _NOW_AND_THEN)
         self._set_timer(now_s + self._between(_SAY_AGAIN_S), _SAY_AGAIN)
@@ -198,8 +202,10 @@ class Gossip:
         return self._answer(uid, place, message, now_s)
 
     def suspect(self, uid: str, now_s: float) -> None:
-        """The node knows something newer, as it has said; it is compared with soon."""
-        self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
+        """The node knows something newer, as it has said; it is compared with soon, but not for
+        each time that it says so: a digest is large, and goes to whatever address it has told."""
+        if self._suspicions.take(uid, now_s):
+            self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
 
     def tick(self, now_s: float) -> list[Effect]:
         """What is due."""

@@ -37,9 +37,13 @@ def peer_facts(
     links: tuple[UnderlayLink, ...],
     *,
     port: int,
+    ipv6_last: bool,
     same: Same,
 ) -> Facts:
-    """`port`: of a peer that tells none. `same`: the object that is kept for equal values."""
+    """`port`: of a peer that tells none. `ipv6_last`: of our tunnel (`trials.nearness`).
+
+    `same`: the object that is kept for equal values.
+    """
     presence, network = entry.presence, view.network
     devices = frozenset(own.vtep_macs if own is not None else ())
     theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
@@ -48,7 +52,9 @@ def peer_facts(
     tunnel = bool(own and own.tunnel_port and presence and presence.tunnel_port)
     if tunnel and presence is not None:
         cidrs = network.pod_cidrs if network is not None else ()
-        endpoints = tunnel_endpoints(presence, learnt.tunnel_heard, links, overlay=cidrs)
+        endpoints = tunnel_endpoints(
+            presence, learnt.tunnel_heard, links, overlay=cidrs, ipv6_last=ipv6_last
+        )
     return Facts(
         addresses,
         (presence.port if presence is not None else 0) or port,
@@ -59,6 +65,7 @@ def peer_facts(
         tunnel=tunnel,
         endpoints=endpoints,
         relay_ends=learnt.relay_ends,
+        ipv6_last=ipv6_last,
     )
 
 

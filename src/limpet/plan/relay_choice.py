@@ -364,8 +364,9 @@ class RelayChoice:
             end, line = peer.ends.get(relay), self.contacts.best_line(relay)
             if end is None and line is not None and line.at is not None:
                 end = self._begin_end(peer, relay, line.at, now_s)
-            if end is not None:
+            if end is not None and not end.wanted:
                 end.wanted = True
+                self._hurry_end(end, now_s)  # only who asks keeps a pair
         long_bound = {end.relay for end in peer.bound if end.bound_s <= now_s - SETTLED_S}
         if wanted and long_bound.issuperset(wanted):
             for end in [end for uid, end in peer.ends.items() if uid not in wanted]:
@@ -397,6 +398,7 @@ class RelayChoice:
         if end.wanted and (end.port or end.asked):
             free = FreePair(self._make_nonce(), peer.uid)
             self._send(end.relay, end.address, free, now_s)
+            end.kept_s = -math.inf
         end.wanted = False
         if not end.is_kept(now_s):
             self._drop_end(peer, end)

@@ -12,7 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from limpet.model.relay import AskPair, Bound, Check, Endpoint, Pair, RelayMessage, Token
+from limpet.model.relay import (
+    AskPair,
+    Bound,
+    Check,
+    Endpoint,
+    Pair,
+    Refusal,
+    RelayMessage,
+    Token,
+)
 from limpet.plan.relay_contact import QUICK_S, TRIES
 
 RECHECK_S = 15.0
@@ -51,7 +60,8 @@ class End:
     bound_s: float = math.inf
     """Since when."""
     tries: int = 0
-    asked_s: float = -math.inf
+    kept_s: float = -math.inf
+    """When the relay last answered our question for the pair: only that keeps it there."""
     lifetime_s: float = math.inf
     """Without a check for so long the relay frees the pair."""
     asked: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_NONCES))
@@ -105,16 +115,15 @@ class End:
         self.tokens = 0
         self.next_s = now_s + self.quick_s
         if self.phase is Phase.ASKING:
-            return [self._ask(now_s, make_nonce())]
+            return [self._ask(make_nonce())]
         check = Check(make_nonce(), self.port)
         self.checked.append(check.nonce)
-        if self.wanted and self.tries == 1 and now_s >= self.asked_s + _RENEW_S:
-            return [check, self._ask(now_s, make_nonce())]
+        if self.wanted and now_s >= self.kept_s + _RENEW_S:
+            return [check, self._ask(make_nonce())]
         return [check]
 
-    def _ask(self, now_s: float, nonce: bytes) -> AskPair:
+    def _ask(self, nonce: bytes) -> AskPair:
         self.asked.append(nonce)
-        self.asked_s = now_s
         return AskPair(nonce, self.peer)
 
     def fail(self, now_s: float, problem: str) -> None:
@@ -132,16 +141,25 @@ class End:
         if not unasked and pair.nonce not in self.asked:
             return
         if pair.port == 0:
-            if not unasked:
+            if self._lives_by_invitation(pair, now_s):
+                self.kept_s = now_s
+            elif not unasked:
                 self.fail(now_s, pair.refusal.name.lower().replace("_", " "))
             return
         if unasked:
             self.invited_s = now_s
+        else:
+            self.kept_s = now_s
         self.lifetime_s = pair.lifetime_s or math.inf
         if pair.port == self.port and self.phase in (Phase.BOUND, Phase.CHECKING):
             return
         self.port, self.phase, self.tries, self.next_s = pair.port, Phase.CHECKING, 0, now_s
         self.bound, self.bound_s, self.problem = None, math.inf, ""
+
+    def _lives_by_invitation(self, refused: Pair, now_s: float) -> bool:
+        """There is no room for a pair of ours, but that of the peer is there and serves."""
+        no_room = refused.refusal in (Refusal.QUOTA, Refusal.FULL)
+        return no_room and self.bound is not None and self.invited_s > now_s - INVITED_S
 
     def token(self, token: Token, now_s: float, nonce: bytes) -> Check | None:
         """The check that binds the end; one for each that was sent without a token."""

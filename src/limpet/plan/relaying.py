@@ -160,7 +160,8 @@ class Relaying:
         return self._token(end, place, _milliseconds(now_s))
 
     def check(self, uid: str, port: int, place: Place, token: bytes, now_s: float) -> Checked:
-        """Moves the node's end to `place` if `token` came back from there."""
+        """Moves the node's end to `place` if `token` came back from there. It keeps the pair if the
+        node has asked for that."""
         end = self._ends.get(port)
         if end is None or end.uid != uid:
             return Checked.NO_PAIR
@@ -178,7 +179,8 @@ class Relaying:
                 place=place,
                 by_stream=False,
                 moved_ms=max(made_ms, end.moved_ms),
-                wanted_until_s=_later(end, now_s),
+                # Else one member's pairs would outlive its questions, and the quota with them.
+                wanted_until_s=_later(end, now_s) if end.asked else end.wanted_until_s,
             )
         )
         return Checked.SAME if same else Checked.MOVED

@@ -43,6 +43,8 @@ class Facts:
     """Where the peer's tunnel may be reached, the best first (`tunnel_endpoints`)."""
     relay_ends: tuple[RelayEnd, ...] = ()
     """Where relays take what they bring to the peer, the best first."""
+    ipv6_last: bool = False
+    """Of our tunnel's endpoints those of IPv6 are taken only where no other answers."""
 
     @property
     def named(self) -> tuple[Address, ...]:
@@ -112,10 +114,11 @@ def tunnel_endpoints(
     links: tuple[UnderlayLink, ...],
     *,
     overlay: Iterable[Prefix] = (),
+    ipv6_last: bool = False,
 ) -> tuple[Endpoint, ...]:
     """Where a peer's tunnel may be reached, the nearest first; not in `overlay`, pods' prefixes.
 
-    `heard`: where it wrote from by its tunnel, the newest first.
+    `heard`: where it wrote from by its tunnel, the newest first. `ipv6_last`: as `nearness`.
     """
     if not presence.tunnel_port:
         return ()
@@ -124,11 +127,22 @@ def tunnel_endpoints(
     found = dict.fromkeys((*heard, *told[:_MOST_TOLD], *own))
     prefixes = tuple(overlay)
     reachable = [end for end in found if not any(end[0] in prefix for prefix in prefixes)]
-    return tuple(sorted(reachable[:_MOST_ENDPOINTS], key=lambda end: nearness(end[0], links)))
+    return tuple(
+        sorted(
+            reachable[:_MOST_ENDPOINTS],
+            key=lambda end: nearness(end[0], links, ipv6_last=ipv6_last),
+        )
+    )
 
 
-def nearness(address: Address, links: tuple[UnderlayLink, ...]) -> int:
-    """0: on a link of ours; 1: private; 2: IPv6; 3: IPv4, with NATs that rarely hairpin."""
+def nearness(address: Address, links: tuple[UnderlayLink, ...], *, ipv6_last: bool = False) -> int:
+    """0: on a link of ours; 1: private; 2: IPv6; 3: IPv4, with NATs that rarely hairpin.
+
+    `ipv6_last`: 4 for any of IPv6. wireguard-go, to 0.0.20231211 at least, sends some packets for
+    endpoints of IPv6 to other peers' addresses while it has peers at IPv4 as well.
+    """
+    if ipv6_last and address.version == 6:
+        return 4
     if any(_is_on(link, address) for link in links):
         return 0
     if is_private(address):

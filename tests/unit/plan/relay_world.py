@@ -44,7 +44,8 @@ class SimRelay:
     """The ports of pairs are reached."""
     pairs: dict[frozenset[str], dict[str, int]] = field(default_factory=dict)
     bound: dict[int, Endpoint] = field(default_factory=dict)
-    freed: dict[frozenset[str], set[str]] = field(default_factory=dict)
+    asked: dict[frozenset[str], set[str]] = field(default_factory=dict)
+    """Who has asked for the pair: without any it is gone."""
     places: dict[str, Endpoint] = field(default_factory=dict)
     _ports: itertools.count[int] = field(default_factory=lambda: itertools.count(21000))
     _serials: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -58,7 +59,7 @@ class SimRelay:
         return RelaySite((self.endpoint,), tls=((self.endpoint[0], 443),))
 
     def count(self, uid: str) -> int:
-        return sum(uid in pair for pair in self.pairs)
+        return sum(uid in askers for askers in self.asked.values())
 
     def hear(
         self, uid: str, source: Endpoint, message: RelayMessage
@@ -80,20 +81,21 @@ class SimRelay:
                 return [(uid, Bound(message.nonce, message.port, source))]
             case FreePair():
                 key = frozenset({uid, message.peer})
-                self.freed.setdefault(key, set()).add(uid)
-                if len(self.freed[key]) == 2:
-                    del self.freed[key]
+                askers = self.asked.get(key, set())
+                askers.discard(uid)
+                if not askers:
+                    self.asked.pop(key, None)
                     self.pairs.pop(key, None)
         return []
 
     def _pair(self, uid: str, ask: AskPair) -> list[tuple[str, RelayMessage]]:
         key = frozenset({uid, ask.peer})
+        if uid not in self.asked.get(key, ()) and self.count(uid) >= self.quota:
+            return [(uid, Pair(ask.nonce, ask.peer, 0, Refusal.QUOTA))]
         if key not in self.pairs:
-            if self.count(uid) >= self.quota:
-                return [(uid, Pair(ask.nonce, ask.peer, 0, Refusal.QUOTA))]
             self.pairs[key] = {uid: next(self._ports), ask.peer: next(self._ports)}
         ports = self.pairs[key]
-        self.freed.get(key, set()).discard(uid)
+        self.asked.setdefault(key, set()).add(uid)
         told = Pair(bytes(8), uid, ports[ask.peer], Refusal.NONE, LIFETIME_S, next(self._serials))
         return [
             (uid, Pair(ask.nonce, ask.peer, ports[uid], Refusal.NONE, LIFETIME_S)),

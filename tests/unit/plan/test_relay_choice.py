@@ -147,6 +147,54 @@ def test_what_is_not_needed_is_freed() -> None:
     assert not world.relays["r2"].pairs
 
 
+def test_who_was_only_invited_and_needs_the_pair_keeps_it_when_the_other_gives_it_back() -> None:
+    world = RelayWorld(*relays(0.02))
+    a, b = world.node("a"), world.node("b")
+    world.run(1)
+    a.need("b")
+    world.run(1)
+    b.need("a")
+    world.run(0.1)
+
+    a.need("b", wanted=False)
+    for _ in range(10):
+        world.run(20)
+        assert b.working("a")
+
+
+def test_a_pair_that_was_given_back_and_is_needed_again_is_asked_for_again() -> None:
+    world = RelayWorld(*relays(0.02))
+    a, b = meet(world)
+    a.need("b", wanted=False)
+    world.run(1)
+    a.need("b")
+    world.run(1)
+
+    b.need("a", wanted=False)
+    for _ in range(10):
+        world.run(20)
+        assert a.working("b")
+
+
+def test_a_node_without_room_for_a_pair_of_its_own_goes_on_with_that_of_its_peer() -> None:
+    relay = SimRelay("r1", 1, quota=1)
+    world = RelayWorld(relay)
+    a, b, c = (world.node(uid) for uid in "abc")
+    world.run(1)
+    b.need("c")
+    c.need("b")
+    world.run(1)
+    a.need("b")
+    world.run(1)
+    assert relay.count("b") == 1
+
+    b.need("a")
+    for _ in range(100):
+        world.run(1)
+        assert b.working("a")
+        assert a.working("b")
+
+
 def test_two_that_choose_different_relays_end_with_the_same_two() -> None:
     world = RelayWorld(*relays(0.02, 0.02, 0.02, 0.02))
     a, b = world.node("a"), world.node("b")

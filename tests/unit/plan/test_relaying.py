@@ -281,13 +281,34 @@ def test_a_pair_that_is_checked_lives_and_one_that_is_not_dies() -> None:
 
 def test_a_pair_is_there_for_as_long_as_one_of_the_two_needs_it() -> None:
     pairs = relaying()
-    end = asked(pairs)
-    peer = pairs.at(end.other)
-    assert peer is not None
-    bind(pairs, peer, AWAY)
+    asked(pairs)
+    asked(pairs, B, A)
     assert not pairs.free(A, B)
     assert pairs.pairs_left(A) == QUOTA
     assert pairs.free(B, A)
+
+
+def test_a_member_that_asks_and_gives_back_holds_no_more_ports_than_its_quota() -> None:
+    pairs = relaying(ports=(21000, 21099))
+    for number in range(10 * QUOTA):
+        peer = f"peer-{number}"
+        end = asked(pairs, A, peer, now_s=number)
+        invited = pairs.at(end.other)
+        assert invited is not None
+        bind(pairs, invited, AWAY, number)  # as every honest node does that is told of a pair
+        bind(pairs, end, HOME, number)
+        pairs.free(A, peer)
+        bind(pairs, end, HOME, number) if pairs.at(end.port) else None
+    assert len(pairs) <= QUOTA
+
+
+def test_checks_of_a_node_that_never_asked_keep_no_pair() -> None:
+    pairs = relaying()
+    end = asked(pairs)
+    invited = pairs.at(end.other)
+    assert invited is not None
+    assert bind(pairs, invited, AWAY, LIFETIME_S - 1) is Checked.MOVED
+    assert len(pairs.expire(LIFETIME_S)) == 1
 
 
 def test_a_stream_keeps_its_pair_and_leaves_the_end_where_it_was() -> None:

@@ -62,16 +62,19 @@ def test_no_endpoint_lies_in_what_goes_through_the_tunnel() -> None:
     st.lists(st.ip_addresses(), max_size=40),
     st.lists(st.tuples(st.ip_addresses(), st.integers(0, 65535)), max_size=40),
     st.lists(st.tuples(st.just(MAPPED), st.integers(1, 65535)), max_size=3, unique=True),
+    st.booleans(),
 )
 def test_whatever_a_peer_names_a_few_are_asked_and_where_it_was_heard_is_among_them(
-    addresses: list[Address], endpoints: list[Endpoint], heard: list[Endpoint]
+    addresses: list[Address], endpoints: list[Endpoint], heard: list[Endpoint], ipv6_last: bool
 ) -> None:
     presence = replace(PRESENCE, addresses=tuple(addresses), endpoints=tuple(endpoints))
-    found = tunnel_endpoints(presence, heard, (ETH0,))
+    found = tunnel_endpoints(presence, heard, (ETH0,), ipv6_last=ipv6_last)
     assert len(found) <= 12
     assert set(heard) <= set(found)
-    ranks = [nearness(address, (ETH0,)) for address, _port in found]
+    ranks = [nearness(address, (ETH0,), ipv6_last=ipv6_last) for address, _port in found]
     assert ranks == sorted(ranks)
+    versions = [address.version for address, _port in found]
+    assert not ipv6_last or versions == sorted(versions)
     assert all(port and not address.is_loopback for address, port in found)
 
 
