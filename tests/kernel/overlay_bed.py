@@ -7,7 +7,8 @@ import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
-from ipaddress import ip_address, ip_network
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
 
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.overlay import OverlayKernel
@@ -132,14 +133,16 @@ class OverlayBed:
         port = f"port{node.number}"
         connect_namespaces(node.netns, "eth0", self.middle, port)
         node.netns.ip(*(f"addr add {self.link_address(node, v)} dev eth0 nodad" for v in (4, 6)))
+        subnets = tuple(ip_interface(self.link_address(node, v)).network for v in (4, 6))
+        node.own = replace(node.own, link_prefixes=subnets)
         if self.routed:
             self.middle.ip(
-                f"addr add 192.0.{node.number}.254/24 dev {port}",
-                f"addr add 2001:db8:{node.number}::fe/64 dev {port} nodad",
+                f"addr add 172.20.{node.number}.254/24 dev {port}",
+                f"addr add fd20:{node.number}::fe/64 dev {port} nodad",
             )
             node.netns.ip(
-                f"route add default via 192.0.{node.number}.254",
-                f"route add default via 2001:db8:{node.number}::fe",
+                f"route add default via 172.20.{node.number}.254",
+                f"route add default via fd20:{node.number}::fe",
             )
         else:
             self.middle.ip(f"link set {port} master br0")
@@ -147,8 +150,8 @@ class OverlayBed:
     def underlay(self, node: Node, version: int) -> str:
         site = node.number if self.routed else 2
         if version == 4:
-            return f"192.0.{site}.{node.number}"
-        return f"2001:db8:{site}::{node.number}"
+            return f"172.20.{site}.{node.number}"
+        return f"fd20:{site}::{node.number}"
 
     def link_address(self, node: Node, version: int) -> str:
         return f"{self.underlay(node, version)}/{24 if version == 4 else 64}"

@@ -130,8 +130,9 @@ class Agent:
                 is_removed=membership.tombstone_of,
             )
             courier.start()
-            courier.share_tunnel_port(site.tunnel.key.port)
-            made = TunnelAnew(courier, may_talk=site.tunnel.may_talk, take=site.tunnel.take_anew)
+            tunnels = site.tunnels
+            courier.share_tunnel_port(tunnels.key.port)
+            made = TunnelAnew(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
             site.watch.on_unanswered.append(made.ask)
             return made
 
@@ -170,17 +171,17 @@ class Agent:
 
     @property
     def has_tunnel(self) -> bool:
-        return self.do(lambda: self.site.tunnel.up)
+        return self.do(lambda: self.site.tunnels.wireguard.up)
 
     @property
     def pid(self) -> int:
         """Of the userspace WireGuard; 0: none runs."""
-        return self.do(lambda: self.site.tunnel.kernel.program.pid) or 0
+        return self.do(lambda: self.site.tunnels.wireguard.kernel.program.pid) or 0
 
     def reading(self, other: Agent) -> PeerReading | None:
         """What the device says of the peer just now."""
-        key = other.site.tunnel.key.public_key
-        return self.do(self.site.tunnel.readings).get(key)
+        key = other.site.tunnels.wireguard.key.public_key
+        return self.do(self.site.tunnels.wireguard.readings).get(key)
 
     def routes(self) -> str:
         shown = f"ip route show table {ROUTE_TABLE}; ip -6 route show table {ROUTE_TABLE}"
@@ -228,12 +229,12 @@ class SiteTunnelBed(OverlayBed):
 
     def _end(self, agent: Agent) -> None:
         agent.stop()
-        program = agent.site.tunnel.kernel.program
+        program = agent.site.tunnels.wireguard.kernel.program
         with agent.node.netns.entered():
             program.stop()
 
     def endpoint(self, agent: Agent, version: int = 4) -> Endpoint:
-        return ip_address(self.underlay(agent.node, version)), agent.site.tunnel.key.port
+        return ip_address(self.underlay(agent.node, version)), agent.site.tunnels.key.port
 
     def by(self, agent: Agent, rung: Rung, version: int = 4) -> PeerPath:
         """A path to the agent's node."""

@@ -135,6 +135,29 @@ def test_two_nodes_that_change_at_once_find_each_other(tmp_path: Path) -> None:
     with_nodes(tmp_path, 2, scenario)
 
 
+def test_a_member_that_publishes_in_a_loop_keeps_others_disks_quiet_and_is_known_in_the_end(
+    tmp_path: Path,
+) -> None:
+    async def scenario(one: Node, two: Node) -> None:
+        for node in (one, two):
+            node.start()
+            node.announce(f"192.0.2.{node.host.number}")
+        await until(lambda: one.knows(two, "192.0.2.2") and two.knows(one, "192.0.2.1"))
+        for number in range(200):
+            one.announce("192.0.2.1", f"198.51.100.{number}")
+            await one.membership.durable()
+        one.announce("192.0.2.1", "203.0.113.9")
+        await until(lambda: two.exchange.counters["over_rate"] > 0)
+        await until(lambda: two.knows(one, "192.0.2.1", "203.0.113.9"), patience_s=40)
+        assert two.membership.counters["neighbour_fresh"] < 100
+
+        two.hear_from_cloud(entry(3, tombstone=True, generation=2))
+        one.hear_from_cloud(entry(2, tombstone=True, generation=2))
+        await until(lambda: two.membership.removed)
+
+    with_nodes(tmp_path, 2, scenario)
+
+
 def test_a_removal_spreads_also_to_the_one_that_is_removed(tmp_path: Path) -> None:
     async def scenario(one: Node, two: Node, three: Node) -> None:
         nodes = (one, two, three)

@@ -110,11 +110,11 @@ def test_a_peer_behind_a_port_forward_is_reached_at_its_outer_address_and_port(
         bed.middle.run(
             "nft",
             "add table ip forwarded; add chain ip forwarded in { type nat hook prerouting "
-            "priority dstnat; }; add rule ip forwarded in ip daddr 192.0.1.254 udp dport 4444 "
+            "priority dstnat; }; add rule ip forwarded in ip daddr 172.20.1.254 udp dport 4444 "
             f"dnat to {address}:{port}; add chain ip forwarded out {{ type nat hook postrouting "
             f"priority srcnat; }}; add rule ip forwarded out ip saddr {address} masquerade random",
         )
-        outer = ip_address("192.0.1.254"), 4444
+        outer = ip_address("172.20.1.254"), 4444
         other.ends = {}
         other.settle(bed.entries())
 

@@ -136,7 +136,7 @@ def test_nodes_reach_pods_with_their_overlay_address(two: OverlayBed) -> None:
 
 def test_a_peer_without_a_path_is_unreachable_and_nothing_leaves_in_clear(two: OverlayBed) -> None:
     one, other = two.nodes
-    one.netns.ip("route add default via 192.0.2.254", "route add default via 2001:db8:2::fe")
+    one.netns.ip("route add default via 172.20.2.254", "route add default via fd20:2::fe")
     one.paths = {}
     two.settle()
 
@@ -343,9 +343,9 @@ def test_a_round_repairs_exactly_what_was_broken(two: OverlayBed, breakage: str)
 @pytest.mark.parametrize(
     "command",
     [
-        "bridge fdb del {mac} dev limvx4 dst 192.0.2.2 self",
-        "bridge fdb replace {mac} dev limvx4 dst 192.0.2.77 self permanent",
-        "bridge fdb add 02:00:00:00:00:79 dev limvx4 dst 192.0.2.77 self permanent",
+        "bridge fdb del {mac} dev limvx4 dst 172.20.2.2 self",
+        "bridge fdb replace {mac} dev limvx4 dst 172.20.2.77 self permanent",
+        "bridge fdb add 02:00:00:00:00:79 dev limvx4 dst 172.20.2.77 self permanent",
     ],
 )
 def test_a_round_repairs_the_entries(two: OverlayBed, command: str) -> None:
@@ -432,7 +432,7 @@ def test_a_changed_peer_costs_that_peers_messages_only() -> None:
             new_mac = change()
             one.paths = {
                 **one.paths,
-                other.uid: PeerPath(Rung.VXLAN, underlay=ip_address("192.0.2.99")),
+                other.uid: PeerPath(Rung.VXLAN, underlay=ip_address("172.20.2.99")),
             }
             new_address = change()
             one.paths = {**one.paths, other.uid: bed.path(other, Rung.ROUTE)}

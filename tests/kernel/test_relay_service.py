@@ -85,6 +85,24 @@ def test_the_other_end_is_told_unasked_and_once_more_when_it_says_hello(hosts: l
     run(hosts[-1], scenario)
 
 
+def test_who_asks_over_and_over_does_not_have_the_relay_flood_the_other_end(
+    hosts: list[Host],
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(hosts) as cluster:
+            (one, other, _), relay = cluster.agents, cluster.relay
+            other.say(relay, Hello(nonce()))
+            await other.hears(Seen)
+            for _ in range(200):
+                await one.ask(relay, other)
+            other.say(relay, Hello(last := nonce()))
+            await other.hears(Seen, lambda told: told.nonce == last)
+            told = [message for _, message in other.got if isinstance(message, Pair)]
+            assert 1 <= len(told) < 100
+
+    run(hosts[-1], scenario)
+
+
 def test_checks_of_others_and_recorded_ones_move_nothing(hosts: list[Host]) -> None:
     async def scenario() -> None:
         async with Cluster(hosts) as cluster:
@@ -239,6 +257,8 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
         async with Cluster(hosts) as cluster:
             (one, other, _), relay = cluster.agents, cluster.relay
             await cluster.join()
+            told: list[bool] = []
+            relay.service.on_active = lambda: told.append(relay.service.active)
             relay.learn(relay.host.number, generation=2)
             assert relay.table() == ""
             assert relay.service.report() == {"active": False, "trouble": ""}
@@ -248,6 +268,7 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
             relay.learn(relay.host.number, generation=3, roles=roles)
             await cluster.join()
             assert str(one.host.address()) in relay.table()
+            assert told == [False, True]
 
     run(hosts[-1], scenario)
 

@@ -185,7 +185,7 @@ def test_nodes_of_one_site_have_no_device_and_tell_that_they_can_have_one(
 
     presence = other.do(lambda: other.membership.presence)
     assert presence is not None
-    assert presence.tunnel_port == other.site.tunnel.key.port
+    assert presence.tunnel_port == other.site.tunnels.wireguard.key.port
     assert not one.has_tunnel
     assert one.ifname not in one.node.netns.run("ip", "link", "show")
     assert one.rules() == 0
@@ -210,16 +210,16 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     presence = lone.do(lambda: lone.membership.presence)
     assert presence is not None
     assert presence.tunnel_port == 0
-    assert "install the package wireguard-go" in lone.site.tunnel.problem
+    assert "install the package wireguard-go" in lone.site.tunnels.wireguard.problem
 
     missing.symlink_to(wireguard_go())
     lone.reach({other.node.uid: bed.by(other, Rung.TUNNEL)})
     lone.do(lambda: lone.site.look_at_everything("the timer's"))
     eventually(lambda: lone.is_routed_to(other))
-    assert lone.site.tunnel.problem == ""
+    assert lone.site.tunnels.wireguard.problem == ""
     told = lone.do(lambda: lone.membership.presence)
     assert told is not None
-    assert told.tunnel_port == lone.site.tunnel.key.port
+    assert told.tunnel_port == lone.site.tunnels.wireguard.key.port
 
 
 def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedMaker) -> None:
@@ -234,13 +234,13 @@ def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedM
     eventually(lambda: heard == [frozenset({other.node.uid})])
 
     read: list[str] = []
-    readings = one.site.tunnel.readings
+    readings = one.site.tunnels.wireguard.readings
 
     def counted() -> Mapping[bytes, PeerReading]:
         read.append("peers")
         return readings()
 
-    one.site.tunnel.readings = counted  # type: ignore[method-assign]
+    one.site.tunnels.wireguard.readings = counted  # type: ignore[method-assign]
     look(one, after_s=5)
     read.clear()
     for _ in range(3):
@@ -267,9 +267,9 @@ def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: B
     bed.join_all()
     reaches(one, other)
     planned = bed.endpoint(other)
-    key = other.site.tunnel.key.public_key
-    setting = PutTunnelPeer(key, endpoint=(ip_address("192.0.2.77"), 7))
-    assert one.do(lambda: one.site.tunnel.kernel.apply([setting])) == []
+    key = other.site.tunnels.wireguard.key.public_key
+    setting = PutTunnelPeer(key, endpoint=(ip_address("172.20.2.77"), 7))
+    assert one.do(lambda: one.site.tunnels.wireguard.kernel.apply([setting])) == []
 
     def is_set() -> bool:
         reading = one.reading(other)
@@ -285,9 +285,9 @@ def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: B
 
 def take_timestamp(bed: SiteTunnelBed, one: Agent, other: Agent, *, ahead_s: int) -> None:
     """The other's tunnel has heard a handshake of the one, from a time that is ahead."""
-    private = X25519PrivateKey.from_private_bytes(one.site.tunnel.key.private_key)
-    public = other.site.tunnel.key.public_key
-    to = (bed.underlay(other.node, 4), other.site.tunnel.key.port)
+    private = X25519PrivateKey.from_private_bytes(one.site.tunnels.wireguard.key.private_key)
+    public = other.site.tunnels.wireguard.key.public_key
+    to = (bed.underlay(other.node, 4), other.site.tunnels.wireguard.key.port)
 
     def answers() -> bool:
         # It overlooks one that follows too fast on another.

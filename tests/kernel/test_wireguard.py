@@ -27,7 +27,7 @@ def test_an_endpoint_that_is_new_to_the_plan_is_set_also_after_a_restart(tmp_pat
         one.restart()
         assert one.settle(bed.entries()) == []
 
-        elsewhere = ip_address("192.0.9.9"), 7
+        elsewhere = ip_address("172.20.9.9"), 7
         one.ends = {other.node.uid: TunnelEnd(elsewhere)}
         one.settle(bed.entries())
         assert one.reading(other).peer.endpoint == elsewhere

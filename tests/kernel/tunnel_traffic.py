@@ -149,8 +149,8 @@ def move(bed: TunnelBed, tunnel: Tunnel) -> str:
     number = tunnel.node.number
     tunnel.node.netns.ip(
         "addr flush dev eth0 scope global",
-        f"addr add 192.0.{number + 100}.7/24 dev eth0",
-        f"route add default via 192.0.{number + 100}.254",
+        f"addr add 172.20.{number + 100}.7/24 dev eth0",
+        f"route add default via 172.20.{number + 100}.254",
     )
-    bed.middle.ip(f"addr add 192.0.{number + 100}.254/24 dev port{number}")
-    return f"192.0.{number + 100}.7"
+    bed.middle.ip(f"addr add 172.20.{number + 100}.254/24 dev port{number}")
+    return f"172.20.{number + 100}.7"

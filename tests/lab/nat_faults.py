@@ -16,8 +16,8 @@ from limpet.lab.tunnels import tunnel_ifname, tunnel_pid
 from tests.lab.chaos import Chaos
 from tests.lab.faults import FAULTS, Fault, power_on
 
-_LONG_S = 6.0
-"""Without the cloud: longer than whatever anybody waits for an answer."""
+_LONG_S = 4.0
+"""Without the cloud: longer than a path takes to fall."""
 
 
 def reboot_gateway(chaos: Chaos) -> str:

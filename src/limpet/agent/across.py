@@ -49,7 +49,7 @@ class Across:
         self._probing = probing
         self._exchange = exchange
         self._running = False
-        tunnel = site.tunnel
+        tunnel = site.tunnels
         self.anew = TunnelAnew(courier, may_talk=self._may_talk, take=tunnel.take_anew)
         site.watch.on_unanswered.append(self.anew.ask)
         site.watch.on_active.append(probing.set_active)
@@ -92,8 +92,9 @@ class Across:
     def start(self) -> None:
         """The courier listens."""
         self._running = True
-        self._probing.ipv6_last = not self._site.tunnel.kernel.has_kernels
+        self._probing.ipv6_last = not self._site.tunnels.wireguard.kernel.has_kernels
         self.share_port()
+        self.service.on_active = self._follow
         self.service.start()
         self._membership.subscribe(self._heard)
         self._follow()
@@ -116,7 +117,7 @@ class Across:
 
     def share_port(self) -> None:
         """The rules by which the tunnel's port serves both are as they should be."""
-        tunnel = self._site.tunnel
+        tunnel = self._site.tunnels
         if not tunnel.device:
             return
         try:
@@ -176,12 +177,13 @@ class Across:
 
     def _heard(self, _news: News) -> None:
         self._streams.look()
-        self._follow()
+        self._follow()  # also what has failed is tried again
 
     def _follow(self) -> None:
         """The TLS side comes and goes with the role."""
-        wanted = self._running and self.service.active
-        if wanted is (self.server is not None) or self._following is not None:
+        wanted = self.service.active
+        done = wanted is (self.server is not None)
+        if not self._running or done or self._following is not None:
             return
         self._following = asyncio.get_running_loop().create_task(self._change_server(wanted=wanted))
 
@@ -199,8 +201,10 @@ class Across:
                 await server.stop()
         except LimpetError as error:
             _log.error("this node relays nothing over TLS", error=str(error))
+            return
         finally:
             self._following = None
+        self._follow()  # what is wanted may have changed meanwhile
 
     def report(self) -> dict[str, Any]:
         """For `limpet status`."""

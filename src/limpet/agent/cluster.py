@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
@@ -32,6 +33,9 @@ from limpet.model.settings import Settings
 from limpet.plan.appetite import wanted_versions
 
 _log = structlog.get_logger("cluster")
+
+_END_S = 5.0
+"""For each part, when the agent ends."""
 
 
 class ClusterSide:
@@ -141,10 +145,8 @@ class ClusterSide:
             parts.callback(self.site.close)
             if self._connected:
                 parts.callback(self.courier.stop)
-            parts.push_async_callback(self.exchange.stop)
-            parts.push_async_callback(self.probing.stop)
-            parts.push_async_callback(self.across.stop)
-            parts.push_async_callback(self.session.stop)
+            for part in (self.exchange, self.probing, self.across, self.session):
+                parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
     # What follows from what
 
@@ -218,3 +220,12 @@ class ClusterSide:
         """An address was given or came free."""
         self.pods.changed()
         self.session.wake()
+
+
+async def _end(stop: Callable[[], Awaitable[None]], part: str) -> None:
+    """An agent that is told to end does so, whatever one of its parts waits for."""
+    try:
+        async with asyncio.timeout(_END_S):
+            await stop()
+    except TimeoutError:
+        _log.error("a part of the agent did not end in time, and is left as it is", part=part)

@@ -18,7 +18,7 @@ from limpet.agent.path import (
     path_document,
 )
 from limpet.agent.session import SessionState
-from limpet.agent.tunnel_report import peer_document, read_peers, tunnel_document
+from limpet.agent.tunnel_report import peer_document, tunnel_documents
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import TUNNELLED, OverlayPlan, PeerPart, PeerPath, Rung
 from limpet.model.probe import Ask, Trial
@@ -70,12 +70,7 @@ class ClusterAdmin:
             ],
             "peers": count_peers(site.view, site.plan),
             "contested": len(site.plan.contested),
-            "tunnel": tunnel_document(
-                site.tunnel,
-                read_peers(site.tunnel),
-                active=len(site.watch.active),
-                now_ns=time.time_ns(),
-            ),
+            **tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns()),
             "disk": [*membership.problems, *filter(None, [membership.trouble])],
             "last_round": {
                 "rounds": site.totals.rounds,
@@ -106,11 +101,9 @@ class ClusterAdmin:
         peers = await asyncio.to_thread(
             peer_documents, site.view, site.plan, heard_s=heard_s, every=every
         )
-        readings, parts, now_ns = read_peers(site.tunnel), site.tunnel.plan.parts, time.time_ns()
+        readings, now_ns = site.tunnels.readings_by_uid(), time.time_ns()
         for peer in peers:
-            part = parts.get(peer["uid"])
-            key = part.peer.public_key if part is not None and part.peer is not None else b""
-            peer |= peer_document(readings.get(key), now_ns)
+            peer |= peer_document(readings.get(peer["uid"]), now_ns)
         return {"peers": peers}
 
     async def path(self, arguments: Mapping[str, Any]) -> Document:

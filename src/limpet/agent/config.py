@@ -184,6 +184,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "tunnel_port": _whole(0, 65535),
     "tunnel_endpoints": _endpoints,
     "tunnel_program": _text,
+    "ipsec_program": _text,
     "port_mapping": _flag,
     "relay_ports": _ports,
     "relay_tls_listen": _listen,

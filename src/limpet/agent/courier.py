@@ -86,7 +86,8 @@ class Received:
     """It was meant for the relay that we are, at a port that is a pair's; the body says which."""
 
 
-Handler = Callable[[Received], None]
+Handler = Callable[[Received], bool | None]
+"""False: there was no room for it just now; the same datagram counts when it comes again."""
 
 
 class Courier:
@@ -344,7 +345,8 @@ class Courier:
         if handler is None:
             raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
         self.counters["received"] += 1
-        handler(received)
+        if handler(received) is False:
+            self._seen.pop(datagram.signature, None)
 
     def _spend(self, source: Address, port: int) -> None:
         """Takes room for a signature check. Raises: DatagramError when there is none."""

@@ -13,7 +13,8 @@ import structlog
 
 from limpet.agent.courier import Courier, Received
 from limpet.agent.membership import Membership, News, Outcome, Source
-from limpet.model.exchange import NONCE_BYTES, Digest, Listing, Message, Push, Want
+from limpet.model.cluster import Sealed
+from limpet.model.exchange import NONCE_BYTES, Digest, Listing, Message, Pair, Push, Want
 from limpet.model.network import Address
 from limpet.model.overlay import UnderlayLink
 from limpet.plan.gossip import Gossip, Origin
@@ -29,6 +30,9 @@ _MEMBER_PAIRS_PER_S, _MEMBER_PAIRS = 500, 1000
 _STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS = 50, 200
 """Nodes told of: by each member, and by all others together; each may cost two checks."""
 _MOST_MEMBERS = 1024
+_CHANGES_PER_S, _CHANGES, _MOST_CHANGED = 0.5, 20, 8192
+"""Of what one node says of itself. Each costs a write to the disk, a round, probes, and those whom
+we tell of it the same; what is left out is found when digests are compared."""
 _KINDS = {Digest: Kind.DIGEST, Listing: Kind.LISTING, Want: Kind.WANT, Push: Kind.PUSH}
 _PARSERS: dict[Kind, Callable[[bytes], Message]] = {
     Kind.DIGEST: wire.parse_digest,
@@ -53,6 +57,7 @@ class Exchange:
         """Who is being listened to, and the link where all could hear it."""
         self._members = TokenBuckets(_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS, most=_MOST_MEMBERS)
         self._strangers = TokenBucket(_STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS)
+        self._changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -131,24 +136,28 @@ class Exchange:
         )
         self._run(effects)
 
-    def _receive(self, received: Received) -> None:
+    def _receive(self, received: Received) -> bool:
+        """False: not all of it was taken, for want of room."""
         if self._gossip is None:
-            return
+            return True
         try:
             message = _PARSERS[Kind(received.kind)](received.body)
         except wire.MessageError as error:
             self._counters["malformed"] += 1
             _log.debug("a message does not count", of=received.uid, error=str(error))
-            return
-        if isinstance(message, Push):
-            self._take(received, message)
+            return True
+        taken = self._take(received, message) if isinstance(message, Push) else True
         effects = self._gossip.receive(
             received.uid, _place(received), received.ifindex, message, time.monotonic()
         )
         self._run(effects)
+        return taken
 
-    def _take(self, received: Received, push: Push) -> None:
-        """Offers what a neighbour or a stranger says: it is signed by whom it is about."""
+    def _take(self, received: Received, push: Push) -> bool:
+        """Offers what a neighbour or a stranger says: it is signed by whom it is about.
+
+        False: there was no room for all of it.
+        """
         assert self._gossip is not None
         now_s, cost = time.monotonic(), len(push.pairs) + (push.network is not None)
         if self._membership.is_member(received.uid):
@@ -157,18 +166,33 @@ class Exchange:
             room = self._strangers.take(now_s, cost)
         if not room:
             self._counters["over_rate"] += 1
-            return
+            return False
         link = received.ifindex if _is_for_all(received.to_address) else None
+        pairs = [pair for pair in push.pairs if not self._changes_too_often(pair, now_s)]
+        self._counters["over_rate"] += len(push.pairs) - len(pairs)
+        grants = [self._grant_of(pair) for pair in pairs]
         self._from = (received.uid, link)
         try:
-            outcomes = self._membership.offer(
-                push.pairs, source=Source.NEIGHBOUR, network=push.network
-            )
+            outcomes = self._membership.offer(pairs, source=Source.NEIGHBOUR, network=push.network)
         finally:
             self._from = ("", None)
-        told = zip(push.pairs, outcomes, strict=True)
+        told = list(zip(pairs, outcomes, strict=True))
+        for (pair, what), grant in zip(told, grants, strict=True):
+            if what is Outcome.FRESH and pair[0] == grant:
+                self._changes.take(uid_hint(grant), now_s)
         stale = [(uid_hint(pair[0]), pair) for pair, what in told if what is Outcome.STALE]
         self._gossip.known(stale, received.uid, link)
+        return len(pairs) == len(push.pairs)
+
+    def _grant_of(self, pair: Pair) -> Sealed | None:
+        """The one that is known of the node that the pair is about."""
+        entry = self._membership.snapshot.nodes.get(uid_hint(pair[0]))
+        return entry.sealed_grant if entry is not None else None
+
+    def _changes_too_often(self, pair: Pair, now_s: float) -> bool:
+        """Another grant counts at any time: a node that floods could not be removed else."""
+        room = self._changes.has_room(uid_hint(pair[0]), now_s)
+        return not room and pair[0] == self._grant_of(pair)
 
     def _run(self, effects: list[Effect]) -> None:
         encoded: dict[int, bytes] = {}

@@ -131,6 +131,10 @@ class Membership:
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
+    def unsubscribe(self, listener: Listener) -> None:
+        """It is told nothing any more."""
+        self._listeners = [each for each in self._listeners if each != listener]
+
     # What is told
 
     def offer(

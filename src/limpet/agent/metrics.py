@@ -15,11 +15,11 @@ from limpet.agent.cluster_admin import count_peers
 from limpet.agent.health import segment_states
 from limpet.agent.node import Node
 from limpet.agent.round_totals import RoundTotals
-from limpet.agent.tunnel_report import read_peers, tunnel_document
+from limpet.agent.tunnel_report import tunnel_documents
 
 if TYPE_CHECKING:
     from limpet.agent.cluster import ClusterSide
-    from limpet.agent.site_tunnel import SiteTunnel
+    from limpet.agent.site import Site
 
 _PREFIX = "limpet_agent_"
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
@@ -133,7 +133,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         "Packets that no peer may send, dropped since the filter was put the last time.",
         {(): site.forged_packets()},
     )
-    yield from _of_tunnel(site.tunnel, active=len(site.watch.active))
+    yield from _of_tunnels(site)
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
@@ -143,28 +143,35 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         yield _counted(name, text, counters.counters)
 
 
-def _of_tunnel(tunnel: SiteTunnel, *, active: int) -> Iterator[Metric]:
-    found = tunnel_document(tunnel, read_peers(tunnel), active=active, now_ns=time.time_ns())
+def _of_tunnels(site: Site) -> Iterator[Metric]:
+    documents = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
+    found = [each for each in documents.values() if each is not None]
+    made = [each for each in found if each["backend"]]
     yield _gauge(
         "tunnel_info",
-        "What makes the encrypted tunnel; none while there is no device.",
-        {(found["backend"] or "none", found["version"]): 1},
+        "What makes the encrypted tunnels; none while there is no device.",
+        {(each["backend"], each["version"]): 1 for each in made} or {("none", ""): 1},
         "backend",
         "version",
     )
     yield _gauge(
-        "tunnel_trouble", "1 while the node can have no tunnel.", {(): bool(found["problem"])}
+        "tunnel_trouble",
+        "1 while the node cannot have a tunnel that it should.",
+        {(): any(each["problem"] for each in found)},
     )
     yield _gauge(
         "tunnel_peers",
         "Peers of the tunnel: all, those with a session, those with packets of pods just now.",
-        {(state,): found[key] for state, key in _TUNNEL_PEERS.items()},
+        {(state,): sum(each[key] for each in found) for state, key in _TUNNEL_PEERS.items()},
         "state",
     )
     yield _counter(
         "tunnel_bytes",
         "Encrypted bytes since the device and each peer were made.",
-        {("received",): found["received_bytes"], ("sent",): found["sent_bytes"]},
+        {
+            (direction,): sum(each[f"{direction}_bytes"] for each in found)
+            for direction in ("received", "sent")
+        },
         "direction",
     )
 

@@ -38,10 +38,10 @@ class OwnStreams:
             return self._service.attach_stream(uid, peer_uid, on_packet)
         if not self._may_talk(uid):
             raise RelayRefused(Refusal.MAY_NOT_TALK, uid, peer_uid)
+        peer = LoopbackPeer(self._tunnel_port, on_packet)
         before = self._ends.pop(uid, None)
         if before is not None:
             before.peer.close()
-        peer = LoopbackPeer(self._tunnel_port, on_packet)
         end = self._ends[uid] = _OwnStream(peer, lambda: self._closed(uid, peer))
         self._on_end(uid, RelayEnd(self._uid, peer.endpoint, tls=True))
         return end

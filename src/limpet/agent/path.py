@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from limpet.model.errors import LimpetError
+from limpet.model.ipsec import IPSEC_IFNAME
 from limpet.model.network import Address
 from limpet.model.overlay import TUNNELLED, OverlayPlan, OwnSide, PeerPart, PeerPath
 from limpet.model.relay import Endpoint
@@ -119,11 +120,13 @@ def path_document(
 def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
     """What a peer's plan for us is made of, as far as it has told."""
     presence = view.snapshot.nodes[uid].presence
+    tunnelled = way is not None and way.rung in TUNNELLED
     own = OwnSide(
         vtep_macs=presence.vtep_macs if presence is not None else {},
         link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
         links=frozenset({way.device} if way is not None else ()),
-        tunnel=TUNNEL_IFNAME if way is not None and way.rung in TUNNELLED else "",
+        tunnel=TUNNEL_IFNAME if tunnelled else "",
+        ipsec=IPSEC_IFNAME if tunnelled else "",
     )
     return NodeSide(own, {} if way is None else {view.uid: way})
 
@@ -165,7 +168,7 @@ def _leg_document(
         document["reason"] = f"what {leg.origin_node} does is known there: ask it"
     part = plan.parts.get(holders[leg.origin] or "")
     if holders[leg.target] == view.uid and part is not None:
-        document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel))
+        document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
     return document
 
 

@@ -36,6 +36,7 @@ from limpet.model.relay import (
     Token,
 )
 from limpet.model.settings import Settings
+from limpet.plan.rate import TokenBuckets
 from limpet.plan.relaying import LIFETIME_S, Checked, End, Place, Relaying
 from limpet.wire.courier import DatagramError, Drop, Kind
 from limpet.wire.relay import KIND_OF, encode, parse
@@ -45,6 +46,9 @@ _log = structlog.get_logger("relay")
 _TICK_S = 5.0
 _TELL_AGAIN_S = (0.3, 1.0, 3.0)
 """After the first time, for as long as the end that was asked for does not show up."""
+_TELLS_PER_S, _TELLS = 1.0, 5
+"""Of one end that is waited for, however often it is asked for: what is told goes to wherever a
+hello came from, also where another's address was written on it."""
 _MOST_TOLD = 8
 """Pairs that one hello brings news of; the next one brings more."""
 _UNASKED = bytes(8)
@@ -88,9 +92,12 @@ class RelayService:
         """None: the node is no relay now."""
         self.on_wanted: Callable[[str, str], object] = lambda _uid, _peer: None
         """Told of a node that another waits for here: it may be in touch by a stream only."""
+        self.on_active: Callable[[], object] = lambda: None
+        """Told when it has begun or ended to work as a relay."""
         self._tunnel_port = 0
         self._places: dict[str, Place] = {}
         """Where a node said hello from, by uid."""
+        self._tells = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
         self._serial = int.from_bytes(os.urandom(3))
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
@@ -174,6 +181,7 @@ class RelayService:
             return
         self._paths, self._tunnel_port, self._trouble = paths, tunnel_port, ""
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
+        self.on_active()
 
     def _close(self, *, keep_table: bool) -> None:
         if self._timer is not None:
@@ -182,6 +190,7 @@ class RelayService:
         paths, self._paths = self._paths, None
         if paths is not None:
             paths.close(keep_table=keep_table)
+            self.on_active()
         self._pairs = self._no_pairs()
 
     def _look_at_addresses(self) -> None:
@@ -323,6 +332,8 @@ class RelayService:
         again(_TELL_AGAIN_S)
 
     def _tell(self, end: End) -> None:
+        if not self._tells.take(end.port, time.monotonic()):
+            return
         self.on_wanted(end.uid, end.peer)
         place = self._places.get(end.uid)
         if place is None:

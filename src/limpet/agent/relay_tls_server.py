@@ -72,15 +72,16 @@ class RelayTlsServer:
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Where members have come from lately: strangers cannot use up what those may do."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        membership.subscribe(self._heard)
 
     async def start(self) -> None:
         """Raises: ConfigError: the node's certificates cannot be used."""
         self._context = relay_context(self._membership.identity)
+        self._membership.subscribe(self._heard)
         self._listen()
         self._sweep()
 
     async def stop(self) -> None:
+        self._membership.unsubscribe(self._heard)
         for timer in self._timers.values():
             timer.cancel()
         for listener in self._listeners:

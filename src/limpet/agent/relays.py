@@ -175,7 +175,7 @@ class Relays:
     def answer_seen(self, uid: str, asked_at: Endpoint, seen_as: Endpoint) -> None:
         """A peer that was asked without a relay, by the tunnel's port, has seen us as that."""
         if self._running and is_public(asked_at[0]):
-            self._see(asked_at, seen_as)
+            self._see(asked_at, seen_as, by_relay=uid in self._choice.contacts.sites)
 
     # Hearing
 
@@ -192,15 +192,16 @@ class Relays:
         source = (received.address, received.port)
         self._do(self._choice.heard(received.uid, message, source, now_s))
 
-    def _see(self, asked_at: Endpoint, seen_as: Endpoint) -> None:
+    def _see(self, asked_at: Endpoint, seen_as: Endpoint, *, by_relay: bool = True) -> None:
         now_s = time.monotonic()
-        moved = self._nat.see(asked_at, seen_as, now_s)
+        doubtful = not by_relay and self._nat.is_doubtful(asked_at, seen_as, now_s)
+        moved = self._nat.see(asked_at, seen_as, now_s, by_relay=by_relay)
         self._candidates.confirm(self._nat.mapped(now_s))
         if moved:
             self._do(self._choice.mapping_moved(now_s))
             if self._mapping is not None:
                 self._mapping.network_changed()
-        elif self._nat.is_unclear(self._choice.contacts.near_endpoints, now_s):
+        elif doubtful or self._nat.is_unclear(self._choice.contacts.near_endpoints, now_s):
             self._do(self._choice.look_again(now_s))
 
     # Doing

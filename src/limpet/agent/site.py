@@ -15,7 +15,7 @@ from limpet.agent.membership import Membership, News
 from limpet.agent.round_totals import RoundTotals
 from limpet.agent.site_filter import SiteFilter
 from limpet.agent.site_tunnel import TunnelRound
-from limpet.agent.tunnel_setup import make_site_tunnel
+from limpet.agent.site_tunnels import SiteTunnels
 from limpet.agent.tunnel_watch import TunnelWatch
 from limpet.agent.vtep import keep_vtep_macs, read_vtep_macs
 from limpet.kernel.netlink import Notifications, RouteSocket
@@ -78,8 +78,8 @@ class Site:
         self._kernel = OverlayKernel(route)
         self._filter = SiteFilter(bridges)
         self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
-        self.tunnel = make_site_tunnel(route, membership.identity, settings, wake=self.wake)
-        self.watch = TunnelWatch(route, self.tunnel)
+        self.tunnels = SiteTunnels(route, membership.identity, settings, wake=self.wake)
+        self.watch = TunnelWatch(route, self.tunnels)
         self._mapped: tuple[Endpoint, ...] = ()
         self._relay_tls_port = 0
         self._anew = True
@@ -119,7 +119,7 @@ class Site:
         self._vteps = keep_vtep_macs(
             self._vtep_path, self._membership.uid, recorded=recorded, existing=existing
         )
-        self.tunnel.begin()
+        self.tunnels.begin(self._membership.network)
         self._read_links()
         self._membership.subscribe(self._heard_news)
         asyncio.get_running_loop().add_reader(self._notifications.fileno(), self._notified)
@@ -135,7 +135,7 @@ class Site:
         self._notifications.close()
         self._filter.close()
         self.watch.stop()
-        self.tunnel.close()
+        self.tunnels.close()
 
     def set_endpoints(self, mapped: tuple[Endpoint, ...]) -> None:
         """Where the tunnel is seen from outside; told beside those of the configuration."""
@@ -162,7 +162,7 @@ class Site:
         """A round now that takes nothing for granted: the timer's, or after others' changes."""
         self._anew = self._whole = True
         self._filter.in_place = False
-        self.tunnel.look_at_everything()
+        self.tunnels.look_at_everything()
         self._read_links()
         self.announce()
         self.run(why)
@@ -209,7 +209,7 @@ class Site:
             if message is not None and _is_of_a_pod(message):
                 continue  # nearly all are
             unclear |= self._kernel.hear(message)
-            tunnel_damaged |= self.tunnel.hear(message)
+            tunnel_damaged |= self.tunnels.hear(message)
             links_changed |= message is None or self._is_about_underlay(message)
         self._anew |= unclear
         damaged = unclear or self._is_damaged(self._kernel.take_heard())
@@ -270,7 +270,7 @@ class Site:
             vtep_macs=self._own_side().vtep_macs,
             link_mtu_bytes=self.mtu_bytes,
             endpoints=tuple(dict.fromkeys((*self._settings.tunnel_endpoints, *self._mapped)))[:16],
-            tunnel_port=self.tunnel.key.port if self.tunnel.device else 0,
+            tunnel_port=self.tunnels.key.port if self.tunnels.device else 0,
             relay_tls_port=self._relay_tls_port,
         )
 
@@ -289,7 +289,8 @@ class Site:
             link_prefixes=tuple(
                 address.network for link in self.links for address in link.addresses
             ),
-            tunnel=self.tunnel.device,
+            tunnel=self.tunnels.wireguard.device,
+            ipsec=self.tunnels.ipsec_device,
         )
 
     # A round
@@ -344,6 +345,7 @@ class Site:
         self._drain()
         before, plan_before = self.view, self.plan
         membership = self._membership
+        self.tunnels.follow(membership.network)
         view = view_of(
             membership.snapshot, membership.uid, self.paths, self._own_side(), before=before
         )
@@ -368,8 +370,8 @@ class Site:
             touched = None
         have = self._kernel.observe(plan.state) if self._anew else self._kernel.have
         changes = diff_overlay(plan.state, have, touched)
-        if not self.tunnel.up:
-            changes = [each for each in changes if not self._is_by_tunnel(each)]
+        down = self.tunnels.down
+        changes = [each for each in changes if not _is_by(each, down)]
         failures = [
             str(each) for each in self._kernel.apply(changes, before_sysctl=self._before_sysctl)
         ]
@@ -384,16 +386,20 @@ class Site:
 
     def _tunnel_round(self, view: View, plan: OverlayPlan) -> TunnelRound:
         """First: routes lead to its device."""
-        done = self.tunnel.round(view, plan)
+        done = self.tunnels.round(view, plan)
         if done.made:
             self._anew = self._whole = True
-        if self.tunnel.device != view.own.tunnel:
+        if (self.tunnels.wireguard.device, self.tunnels.ipsec_device) != (
+            view.own.tunnel,
+            view.own.ipsec,
+        ):
             self.announce()
-            self.wake("the node has a tunnel now" if self.tunnel.device else "it has no tunnel now")
+            self.wake("other tunnels can be had now")
         return done
 
-    def _is_by_tunnel(self, change: OverlayChange) -> bool:
-        return isinstance(change, PutPeerRoute) and change.route.device == self.tunnel.ifname
+
+def _is_by(change: OverlayChange, devices: Collection[str]) -> bool:
+    return isinstance(change, PutPeerRoute) and change.route.device in devices
 
 
 def _is_of_a_pod(message: wire.Message) -> bool:

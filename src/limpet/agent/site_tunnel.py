@@ -1,7 +1,7 @@
-"""The encrypted tunnel's part of the rounds: its device, peers, addresses and rules.
+"""An encrypted tunnel's part of the rounds: its device, peers, addresses and rules.
 
 The device is made when a peer may come by it, and stays from then on: a node of one site has none.
-A userspace WireGuard is started in a thread of its own, and everything else waits for nobody.
+A program that makes it is started in a thread of its own, and everything else waits for nobody.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,6 +23,7 @@ from limpet.kernel.tunnel_link import (
 )
 from limpet.kernel.wireguard import TunnelKernel
 from limpet.kernel.wireguard_device import GONE
+from limpet.model.cluster import TunnelBackend
 from limpet.model.errors import KernelError, LimpetError
 from limpet.model.overlay import OverlayPlan
 from limpet.model.tunnel import (
@@ -31,7 +33,9 @@ from limpet.model.tunnel import (
     TunnelEnd,
     TunnelKey,
     TunnelPlan,
+    TunnelState,
 )
+from limpet.plan.ipsec import ipsec_state
 from limpet.plan.overlay import View
 from limpet.plan.tunnel import (
     TunnelView,
@@ -51,6 +55,9 @@ from limpet.plan.tunnel_diff import (
 )
 from limpet.wire import netlink as wire
 from limpet.wire.tunnel_rule import parse_mark_rule
+
+if TYPE_CHECKING:
+    from limpet.kernel.ipsec import IpsecKernel
 
 _log = structlog.get_logger("tunnel")
 
@@ -80,21 +87,28 @@ class SiteTunnel:
     def __init__(
         self,
         route: RouteSocket,
-        kernel: TunnelKernel,
+        kernel: TunnelKernel | IpsecKernel,
         key: TunnelKey,
         *,
         ifname: str,
         wake: Callable[[str], None],
+        backend: TunnelBackend = TunnelBackend.WIREGUARD,
     ) -> None:
         """`wake`: a round is needed soon."""
         self.kernel = kernel
+        self.backend = backend
         self.key = key
         self.ifname = ifname
         self.problem = ""
         """Why this node has no tunnel; empty: it has one, or can."""
         self.version = ""
-        """Of the userspace WireGuard; empty: none runs, or it has not said yet."""
+        """Of the program that makes it; empty: none runs, or it has not said yet."""
+        self.wanted = True
+        """The cluster names its backend."""
+        self.others_need_rules: Callable[[], bool] = lambda: False
+        """Another tunnel of the node has the same."""
         self.plan = TunnelPlan()
+        self._want = TunnelState()
         self.made = False
         """The device was made since the start of the agent."""
         self._route = route
@@ -133,7 +147,7 @@ class SiteTunnel:
     @property
     def device(self) -> str:
         """Its name for the plan; empty while there can be none."""
-        return "" if self.problem else self.ifname
+        return self.ifname if self.wanted and not self.problem else ""
 
     @property
     def up(self) -> bool:
@@ -142,10 +156,24 @@ class SiteTunnel:
         return device is not None and device.ours and self.plan.state.device is not None
 
     @property
-    def backend(self) -> str:
-        """`kernel`, `userspace`, or empty while there is no device."""
+    def trouble(self) -> str:
+        """What a person should know of; empty: all is well, or the cluster wants no such tunnel."""
+        if not self.wanted:
+            return ""
+        return self.problem or (self.kernel.problem if self.up else "")
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing of it is left."""
+        return not self.needed and self._starting is None
+
+    @property
+    def made_by(self) -> str:
+        """`kernel`, `userspace`, `strongswan`, or empty while there is no device."""
         if self.kernel.have.device is None:
             return ""
+        if self.backend is TunnelBackend.IPSEC:
+            return "strongswan"
         return "userspace" if self.kernel.process is not None else "kernel"
 
     def _look(self) -> None:
@@ -156,7 +184,9 @@ class SiteTunnel:
         if problem != self.problem:
             self.problem = problem
             if problem:
-                _log.warning("there can be no encrypted tunnel", problem=problem)
+                _log.warning(
+                    "there can be no encrypted tunnel", backend=self.backend.value, problem=problem
+                )
 
     # What wakes it
 
@@ -233,13 +263,13 @@ class SiteTunnel:
         failure, self._failure = self._failure, ""
         if failure:
             return TunnelRound(failures=(failure,))
-        self.needed = self.needed or tunnel_is_needed(view, overlay)
+        self.needed = self.needed or tunnel_is_needed(view, overlay, self.backend)
         if not self.needed:
             return TunnelRound()
         if self.problem:
             self._look()
         touched = self._replan(view, overlay)
-        want = self.plan.state
+        want = self._want = self._wanted_state(view)
         anew = self._anew
         have = self.kernel.observe(want) if anew else self.kernel.have
         if want.device is not None and have.device is None and self._has_to_start():
@@ -257,12 +287,13 @@ class SiteTunnel:
         self.made |= made
         self._anew = self._whole = bool(failures)
         self._settle_problem(changes, failures)
+        self._settle_end(failures)
         return TunnelRound(changed, tuple(failures), made and self.up)
 
     def _replan(self, view: View, overlay: OverlayPlan) -> frozenset[bytes] | None:
         """Keys of peers that may differ; None: any may."""
         ends = tunnel_ends(view, self._ends)
-        seen = TunnelView(view, overlay.parts, ends, self.key, self.ifname)
+        seen = TunnelView(view, overlay.parts, ends, self.key, self.ifname, self.backend)
         addresses = self.plan.addresses
         if self._plan_anew or self._view is None:
             self.plan, touched = plan_tunnel(seen), None
@@ -272,8 +303,14 @@ class SiteTunnel:
         self._anew |= self.plan.addresses != addresses
         return None if self._whole or self._anew else touched
 
+    def _wanted_state(self, view: View) -> TunnelState:
+        if self.backend is not TunnelBackend.IPSEC or view.grant is None:
+            return self.plan.state
+        versions = {prefix.version for prefix in view.grant.segments}
+        return ipsec_state(self.plan.state, self.ifname, versions)
+
     def _has_to_start(self) -> bool:
-        """The userspace WireGuard is being started, or cannot be: nothing can be set on it now.
+        """Its program is being started, or cannot be: nothing can be set on it now.
 
         Raises: KernelError.
         """
@@ -306,11 +343,11 @@ class SiteTunnel:
         except LimpetError as error:
             self.problem = self._failure = str(error)
         self._anew = self._whole = True
-        self._wake("the userspace WireGuard was started")
+        self._wake("the tunnel's program was started")
 
     def _beside(self, found: object) -> list[TunnelChange]:
         """What was asked for beside the plan."""
-        peers = self.plan.state.peers
+        peers = self._want.peers
         keys, self._anew_keys = self._anew_keys, {}
         astray, self._astray = self._astray & peers.keys(), set()
         if found is None:
@@ -330,7 +367,7 @@ class SiteTunnel:
 
     def _call(self) -> None:
         """Peers may have called while there was no device, and try again after seconds only."""
-        peers = self.plan.state.peers.values()
+        peers = self._want.peers.values()
         keys = [each.public_key for each in peers if each.endpoint is not None]
         if self.up:
             self.kernel.apply([CallPeer(key) for key in keys[:_CALLED]])
@@ -339,7 +376,7 @@ class SiteTunnel:
         """The number of changes."""
         try:
             if self.plan.state.device is None:
-                return len(drop_marked_rules(self._route))
+                return 0 if self.others_need_rules() else len(drop_marked_rules(self._route))
             rules = put_marked_rules(self._route)
             return len(rules) + len(put_addresses(self._route, self.ifname, self.plan.addresses))
         except KernelError as error:
@@ -355,6 +392,12 @@ class SiteTunnel:
             self.problem = failures[0]
         if self.up and self.kernel.process is not None and not self.version:
             self._thread.submit(self._read_version)
+
+    def _settle_end(self, failures: list[str]) -> None:
+        """It is made again when a peer needs it."""
+        if not self.wanted and not failures and self._starting is None:
+            self.needed = False
+            self.problem = self.version = ""
 
     def _read_version(self) -> None:
         self.version = self.kernel.program.read_version()
@@ -377,7 +420,7 @@ class SiteTunnel:
         return marked_rules(self._route) if self.needed else frozenset()
 
     def planned_endpoints(self, keys: Iterable[bytes]) -> list[tuple[bytes, Endpoint]]:
-        peers = self.plan.state.peers
+        peers = self._want.peers
         return [
             (key, endpoint)
             for key in keys

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.agent.site_tunnel import SiteTunnel
+from limpet.agent.site_tunnels import SiteTunnels
+from limpet.agent.tunnel_watch import TunnelWatch
 from limpet.kernel.wireguard_process import SLOW_BEFORE
 from limpet.model.errors import KernelError
 from limpet.model.tunnel import PeerReading
@@ -24,20 +26,36 @@ def read_peers(tunnel: SiteTunnel) -> Mapping[bytes, PeerReading]:
         return {}
 
 
-def tunnel_document(
-    tunnel: SiteTunnel, readings: Mapping[bytes, PeerReading], *, active: int, now_ns: int
-) -> Document:
+def tunnel_documents(
+    tunnels: SiteTunnels, watch: TunnelWatch, *, now_ns: int
+) -> dict[str, Document | None]:
+    """WireGuard's (`tunnel`), and IPsec's (`ipsec`: None where the cluster names none).
+
+    `now_ns`: as for `tunnel_document`.
+    """
+    return {
+        "tunnel": tunnel_document(
+            tunnels.wireguard, active=watch.active_by(tunnels.wireguard), now_ns=now_ns
+        ),
+        "ipsec": None
+        if tunnels.ipsec is None
+        else tunnel_document(tunnels.ipsec, active=watch.active_by(tunnels.ipsec), now_ns=now_ns),
+    }
+
+
+def tunnel_document(tunnel: SiteTunnel, *, active: int, now_ns: int) -> Document:
     """`now_ns`: of the wall clock, as handshakes are noted. `active`: peers with traffic now."""
+    readings = read_peers(tunnel)
     device = tunnel.kernel.have.device if tunnel.up else None
     ages_s = [handshake_s(each, now_ns) for each in readings.values()]
     return {
         "ifname": tunnel.ifname,
         "port": tunnel.key.port,
-        "problem": tunnel.problem,
+        "problem": tunnel.trouble,
         "needed": tunnel.needed,
-        "backend": tunnel.backend,
+        "backend": tunnel.made_by,
         "version": tunnel.version,
-        "slow": is_slow(tunnel.version),
+        "slow": tunnel.made_by == "userspace" and is_slow(tunnel.version),
         "mtu_bytes": device.mtu_bytes if device is not None else None,
         "rules": sorted(tunnel.rules()),
         "peers": len(tunnel.kernel.have.peers),

@@ -1,7 +1,7 @@
-"""Looks at the tunnel's traffic: who is active, who does not answer, whose endpoint went astray.
+"""Looks at the tunnels' traffic: who is active, who does not answer, whose endpoint went astray.
 
-Once a second one netlink message is read, and peers only if that has told of packets, for at most
-a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it has.
+Once a second one netlink message of each is read, and peers only if that has told of packets, for
+at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Callable
 import structlog
 
 from limpet.agent.site_tunnel import SiteTunnel
+from limpet.agent.site_tunnels import SiteTunnels
 from limpet.kernel.netlink import RouteSocket
+from limpet.model.cluster import TunnelBackend
 from limpet.model.errors import KernelError
 from limpet.model.tunnel import Endpoint
 from limpet.plan.tunnel_activity import TunnelActivity
@@ -23,6 +25,8 @@ from limpet.wire.link_traffic import parse_link_packets
 _log = structlog.get_logger("tunnel")
 
 _EVERY_S = 1.0
+_MOVES_S = 10.0
+"""IPsec leaves an old endpoint so long after a new one is planned."""
 _REST = 50
 """So many times as long as a reading took nothing is read after it."""
 
@@ -30,19 +34,16 @@ _REST = 50
 class TunnelWatch:
     """Runs on the event loop."""
 
-    def __init__(self, route: RouteSocket, tunnel: SiteTunnel) -> None:
+    def __init__(self, route: RouteSocket, tunnels: SiteTunnels) -> None:
         self.active: frozenset[str] = frozenset()
         """Uids of peers with packets of pods in the last ten seconds."""
         self.on_active: list[Callable[[frozenset[str]], None]] = []
         self.on_unanswered: list[Callable[[str, Endpoint], None]] = []
         """Called with a peer that handshakes are sent to in vain, and its endpoint."""
         self._route = route
-        self._tunnel = tunnel
-        self._activity = TunnelActivity()
-        self._ifindex = 0
-        self._packets = (0, 0)
-        """Received and sent by the device at the last reading of its peers."""
-        self._rests_until_s = float("-inf")
+        self._tunnels = tunnels
+        self._eyes: tuple[_Eye, ...] = ()
+        """One on each tunnel."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -51,6 +52,10 @@ class TunnelWatch:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def active_by(self, tunnel: SiteTunnel) -> int:
+        """Peers with traffic by that tunnel."""
+        return sum(tunnel.may_talk(uid) for uid in self.active)
 
     def _tick(self) -> None:
         self.start()
@@ -61,36 +66,71 @@ class TunnelWatch:
 
     def look(self, now_s: float) -> None:
         """Tells what is new since the last look. Raises: KernelError."""
-        if self._tunnel.up:
-            self._look(now_s)
-        active = self._tunnel.uids(self._activity.active(now_s))
+        known = {id(eye.tunnel): eye for eye in self._eyes}
+        self._eyes = tuple(
+            known.get(id(tunnel)) or _Eye(self._route, tunnel) for tunnel in self._tunnels.all
+        )
+        for eye in self._eyes:
+            for uid, endpoint in eye.look(now_s):
+                for told in self.on_unanswered:
+                    told(uid, endpoint)
+        active = frozenset[str]().union(*(eye.active(now_s) for eye in self._eyes))
         if active != self.active:
             self.active = active
             for listener in self.on_active:
                 listener(active)
 
-    def _look(self, now_s: float) -> None:
-        message = self._route.query(wire.get_link(self._tunnel.ifname))
+
+class _Eye:
+    """On one tunnel."""
+
+    def __init__(self, route: RouteSocket, tunnel: SiteTunnel) -> None:
+        self.tunnel = tunnel
+        self._route = route
+        self._activity = self._made()
+        self._ifindex = 0
+        self._packets = (0, 0)
+        """Received and sent by the device at the last reading of its peers."""
+        self._rests_until_s = float("-inf")
+
+    @property
+    def _is_ipsec(self) -> bool:
+        return self.tunnel.backend is TunnelBackend.IPSEC
+
+    def _made(self) -> TunnelActivity:
+        return TunnelActivity(astray_after_s=_MOVES_S if self._is_ipsec else 0.0)
+
+    def active(self, now_s: float) -> frozenset[str]:
+        return self.tunnel.uids(self._activity.active(now_s))
+
+    def look(self, now_s: float) -> list[tuple[str, Endpoint]]:
+        """Peers that do not answer, and where. Raises: KernelError."""
+        if not self.tunnel.up:
+            return []
+        message = self._route.query(wire.get_link(self.tunnel.ifname))
         ifindex, packets = wire.parse_link(message).ifindex, parse_link_packets(message)
         if ifindex != self._ifindex:
-            found_at_start = not self._ifindex and not self._tunnel.made
-            self._ifindex, self._packets, self._activity = ifindex, (0, 0), TunnelActivity()
+            found_at_start = not self._ifindex and not self.tunnel.made
+            self._ifindex, self._packets, self._activity = ifindex, (0, 0), self._made()
             if found_at_start:
                 self._packets = packets
-                self._activity.begin(self._tunnel.readings(), now_s)
-                return
+                self._activity.begin(self.tunnel.readings(), now_s)
+                return []
         if now_s < self._rests_until_s or (packets == self._packets and not self._activity.waits):
-            return
+            return []
         started_s = time.monotonic()
-        readings = self._tunnel.readings()
+        readings = self.tunnel.readings()
         self._activity.take(readings, now_s)
         self._packets = packets
         self._rests_until_s = now_s + _REST * (time.monotonic() - started_s)
-        planned = self._tunnel.planned_endpoints(self._activity.active(now_s))
+        planned = self.tunnel.planned_endpoints(self._activity.active(now_s))
         astray = self._activity.astray(readings, planned)
         if astray:
-            self._tunnel.set_endpoints_again(astray)
-        for key, endpoint in self._tunnel.planned_endpoints(self._activity.unanswered(now_s)):
-            for uid in self._tunnel.uids([key]):
-                for told in self.on_unanswered:
-                    told(uid, endpoint)
+            self.tunnel.set_endpoints_again(astray)
+        if self._is_ipsec:
+            return []  # IKE looks after a peer that is silent, and takes it anew by itself
+        return [
+            (uid, endpoint)
+            for key, endpoint in self.tunnel.planned_endpoints(self._activity.unanswered(now_s))
+            for uid in self.tunnel.uids([key])
+        ]

@@ -67,16 +67,17 @@ def diagnose(
         *examine_identity(settings),
         *(cluster_findings(cluster) if cluster else ()),
         *(examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"]) if cluster else ()),
-        *(_tunnel_port(cluster["tunnel"]) if cluster else ()),
+        *(_tunnel_port(cluster) if cluster else ()),
         *_sysctls(settings),
         *_folders(settings),
         *examine(target, running=True),
     ]
 
 
-def _tunnel_port(tunnel: dict[str, Any]) -> Iterator[Finding]:
+def _tunnel_port(cluster: dict[str, Any]) -> Iterator[Finding]:
     """A node of one site has no business with it."""
-    return examine_inbound([tunnel["port"]] if tunnel["needed"] else [])
+    tunnels = filter(None, (cluster["tunnel"], cluster["ipsec"]))
+    return examine_inbound({each["port"] for each in tunnels if each["needed"]})
 
 
 @dataclass(frozen=True, slots=True)

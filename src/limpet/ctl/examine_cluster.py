@@ -80,7 +80,9 @@ def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:
     yield from _controller(cluster["controller"])
     yield from _links(cluster)
     yield from _peers(cluster)
-    yield from _tunnel(cluster["tunnel"])
+    yield from _tunnel(cluster["tunnel"], "encrypted tunnel")
+    if cluster["ipsec"] is not None:
+        yield from _tunnel(cluster["ipsec"], "tunnel by IPsec")
     for failure in cluster["last_round"]["failed"]:
         yield error(
             f"the way to other nodes is not as planned: {failure}",
@@ -146,11 +148,11 @@ def _peers(cluster: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _tunnel(tunnel: dict[str, Any]) -> Iterator[Finding]:
+def _tunnel(tunnel: dict[str, Any], what: str) -> Iterator[Finding]:
     if tunnel["problem"]:
         yield (error if tunnel["needed"] else warn)(
-            f"there is no encrypted tunnel: {tunnel['problem']}",
-            "nodes of other sites are not reached; those of this site are",
+            f"there is no {what}: {tunnel['problem']}",
+            "nodes of other sites are not reached by it; those of this site are, in clear",
             "do what the message says; the agent looks again by itself",
         )
         return
@@ -172,7 +174,7 @@ def _tunnel(tunnel: dict[str, Any]) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            f"encrypted tunnel {tunnel['ifname']} on UDP port {tunnel['port']}, "
+            f"{what} {tunnel['ifname']} on UDP port {tunnel['port']}, "
             f"{tunnel['sessions']} of {tunnel['peers']} peers with a session"
         )
 

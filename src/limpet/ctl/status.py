@@ -68,7 +68,9 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
         yield f"  no further segment now: {cluster['controller']['refused']}"
     links = [f"{each['ifname']} ({', '.join(each['addresses'])})" for each in cluster["links"]]
     yield f"links to other nodes: {', '.join(links) or 'none'}"
-    yield from _tunnel(cluster["tunnel"])
+    yield from _tunnel(cluster["tunnel"], "NO ENCRYPTED TUNNEL")
+    if cluster["ipsec"] is not None:
+        yield from _tunnel(cluster["ipsec"], "NO TUNNEL BY IPSEC")
     peers = cluster["peers"]
     tunnelled = "".join(
         f"{peers[rung]} by {words}, " for rung, words in _TUNNELLED.items() if peers.get(rung)
@@ -87,12 +89,19 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
 _TUNNELLED = {"tunnel": "tunnel", "relay": "relay", "relay-tls": "relay over TLS"}
 
 
-def _tunnel(tunnel: dict[str, Any]) -> Iterator[str]:
+_MADE_BY = {
+    "kernel": "kernel WireGuard",
+    "userspace": "userspace WireGuard",
+    "strongswan": "IPsec, strongSwan",
+}
+
+
+def _tunnel(tunnel: dict[str, Any], lacking: str) -> Iterator[str]:
     """Nothing where there is no device, and none was needed yet."""
     if tunnel["problem"]:
-        yield f"NO ENCRYPTED TUNNEL: {tunnel['problem']}"
+        yield f"{lacking}: {tunnel['problem']}"
     elif tunnel["backend"]:
-        made_by = f"{tunnel['backend']} WireGuard {tunnel['version']}".rstrip()
+        made_by = f"{_MADE_BY[tunnel['backend']]} {tunnel['version']}".rstrip()
         yield (
             f"encrypted tunnel {tunnel['ifname']}: {made_by}, UDP port {tunnel['port']}, "
             f"MTU {tunnel['mtu_bytes']}; {tunnel['peers']} peers, {tunnel['sessions']} with a "

@@ -19,6 +19,7 @@ from limpet.ctl.files import InstalledFile, Manifest, read_if_there, remove
 from limpet.ctl.joining import granted_settings, identity_folders, node_name
 from limpet.ctl.service import UNIT, systemctl, systemd_runs
 from limpet.ipam.ledger import Ledger
+from limpet.kernel.ipsec_process import IPSEC_FOLDER
 from limpet.kernel.teardown import remove_kernel_state
 from limpet.kernel.wireguard_process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.model.errors import AgentUnavailable, LimpetError, StorageError
@@ -28,6 +29,7 @@ from limpet.wire.attachment import attachment_document, decode_attachment
 from limpet.wire.hostlocal import JOURNAL
 
 _AGENT_STOP_S = 60.0
+_RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
 _RUN_FILES = ("agent.lock", WIREGUARD_LOG)
 
 
@@ -155,7 +157,7 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
     gateways = bridge_of_segments(granted_settings(settings)).gateways
-    report = remove_kernel_state(originals, gateways)
+    report = remove_kernel_state(originals, gateways, ipsec_folder=settings.run_dir / IPSEC_FOLDER)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
@@ -165,11 +167,13 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
 
 def _remove_run_dir(settings: Settings) -> None:
     """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
-    for path in (settings.run_dir / "attachments").glob("*"):
-        remove(path)
+    folders = [settings.run_dir / name for name in _RUN_FOLDERS]
+    for folder in folders:
+        for path in folder.glob("*"):
+            remove(path)
     for path in (settings.socket, *(settings.run_dir / name for name in _RUN_FILES)):
         remove(path)
-    for folder in (settings.run_dir / "attachments", settings.run_dir, SOCKET_FOLDER):
+    for folder in (*folders, settings.run_dir, SOCKET_FOLDER):
         with contextlib.suppress(OSError):
             folder.rmdir()
 

@@ -152,11 +152,9 @@ class IpsecKernel:
 
     def _read(self, link: wire.LinkInfo, want: TunnelDevice | None) -> TunnelState:
         device = TunnelDevice(IPSEC_IFNAME, link.mtu_bytes, b"", 0, 0, link.up)
-        if (
-            want is not None
-            and self._has_its_port(want.port)
-            and self._daemon.is_right(self.program.settings)
-        ):
+        if want is not None and not self._daemon.is_right(self.program.settings):
+            return TunnelState(device)  # it is started anew, and knows no peer then
+        if want is not None and self._has_its_port(want.port):
             device = replace(want, ifname=IPSEC_IFNAME, mtu_bytes=link.mtu_bytes, up=link.up)
         self._peers = self._daemon.peers()
         endpoints = {sa.public_key: sa.remote for sa in self._daemon.sas() if sa.children}
@@ -237,6 +235,8 @@ class IpsecKernel:
             self._route.apply(no_made_up_addresses(IPSEC_IFNAME))
         if self._inner_port:
             self._shared.put(device.port, self._inner_port)
+        else:
+            self._shared.drop()  # of an earlier agent, or from before the port was its own
         link = wire.set_link(
             0,
             what=IPSEC_IFNAME,

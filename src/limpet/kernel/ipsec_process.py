@@ -26,6 +26,8 @@ from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
 
 PROGRAM = "charon-systemd"
+IPSEC_FOLDER = "ipsec"
+"""In the agent's run folder."""
 _FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
 """Where distributions have it, beside PATH."""
 _START_TIMEOUT_S = 10.0

@@ -11,6 +11,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
 from limpet.kernel.forward import HandleNftables, remove_forward_accept
+from limpet.kernel.ipsec_port import IPSEC_PORT_TABLE
+from limpet.kernel.ipsec_process import IpsecProcess
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import read_sysctl, write_sysctl
@@ -31,6 +33,7 @@ from limpet.model.datapath import (
     VXLAN_GROUPS,
 )
 from limpet.model.errors import LimpetError
+from limpet.model.ipsec import IPSEC_RULE_PRIORITY, IPSEC_TABLE
 from limpet.model.network import InterfaceAddress, Prefix
 from limpet.model.tunnel import TUNNEL_GROUP
 from limpet.wire import netlink as wire
@@ -52,6 +55,13 @@ accept_redirects is no part of it, but changes with ip_forward, both ways.
 """
 
 
+_RULES = ((RULE_PRIORITY, ROUTE_TABLE), (IPSEC_RULE_PRIORITY, IPSEC_TABLE))
+_NFT_TABLES = (
+    *(NFT_TABLE, NFT_OVERLAY_TABLE, NFT_SHARED_PORT_TABLE, NFT_RELAY_TABLE),
+    IPSEC_PORT_TABLE,
+)
+
+
 @dataclass(slots=True)
 class Teardown:
     """What was done, as lines for a person."""
@@ -63,15 +73,20 @@ class Teardown:
 
 
 def remove_kernel_state(
-    original_sysctls: Mapping[str, str], gateways: Collection[InterfaceAddress] = ()
+    original_sysctls: Mapping[str, str],
+    gateways: Collection[InterfaceAddress] = (),
+    *,
+    ipsec_folder: Path | None = None,
 ) -> Teardown:
     """Removes our links, rules, routes, nftables table and accept rules; puts sysctls back.
 
     `original_sysctls`: values by path below /proc/sys, as they were before us. `gateways`: what a
-    bridge of somebody else may hold of ours; it is named, not removed. Each part is tried, whatever
-    became of the others.
+    bridge of somebody else may hold of ours; it is named, not removed. `ipsec_folder`: of the IKE
+    daemon, if there is one. Each part is tried, whatever became of the others.
     """
     report = Teardown()
+    if ipsec_folder is not None:
+        _try(report, partial(_end_ipsec, ipsec_folder, report))
     with RouteSocket() as route:
         for part in (
             _remove_rules,
@@ -96,9 +111,18 @@ def _try(report: Teardown, step: Callable[[], None]) -> None:
         report.failed.append(str(error))
 
 
+def _end_ipsec(folder: Path, report: Teardown) -> None:
+    """Its device and its routes go with it."""
+    process = IpsecProcess(folder)
+    pid = process.pid
+    if pid is not None:
+        process.stop()
+        report.done.append(f"strongSwan (process {pid}): ended")
+
+
 def _remove_rules(route: RouteSocket, report: Teardown) -> None:
     for rule in route.rules():
-        if (rule.priority, rule.table) == (RULE_PRIORITY, ROUTE_TABLE):
+        if (rule.priority, rule.table) in _RULES:
             route.apply(
                 wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
             )
@@ -201,7 +225,7 @@ def _remove_nftables(report: Teardown) -> None:
         report.done += [f"{chain}: accept rules removed" for chain in remove_forward_accept(nft)]
     finally:
         nft.close()
-    for table in (NFT_TABLE, NFT_OVERLAY_TABLE, NFT_SHARED_PORT_TABLE, NFT_RELAY_TABLE):
+    for table in _NFT_TABLES:
         ours = Nftables(table)
         try:
             if ours.list_table() is not None:

@@ -113,6 +113,11 @@ class TunnelKernel:
         """That serves a device where the kernel has no WireGuard, running or not."""
         return self._userspace.process
 
+    @property
+    def problem(self) -> str:
+        """What goes wrong beside rounds: nothing does."""
+        return ""
+
     def close(self) -> None:
         """The device stays."""
         if self._kernel is not None:

@@ -24,6 +24,8 @@ from limpet.model.errors import LimpetError
 
 UPLINK = "eth0"
 _FILLER = "filler"
+_PROGRAMS = ("tunnel_program", "ipsec_program")
+"""Settings that are found out when a world is built."""
 _CHUNK = bytes(1 << 16)
 
 
@@ -69,7 +71,7 @@ class Machine(LabNode):
             "moves": self.moves,
             "clock": self.clock,
             "wanted_pods": self.wanted_pods,
-            "tunnel_program": self.settings.get("tunnel_program"),
+            "programs": {key: self.settings[key] for key in _PROGRAMS if key in self.settings},
             "pods": [
                 {
                     "name": pod.name,
@@ -87,8 +89,7 @@ class Machine(LabNode):
         self.moves = memory["moves"]
         self.wanted_pods = list(memory["wanted_pods"])
         self.set_clock(memory["clock"])
-        if memory["tunnel_program"] is not None:
-            self.settings["tunnel_program"] = memory["tunnel_program"]
+        self.settings |= memory["programs"]
         for each in memory["pods"]:
             pod = LabPod(self, each["name"], each["container_id"], each["namespace"], create=False)
             pod.addresses = [ip_interface(text) for text in each["addresses"]]

@@ -21,6 +21,7 @@ from limpet.agent.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
 from limpet.lab.pod import CniAnswer, LabPod, decode_cni, fetch
 from limpet.lab.process import Daemon
+from limpet.lab.tunnels import run_folder
 
 __all__ = ["DEFAULT_CONF", "CniAnswer", "LabError", "LabNode", "LabPod", "fetch", "run_command"]
 
@@ -52,8 +53,7 @@ class LabNode:
         self.agent_environment: dict[str, str] = {}
         """More environment variables for the agent."""
         self.agent = Daemon(f"agent of {name}", folder / "agent.pid", folder / "agent.log")
-        self.run_dir = Path("/dev/shm") / name
-        """On tmpfs, as /run is on a node; some machines that run the lab have theirs on disk."""
+        self.run_dir = run_folder(name)
         self.socket = self.run_dir / "agent.sock"
         self.data_dir = folder / "networks"
         folder.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,8 @@ class Topology:
     cloud: Site
     """Its network, with the nodes that have public addresses there."""
     sites: tuple[Site, ...]
+    ipsec: bool = False
+    """Its nodes get strongSwan, for a cluster whose tunnels are made by IPsec."""
     disk_mib: int = 16
     """Size of each node's own disk; 0: it has none, its files are on the machine's."""
     controller: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +112,7 @@ def parse_topology(text: str, name: str, source: str) -> Topology:
 
 # Each of these raises ValueError with words for `read topology FILE:`.
 
-_KEYS = ("cloud", "site", "controller", "agent", "disk_mib")
+_KEYS = ("cloud", "site", "controller", "agent", "disk_mib", "ipsec")
 _CLOUD_KEYS = ("addresses", "mtu_bytes", "nodes", "relays")
 _SITE_KEYS = (
     *("lan", "nodes", "relays", "mtu_bytes", "wan_mtu_bytes", "drops_unknown_sources"),
@@ -134,6 +136,7 @@ def _topology(document: Mapping[str, Any], name: str) -> Topology:
             _site(read_table(table, f"site.{site}"), site, number)
             for number, (site, table) in enumerate(sites.items(), 1)
         ),
+        ipsec=read_flag(document, "ipsec", "the file"),
         disk_mib=read_whole(document.get("disk_mib", 16), "disk_mib", 0, _MOST_DISK_MIB),
         controller=read_table(document.get("controller", {}), "controller"),
         agent=read_table(document.get("agent", {}), "agent"),

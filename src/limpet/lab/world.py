@@ -24,7 +24,7 @@ from limpet.lab.pod import LabPod
 from limpet.lab.process import Daemon
 from limpet.lab.site import CLOUD, Nat
 from limpet.lab.topology import Topology, parse_topology
-from limpet.lab.tunnels import end_tunnel, find_tunnel_program
+from limpet.lab.tunnels import end_tunnel, find_ipsec_program, find_tunnel_program
 from limpet.lab.wires import Wires, delete_namespace, existing_namespaces, namespace_prefix
 from limpet.model.errors import LimpetError
 
@@ -109,9 +109,11 @@ class World:
                 f"build world {self.name}: some of it is here already "
                 f"(limpet lab down --name {self.name})"
             )
-        program = find_tunnel_program(tell)
+        programs = {"tunnel_program": find_tunnel_program(tell)}
+        if self.topology.ipsec:
+            programs["ipsec_program"] = find_ipsec_program(tell)
         for machine in self.machines.values():
-            machine.settings.setdefault("tunnel_program", program)
+            machine.settings = {**programs, **machine.settings}
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _TOPOLOGY).write_text(self.topology.text, encoding="utf-8")
         self.save()

@@ -77,7 +77,9 @@ class OwnSide:
     link_prefixes: tuple[Prefix, ...] = ()
     """Subnets of the node's links: what is behind a peer never takes them over."""
     tunnel: str = ""
-    """Name of the device of the encrypted tunnel; empty: the node can have none."""
+    """Name of WireGuard's device; empty: the node can have none, or the cluster names no such."""
+    ipsec: str = ""
+    """Of IPsec's, the same."""
 
 
 @dataclass(frozen=True, slots=True)

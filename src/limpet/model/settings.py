@@ -58,6 +58,8 @@ class Settings:
     """Where the tunnel is reached from outside: port-forwards and public addresses."""
     tunnel_program: str = "wireguard-go"
     """Userspace WireGuard, where the kernel has none."""
+    ipsec_program: str = "charon-systemd"
+    """strongSwan, where the cluster's tunnels are made by IPsec."""
     port_mapping: bool = True
     """Ask the gateway for a port (UPnP, NAT-PMP, PCP)."""
     relay_ports: tuple[int, int] = (21000, 22999)

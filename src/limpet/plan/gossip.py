@@ -52,7 +52,7 @@ _AGAIN_S = 0.5
 _NONCE_S = 10.0
 _NEWCOMER_S = (0.0, 1.0)
 _SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
-"""Comparisons with a node because it says that it knows something newer: on average, and at once."""
+"""Between comparisons with a node because it says that it knows more; so many at once."""
 _MOST_NONCES = 1024
 _MOST_WANTED, _MOST_PUSHED = 64, 64
 """Nodes in one answer."""

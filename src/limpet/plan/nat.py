@@ -1,6 +1,7 @@
 """How the gateway in front of this node maps its tunnel's port, by what others see. Pure.
 
-Each observer counts with what it saw last. Where two disagree, the later one is right if they
+Each observer counts with what it saw last, but a mere peer not against relays: it may lie, and what
+is believed is told to the whole cluster. Where two disagree, the later one is right if they
 spoke at different times (the mapping has moved: ask the other again), and the gateway gives each
 destination another port if they spoke at one time.
 """
@@ -8,7 +9,7 @@ destination another port if they spoke at one time.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from limpet.model.network import Address
 from limpet.model.relay import Endpoint, NatKind
@@ -17,6 +18,8 @@ FRESH_S = 400.0
 """So long an observation counts; far relays are asked every three minutes."""
 CLOSE_S = 5.0
 """What was seen within it was seen of one mapping, unless each destination has its own."""
+RELAYS_S = 45.0
+"""So long relays are believed more than peers; the nearest are asked every 20 s."""
 _MOST = 64
 
 
@@ -26,6 +29,7 @@ class Observation:
     """Of the observer; where the NAT saw our packet go."""
     seen_as: Endpoint
     at_s: float
+    by_relay: bool = True
 
 
 @dataclass(slots=True)
@@ -44,14 +48,17 @@ class NatView:
         self._seen.clear()
         self._settled.clear()
 
-    def see(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
+    def see(
+        self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, by_relay: bool = True
+    ) -> bool:
         """Whether the mapping has moved: the same observer saw another one before."""
         before = self._seen.pop(asked_at, None)
-        self._seen[asked_at] = Observation(asked_at, seen_as, now_s)
+        sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
         if len(self._seen) > _MOST:
             del self._seen[next(iter(self._seen))]
         version = asked_at[0].version
-        moved = before is not None and before.seen_as != seen_as
+        believed = sight in self._fresh(version, now_s)
+        moved = believed and before is not None and before.seen_as != seen_as
         settled = self._settled.get(version, NatKind.UNKNOWN)
         if moved and settled is not NatKind.SYMMETRIC:
             self._doubt_others(version, seen_as, now_s)
@@ -62,12 +69,29 @@ class NatView:
             del self._settled[version]
         return moved
 
+    def is_doubtful(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
+        """Whether a peer says something new that no relay has seen: these should be asked again."""
+        before = self._seen.get(asked_at)
+        relays = self._by_relays(asked_at[0].version, now_s)
+        new = before is None or before.seen_as != seen_as
+        return new and bool(relays) and seen_as not in relays
+
+    def _by_relays(self, version: int, now_s: float) -> set[Endpoint]:
+        """As what relays have seen the node lately."""
+        return {
+            each.seen_as
+            for each in self._seen.values()
+            if each.by_relay
+            and each.asked_at[0].version == version
+            and each.at_s > now_s - RELAYS_S
+        }
+
     def _doubt_others(self, version: int, seen_as: Endpoint, now_s: float) -> None:
         """The gateway maps anew: what others saw before, however lately, may be of before that."""
         for asked_at, each in self._seen.items():
             if asked_at[0].version == version and each.seen_as != seen_as:
                 at_s = min(each.at_s, now_s - CLOSE_S)
-                self._seen[asked_at] = Observation(asked_at, each.seen_as, at_s)
+                self._seen[asked_at] = replace(each, at_s=at_s)
 
     def _refutes(self, settled: NatKind, version: int, now_s: float) -> bool:
         """What is unclear now may be clear enough to say that it is not what it was."""
@@ -115,10 +139,14 @@ class NatView:
         return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
 
     def _fresh(self, version: int, now_s: float) -> list[Observation]:
+        """All that counts."""
+        relays = self._by_relays(version, now_s)
         return [
             each
             for each in self._seen.values()
-            if each.asked_at[0].version == version and each.at_s > now_s - FRESH_S
+            if each.asked_at[0].version == version
+            and each.at_s > now_s - FRESH_S
+            and (each.by_relay or not relays or each.seen_as in relays)
         ]
 
     def _translated(self, version: int, now_s: float) -> list[Observation]:

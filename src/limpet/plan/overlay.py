@@ -21,7 +21,7 @@ from limpet.model.cluster import (
     Snapshot,
 )
 from limpet.model.datapath import BEHIND_METRIC, PEER_METRIC, VXLAN_IFNAME_PREFIX
-from limpet.model.network import Address, InterfaceAddress, Prefix, bounds_of
+from limpet.model.network import Address, InterfaceAddress, Prefix, bounds_of, is_public
 from limpet.model.overlay import (
     MIN_MTU_BYTES,
     TUNNELLED,
@@ -215,7 +215,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
     path = view.paths.get(uid)
     let_in = PeerPart(
         sources=_collapsed([*segments, *behind]) if behind else tuple(segments),
-        outer=() if in_clear_refused(view.network) else _outer(entry, path),
+        outer=() if in_clear_refused(view.network) else _outer(view, entry, path),
         without=tuple(without),
     )
     if path is None:
@@ -255,17 +255,29 @@ def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
     )
 
 
-def _outer(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
-    """Every address that the peer may send from: which one it takes is its routing's choice."""
+def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
+    """Every address that the peer may send from in clear: which one it takes is its routing's
+    choice. An address that only tunnels lead to is none: whoever wrote it would be let in."""
     found: dict[Address, None] = {}
     if path is not None and path.underlay is not None:
         found[path.underlay] = None
     if entry.presence is not None:
-        found |= dict.fromkeys(entry.presence.addresses[:_OUTER_MOST])
+        named = entry.presence.addresses[:_OUTER_MOST]
+        found |= dict.fromkeys(each for each in named if _is_of_a_site(each, view.own))
     return tuple(
         address
         for address in found
         if not (address.is_loopback or address.is_unspecified or address.is_multicast)
+    )
+
+
+def _is_of_a_site(address: Address, own: OwnSide) -> bool:
+    """On a subnet of ours, or both the address and one of ours in private networks."""
+    subnets = [prefix for prefix in own.link_prefixes if prefix.version == address.version]
+    if any(address in prefix for prefix in subnets):
+        return True
+    return not is_public(address) and any(
+        not is_public(prefix.network_address) for prefix in subnets
     )
 
 
@@ -319,7 +331,7 @@ def plan_overlay(view: View) -> OverlayPlan:
         return OverlayPlan()
     return assemble(
         {device.ifname: device for device in view.devices.values()},
-        view.own.links | ({view.own.tunnel} if view.own.tunnel else set()),
+        view.own.links | {each for each in (view.own.tunnel, view.own.ipsec) if each},
         {uid: plan_peer(view, uid) for uid in view.snapshot.nodes if uid != view.uid},
     )
 

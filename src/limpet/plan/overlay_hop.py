@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from limpet.model.cluster import NodeEntry
+from limpet.model.cluster import NodeEntry, TunnelBackend
 from limpet.model.network import Address, Prefix
 from limpet.model.overlay import (
     MIN_MTU_BYTES,
@@ -16,6 +16,8 @@ from limpet.model.overlay import (
     PeerPath,
     Rung,
 )
+from limpet.plan.backends import backend_between
+from limpet.plan.ipsec import ipsec_mtu_bytes
 from limpet.plan.tunnel_end import endpoint_problem, tunnel_device_mtu_bytes, tunnel_mtu_bytes
 
 if TYPE_CHECKING:
@@ -87,8 +89,10 @@ def tunnel_hop(
     version = first.version
     if version not in view.sources:
         return f"this node has no segment of IPv{version}"
-    if not view.own.tunnel:
-        return "this node has no encrypted tunnel"
+    by_ipsec = _is_by_ipsec(view, entry)
+    device = view.own.ipsec if by_ipsec else view.own.tunnel
+    if not device:
+        return f"this node has no encrypted tunnel{' by IPsec' if by_ipsec else ''}"
     if entry.presence is None or not entry.presence.tunnel_port:
         return "it has told no encrypted tunnel"
     cidrs = view.network.pod_cidrs if view.network is not None else ()
@@ -100,8 +104,17 @@ def tunnel_hop(
         path.endpoint[0].version,
         device_mtu_bytes=tunnel_device_mtu_bytes(view.own.link_mtu_bytes),
     )
-    hop = Hop(view.own.tunnel, first.network_address, mtu_bytes, over_vxlan=False)
+    if by_ipsec:
+        mtu_bytes = ipsec_mtu_bytes(mtu_bytes)
+    hop = Hop(device, first.network_address, mtu_bytes, over_vxlan=False)
     return _fitting(hop, mtu_bytes, version)
+
+
+def _is_by_ipsec(view: View, entry: NodeEntry) -> bool:
+    network, grant = view.network, view.grant
+    if network is None or grant is None:
+        return False
+    return backend_between(network, grant, entry.grant) is TunnelBackend.IPSEC
 
 
 def _underlay_mtu_bytes(view: View, entry: NodeEntry, path: PeerPath) -> int:

@@ -16,7 +16,8 @@ LEAST_BYTES = SIZES_BYTES[-1]
 _ROUNDS = 3
 AGAIN_S = 600.0
 """Between searches, while the way stays the same."""
-_RETRY_S = 60.0
+_RETRY_S, _SLOWEST_RETRY_S = 1.0, 60.0
+"""After a search that nothing answered: mostly the way was silent just then, whatever the size."""
 
 
 @dataclass(slots=True)
@@ -29,6 +30,8 @@ class SizeSearch:
     _found_bytes: int = 0
     """Answered in this search."""
     _rounds: int = 0
+    _silent: int = 0
+    """Searches in a row that nothing answered."""
     _every: bool = False
     """All sizes, although one is known."""
 
@@ -68,7 +71,9 @@ class SizeSearch:
             self._every, self.next_s = True, now_s
             return
         self.known_bytes, self._found_bytes, self._every = found, 0, False
-        self.next_s = now_s + (AGAIN_S if found else _RETRY_S) * stretch
+        self._silent = 0 if found else min(self._silent + 1, 10)
+        retry_s = min(_RETRY_S * 2.0 ** (self._silent - 1), _SLOWEST_RETRY_S)
+        self.next_s = now_s + (AGAIN_S if found else retry_s) * stretch
 
 
 def search_of(mtu_bytes: int, at_s: float, *, sure: bool) -> SizeSearch:

@@ -19,13 +19,17 @@ class TokenBucket:
 
     def take(self, now_s: float, cost: float = 1.0) -> bool:
         """Whether there was room for `cost`; if not, nothing is taken."""
-        passed_s = max(0.0, now_s - self._at_s)
-        self._tokens = min(self._burst, self._tokens + passed_s * self._rate_per_s)
-        self._at_s = now_s
-        if self._tokens < cost:
+        if not self.has_room(now_s, cost):
             return False
         self._tokens -= cost
         return True
+
+    def has_room(self, now_s: float, cost: float = 1.0) -> bool:
+        """Whether `take` would take it."""
+        passed_s = max(0.0, now_s - self._at_s)
+        self._tokens = min(self._burst, self._tokens + passed_s * self._rate_per_s)
+        self._at_s = now_s
+        return self._tokens >= cost
 
 
 class TokenBuckets:
@@ -46,3 +50,8 @@ class TokenBuckets:
         else:
             self._buckets.move_to_end(key)
         return bucket.take(now_s, cost)
+
+    def has_room(self, key: Hashable, now_s: float, cost: float = 1.0) -> bool:
+        """Whether `take` would take it."""
+        bucket = self._buckets.get(key)
+        return cost <= self._burst if bucket is None else bucket.has_room(now_s, cost)

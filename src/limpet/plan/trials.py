@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from limpet.model.cluster import Presence
 from limpet.model.network import Address, Prefix
@@ -13,6 +13,7 @@ from limpet.model.probe import Ask, Trial
 from limpet.model.relay import Endpoint, RelayEnd
 
 _MOST_ADDRESSES = 8
+_BROADCAST = ip_address("255.255.255.255")
 _MOST_ENDPOINTS = 12
 _MOST_TOLD = 6
 _PRIVATE = tuple(
@@ -165,6 +166,7 @@ def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
             or address.is_link_local
             or address.is_multicast
             or address.is_unspecified
+            or address == _BROADCAST
         )
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
 from limpet.model.altered import alter, differing
-from limpet.model.cluster import NodeEntry
+from limpet.model.cluster import NodeEntry, TunnelBackend
 from limpet.model.network import InterfaceAddress
 from limpet.model.overlay import MIN_MTU_BYTES, TUNNELLED, OverlayPlan, PeerPart
 from limpet.model.tunnel import (
@@ -32,6 +32,7 @@ from limpet.model.tunnel import (
     TunnelPlan,
     TunnelState,
 )
+from limpet.plan.backends import backend_between, backends_of
 from limpet.plan.overlay import View, in_clear_refused
 from limpet.plan.tunnel_end import (
     endpoint_problem,
@@ -55,11 +56,25 @@ class TunnelView:
     """By the peer's uid; absent: nothing is known of the way to it."""
     key: TunnelKey
     ifname: str = TUNNEL_IFNAME
+    backend: TunnelBackend = TunnelBackend.WIREGUARD
+    """That makes this tunnel; a pair of nodes has one of them."""
 
     def same_node(self, other: TunnelView) -> bool:
         """Whether all but the peers is the same."""
-        return (self.key, self.ifname) == (other.key, other.ifname) and self.view.same_node(
-            other.view
+        return (self.key, self.ifname, self.backend) == (
+            other.key,
+            other.ifname,
+            other.backend,
+        ) and self.view.same_node(other.view)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be a device."""
+        view = self.view
+        return (
+            view.network is not None
+            and view.grant is not None
+            and self.backend in backends_of(view.network)
         )
 
 
@@ -71,8 +86,8 @@ def tunnel_view(
 
 def plan_tunnel(view: TunnelView) -> TunnelPlan:
     """What should be: the device, and for every peer what it adds. A node without a grant has no
-    tunnel."""
-    if view.view.network is None or view.view.grant is None:
+    tunnel, nor one of a backend that the cluster does not name."""
+    if not view.wanted:
         return TunnelPlan()
     uids = (uid for uid in view.view.snapshot.nodes if uid != view.view.uid)
     device = _device(view)
@@ -104,6 +119,8 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
     part = view.parts.get(uid, PeerPart(refused="nothing is planned for it"))
     if not part.sources:
         return TunnelPart(refused=part.refused or "it has no prefix")
+    if not is_by(view.view, uid, view.backend):
+        return TunnelPart(refused="another backend makes its tunnel")
     if entry.presence is None or not entry.presence.tunnel_port:
         return TunnelPart(refused="it has told no tunnel")
     key = tunnel_public_key(entry.grant.public_key)
@@ -114,6 +131,13 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
     keepalive_s = KEEPALIVE_S if end.behind_nat and endpoint is not None else 0
     peer = TunnelPeer(key, frozenset(part.sources), endpoint, keepalive_s)
     return TunnelPart(peer, _mtu_bytes(view, entry, end), refused)
+
+
+def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
+    """Whether that backend makes the tunnel to the peer."""
+    if view.network is None or view.grant is None:
+        return False
+    return backend_between(view.network, view.grant, view.snapshot.nodes[uid].grant) is backend
 
 
 def _endpoint(view: TunnelView, part: PeerPart, end: TunnelEnd) -> tuple[Endpoint | None, str]:
@@ -156,15 +180,21 @@ def tunnel_ends(
     return alter(known, changed) if changed else known
 
 
-def tunnel_is_needed(view: View, overlay: OverlayPlan) -> bool:
-    """Whether some peer may come, or be sent to, by the tunnel.
+def tunnel_is_needed(
+    view: View, overlay: OverlayPlan, backend: TunnelBackend = TunnelBackend.WIREGUARD
+) -> bool:
+    """Whether some peer may come, or be sent to, by the tunnel of that backend.
 
     A peer that is not reached yet and tells an address of one of this node's subnets will be
     reached in clear, most likely.
     """
     if view.network is None or view.grant is None:
         return False
-    return any(_may_come(view, uid) for uid, part in overlay.parts.items() if part.sources)
+    return any(
+        is_by(view, uid, backend) and _may_come(view, uid)
+        for uid, part in overlay.parts.items()
+        if part.sources
+    )
 
 
 def _may_come(view: View, uid: str) -> bool:
@@ -188,7 +218,7 @@ def replan_tunnel(
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
     """The plan for `after`, made of that for `before`, and the keys of peers that may differ; None:
     anything may."""
-    if after.view.network is None or after.view.grant is None or not before.same_node(after):
+    if not after.wanted or not before.same_node(after):
         return plan_tunnel(after), None
     nodes = after.view.snapshot.nodes
     changed = {

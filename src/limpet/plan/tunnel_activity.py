@@ -60,12 +60,14 @@ class _Asked:
 class TunnelActivity:
     """Of one device, from its start."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, astray_after_s: float = 0.0) -> None:
+        """`astray_after_s`: for so long a device may rightly have another endpoint than planned."""
+        self._astray_after_s = astray_after_s
         self._seen: dict[bytes, _Seen] = {}
         self._payload_at_s: dict[bytes, float] = {}
         self._waiting: dict[bytes, _Asked] = {}
-        self._astray: dict[bytes, Endpoint] = {}
-        """Endpoints of the last reading that are not those of the plan."""
+        self._astray: dict[bytes, tuple[Endpoint, float]] = {}
+        """Planned endpoints that the last reading did not have, and since when."""
         self._read_at_s: float | None = None
 
     @property
@@ -144,16 +146,21 @@ class TunnelActivity:
     def astray(
         self, readings: Mapping[bytes, PeerReading], planned: Iterable[tuple[bytes, Endpoint]]
     ) -> list[bytes]:
-        """Peers of which the last two readings had another endpoint than is planned."""
+        """Peers of which the last two readings, and those of `astray_after_s`, had another endpoint
+        than is planned."""
         found = []
-        now: dict[bytes, Endpoint] = {}
+        now_s = self._read_at_s or 0.0
+        now: dict[bytes, tuple[Endpoint, float]] = {}
         for key, endpoint in planned:
             reading = readings.get(key)
             if reading is None or reading.peer.endpoint in (None, endpoint):
                 continue
-            if self._astray.get(key) == endpoint:
-                found.append(key)
+            known, since_s = self._astray.get(key, (None, now_s))
+            if known != endpoint:
+                now[key] = endpoint, now_s
+            elif now_s - since_s < self._astray_after_s:
+                now[key] = endpoint, since_s
             else:
-                now[key] = endpoint
+                found.append(key)
         self._astray = now
         return found

@@ -35,6 +35,7 @@ tunnel_ifname = "tun7"
 tunnel_port = 51820
 tunnel_endpoints = ["203.0.113.9:51820", "[2001:db8::9]:51820"]
 tunnel_program = "/opt/wireguard-go"
+ipsec_program = "/opt/charon"
 port_mapping = false
 relay_ports = [30000, 30099]
 relay_tls_listen = ["203.0.113.9:8443"]
@@ -73,6 +74,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             (ip_address("2001:db8::9"), 51820),
         ),
         tunnel_program="/opt/wireguard-go",
+        ipsec_program="/opt/charon",
         port_mapping=False,
         relay_ports=(30000, 30099),
         relay_tls_listen=(("203.0.113.9", 8443),),
@@ -167,6 +169,7 @@ BAD: list[tuple[str, Any]] = [
     ("relay_ports", [80, 90]),
     ("relay_ports", "21000-22999"),
     ("tunnel_program", ""),
+    ("ipsec_program", ""),
     ("peer_port", 0),
     ("peer_port", "7471"),
     ("underlay_links", "eth0"),

@@ -149,6 +149,7 @@ CLUSTER: dict[str, Any] = {
         "sessions": 0,
         "active": 0,
     },
+    "ipsec": None,
     "disk": [],
     "last_round": {"failed": []},
 }

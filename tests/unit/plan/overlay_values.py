@@ -46,7 +46,12 @@ def snapshot(*entries: NodeEntry, **changes: object) -> Snapshot:
 
 UID = a_grant(OURS).uid
 PEER = a_grant(2).uid
-OWN = OwnSide({4: mac(OURS, 4), 6: mac(OURS, 6)}, 1500, frozenset({"eth0"}))
+OWN = OwnSide(
+    {4: mac(OURS, 4), 6: mac(OURS, 6)},
+    1500,
+    frozenset({"eth0"}),
+    (ip_network("192.0.2.0/24"), ip_network("2001:db8::/64")),
+)
 
 
 def uid(number: int) -> str:

@@ -85,7 +85,8 @@ class SimRelay:
                 askers.discard(uid)
                 if not askers:
                     self.asked.pop(key, None)
-                    self.pairs.pop(key, None)
+                    for port in self.pairs.pop(key, {}).values():
+                        self.bound.pop(port, None)
         return []
 
     def _pair(self, uid: str, ask: AskPair) -> list[tuple[str, RelayMessage]]:

@@ -374,6 +374,21 @@ def test_a_removed_node_is_silent() -> None:
     assert effects == []
 
 
+def test_a_member_that_says_over_and_over_that_it_knows_more_gets_few_digests() -> None:
+    gossip = lone(2)
+    while gossip.wake_at_s < 3:
+        gossip.tick(gossip.wake_at_s)
+    now_s = 3.0
+    sent: list[Send] = []
+    while now_s < 33:
+        gossip.suspect(grant(2).uid, now_s)
+        sent += [each for each in gossip.tick(now_s) if isinstance(each, Send)]
+        now_s += 0.01
+    digests = [each for each in sent if isinstance(each.message, Digest)]
+    # Ten of them are those that it gets anyway.
+    assert 10 <= len(digests) <= 25
+
+
 def test_a_peer_that_answered_is_written_to_where_it_answered_from() -> None:
     gossip = lone(2)
     elsewhere = Place(ip_address("198.51.100.2"), 999)

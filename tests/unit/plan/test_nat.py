@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.model.relay import Endpoint, NatKind
-from limpet.plan.nat import CLOSE_S, FRESH_S, NatView
+from limpet.plan.nat import CLOSE_S, FRESH_S, RELAYS_S, NatView
 
 OWN = ip_address("192.168.7.2")
 OWN6 = ip_address("2001:db8::2")
@@ -50,6 +50,51 @@ def test_two_ports_of_one_observer_prove_that_a_nat_is_symmetric_and_nothing_els
     nat.see((A[0], 21001), outside(4001), 1)
 
     assert nat.kind(4, 1) is NatKind.SYMMETRIC
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([(A, True), (B, True), (C, False), (D, False)]),
+            st.floats(0.1, 20.0),
+            st.integers(1, 65535),
+        ),
+        max_size=20,
+    )
+)
+def test_no_peer_that_lies_has_a_node_tell_anything_but_what_relays_see(
+    events: list[tuple[tuple[Endpoint, bool], float, int]],
+) -> None:
+    nat, now_s = view(), 1.0
+    nat.see(A, outside(4000), 0)
+    nat.see(B, outside(4000), 0)
+    for (observer, by_relay), wait_s, port in events:
+        lie = (ip_address("192.0.2.66"), port)
+        now_s += wait_s
+        for relay in (A, B):  # the nearest ones are asked often
+            nat.see(relay, outside(4000), now_s)
+        moved = nat.see(observer, outside(4000) if by_relay else lie, now_s, by_relay=by_relay)
+        assert not moved
+        assert nat.kind(4, now_s) is NatKind.SAME
+        assert nat.mapped(now_s) == (outside(4000),)
+
+
+def test_what_a_peer_sees_otherwise_than_relays_has_these_asked_again_and_counts_without_them() -> (
+    None
+):
+    nat = view()
+    nat.see(A, outside(4000), 0)
+    assert nat.is_doubtful(C, outside(4001), 1)
+    nat.see(C, outside(4001), 1, by_relay=False)
+    assert not nat.is_doubtful(C, outside(4001), 2)
+    assert nat.mapped(2) == (outside(4000),)
+
+    assert nat.see(A, outside(4001), 3)
+    assert nat.mapped(3) == (outside(4001),)
+
+    long_after = 3 + RELAYS_S
+    nat.see(C, outside(4002), long_after, by_relay=False)
+    assert nat.mapped(long_after) == (outside(4002),)
 
 
 def test_with_one_relay_a_gateway_at_a_new_address_is_not_taken_for_symmetric() -> None:

@@ -291,6 +291,26 @@ def test_a_peer_is_let_in_before_a_path_to_it_is_proven() -> None:
     assert part(node(2, communities=("a",))).sources == ()
 
 
+@pytest.mark.parametrize(
+    ("named", "subnets", "let_in"),
+    [
+        ("192.168.7.9", ["192.168.1.0/24"], True),
+        ("fd00:7::9", ["fd00:1::/64"], True),
+        ("198.51.100.9", ["198.51.100.0/24"], True),
+        ("198.51.100.9", ["192.168.1.0/24"], False),
+        ("192.168.7.9", ["203.0.113.0/24"], False),
+        ("192.168.7.9", ["fd00:1::/64"], False),
+    ],
+)
+def test_in_clear_a_peer_is_let_in_from_its_site_only(
+    named: str, subnets: list[str], let_in: bool
+) -> None:
+    peer = entry(a_grant(2), a_presence(2, addresses=(ip_address(named),)))
+    own = replace(OWN, link_prefixes=tuple(map(ip_network, subnets)))
+    found = plan_peer(view(peer, paths={}, own=own), PEER).outer
+    assert found == ((ip_address(named),) if let_in else ())
+
+
 # The node.
 
 

@@ -74,3 +74,15 @@ def test_of_a_way_that_carries_none_nothing_is_claimed() -> None:
     search = SizeSearch(0.0)
     run(search, 600, since_s=0.0, until_s=2 * AGAIN_S)
     assert search.known_bytes == 0
+
+
+def test_a_way_that_was_silent_while_it_was_searched_is_searched_again_soon_and_then_rarely() -> (
+    None
+):
+    search = SizeSearch(0.0)
+    run(search, 0, since_s=0.0, until_s=1.0)
+    run(search, 1500, since_s=1.0, until_s=3.0)
+    assert search.known_bytes == 1500
+
+    search = SizeSearch(0.0)
+    assert run(search, 0, since_s=0.0, until_s=3600.0) < 70 * 3 * len(SIZES_BYTES)

@@ -157,8 +157,8 @@ def test_who_was_only_invited_and_needs_the_pair_keeps_it_when_the_other_gives_i
     world.run(0.1)
 
     a.need("b", wanted=False)
-    for _ in range(10):
-        world.run(20)
+    for _ in range(100):
+        world.run(2)
         assert b.working("a")
 
 
@@ -171,8 +171,8 @@ def test_a_pair_that_was_given_back_and_is_needed_again_is_asked_for_again() -> 
     world.run(1)
 
     b.need("a", wanted=False)
-    for _ in range(10):
-        world.run(20)
+    for _ in range(100):
+        world.run(2)
         assert a.working("b")
 
 

@@ -32,6 +32,8 @@ PRESENCE = Presence(
     "uid", 1, "boot", addresses=(V6, FAR, LAN), endpoints=((MAPPED, 4000),), tunnel_port=PORT
 )
 
+BROADCAST = ip_address("255.255.255.255")
+
 
 def asks(facts: Facts, path: PeerPath | None = None) -> set[tuple[Ask, str]]:
     return {(trial.ask, str(trial.address)) for trial in trials_for(facts, (ETH0,), path)}
@@ -60,7 +62,7 @@ def test_no_endpoint_lies_in_what_goes_through_the_tunnel() -> None:
 
 @given(
     st.lists(st.ip_addresses(), max_size=40),
-    st.lists(st.tuples(st.ip_addresses(), st.integers(0, 65535)), max_size=40),
+    st.lists(st.tuples(st.ip_addresses() | st.just(BROADCAST), st.integers(0, 65535)), max_size=40),
     st.lists(st.tuples(st.just(MAPPED), st.integers(1, 65535)), max_size=3, unique=True),
     st.booleans(),
 )
@@ -76,6 +78,7 @@ def test_whatever_a_peer_names_a_few_are_asked_and_where_it_was_heard_is_among_t
     versions = [address.version for address, _port in found]
     assert not ipv6_last or versions == sorted(versions)
     assert all(port and not address.is_loopback for address, port in found)
+    assert BROADCAST not in {address for address, _port in found}
 
 
 def test_only_private_addresses_and_those_on_a_link_are_asked_for_unencrypted_ways() -> None:
