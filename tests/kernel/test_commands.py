@@ -108,7 +108,7 @@ def test_a_leak_is_found_and_repaired_and_its_binding_stays(node: LabNode, limpe
     assert "10.244.7.2" in limpet.out
 
     assert limpet("ipam", "repair") == 0
-    assert "10.244.7.2" in limpet.out
+    assert "10.244.7.2" in limpet.out or not limpet.out  # then the agent was quicker
     assert set(states(limpet).values()) == {"bound"}
     assert limpet("ipam", "check") == 0
     assert limpet("ipam", "repair") == 0

@@ -262,5 +262,6 @@ def test_a_killed_program_is_started_anew_with_the_same_key_and_port(
         assert device is not None
         assert device == one.wanted(one.plan.state).device
         one.connect([other])
-        ping(one.node.pod, other.node.address(4))
-        ping(other.node.pod, one.node.address(6))
+        # A handshake that is refused, as one of just now was, is tried again after 5 s.
+        ping(one.node.pod, other.node.address(4), "-W", "15")
+        ping(other.node.pod, one.node.address(6), "-W", "15")

@@ -155,6 +155,8 @@ class Ladder:
                 if in_use and not self.leads and trial != self._lead:
                     self._lead = trial
                     self._choose(now_s)
+                elif in_use and not standing.used:
+                    self._ask_path(now_s)
                 break
         if punch and self._invited_s + _INVITED_EVERY_S <= now_s:
             # As if this end had punched: it is not to be answered with a punch in turn.
@@ -162,6 +164,12 @@ class Ladder:
             for trial, standing in self._standings.items():
                 if _is_direct(trial) and not standing.proven and standing.is_idle(now_s):
                     standing.next_s = now_s
+
+    def _ask_path(self, now_s: float) -> None:
+        """The peer sends by another way: perhaps it knows of this one what is not known here."""
+        for standing in self._standings.values():
+            if standing.used and standing.is_idle(now_s) and standing.sent_s + ACTIVE_S <= now_s:
+                standing.next_s = min(standing.next_s, now_s)
 
     def told(self, way: PeerPath | None) -> None:
         """The peer has said by which way it reaches us."""

@@ -18,6 +18,8 @@ ACTIVE_S = 10.0
 UNANSWERED_S = 1.0
 """A handshake is answered within a round trip; nobody waits longer for a first packet."""
 _ASK_AGAIN_S = 5.0
+_PATIENCE_S = 30.0
+"""So long who is sent to in vain counts as active: another way should have been found by then."""
 _SESSION_S = 150.0
 """A session that is used is renewed after 120 s, and unusable after 180.
 Source: WireGuard's paper, section 6.1."""
@@ -127,11 +129,15 @@ class TunnelActivity:
             del self._waiting[key]
 
     def active(self, now_s: float) -> frozenset[bytes]:
-        """Peers with payload in the last ten seconds, as far as was read."""
+        """Peers with payload in the last ten seconds, as far as was read.
+
+        And for a while those whose handshakes are not answered: payload waits for these.
+        """
         old = [key for key, at_s in self._payload_at_s.items() if now_s - at_s > ACTIVE_S]
         for key in old:
             del self._payload_at_s[key]
-        return frozenset(self._payload_at_s)
+        waiting = (k for k, asked in self._waiting.items() if now_s - asked.since_s <= _PATIENCE_S)
+        return frozenset((*self._payload_at_s, *waiting))
 
     def unanswered(self, now_s: float) -> list[bytes]:
         """Peers that are sent to without an answer; each again after a while only."""

@@ -435,3 +435,16 @@ def test_what_was_proven_by_a_relay_holds_from_the_start() -> None:
     end = again.ends[0]
     end.ladder.path = PeerPath(kept.rung, 1420, endpoint=kept.endpoint, relay=kept.relay)
     assert end.ladder.relay_need(0.0)
+
+
+def test_who_chooses_asks_its_own_way_at_once_when_the_peer_uses_another() -> None:
+    world = World(*CONES).run(10)
+    end = next(each for each in world.ends if each.ladder.leads)
+    end.ladder.set_active(world.now_s, active=False)
+    world.run(3)
+    now_s = world.now_s + 2
+    assert end.ladder.due_s(vital=True) > now_s
+    relayed = next(trial for trial in end.ladder.trials if trial.relay)
+    end.ladder.heard((relayed.address, relayed.port), now_s, relayed=True, in_use=True, punch=False)
+    used = [question.trial for question in end.ladder.take_due(now_s, vital=True)]
+    assert [trial for trial in used if end.ladder.stands_on(trial)]

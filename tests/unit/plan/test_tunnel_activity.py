@@ -132,3 +132,13 @@ def test_an_endpoint_is_astray_when_two_readings_in_a_row_have_another_one() -> 
     assert activity.astray(reading(), elsewhere) == [], "it was set: counted anew"
     assert activity.astray(reading(), [(KEY, HERE)]) == []
     assert activity.astray(reading(), elsewhere) == []
+
+
+def test_who_is_sent_to_in_vain_is_active_until_another_way_should_have_been_found() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(), 0.0)
+    for second in range(1, 32):
+        activity.take(reading(sent=(second // 5 + 1) * INITIATION), second)
+        assert activity.active(second) == {KEY}
+    activity.take(reading(sent=7 * INITIATION), 32)
+    assert activity.active(32) == frozenset()
