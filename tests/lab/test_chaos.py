@@ -27,7 +27,7 @@ def test_after_storms_everybody_reaches_everybody_and_nothing_is_left_over(
     with a_world(text, tmp_path) as world:
         chaos = Chaos(world, Random(seed), FAULTS)
         chaos.check()
-        for _ in range(2):
+        for _ in range(3):
             chaos.storm(5)
             chaos.calm_down()
             chaos.check()
