@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from limpet.kernel.companion import cut_log, end_process
 from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
 
@@ -31,11 +32,9 @@ IPSEC_FOLDER = "ipsec"
 _FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
 """Where distributions have it, beside PATH."""
 _START_TIMEOUT_S = 10.0
-_STOP_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT = struct.pack("@ll", 2, 0)
 """It answers in milliseconds; whoever asks is the agent itself, which must not stand still."""
 _LOOK_AGAIN_MS = 2
-_LARGEST_LOG_BYTES = 256 << 10
 _LOG_SHOWN = 300
 _LONGEST_PATH = 107
 """Source: unix(7)."""
@@ -215,32 +214,11 @@ class IpsecProcess:
         return KernelError("start", self._program, number, f"{cause}: {words}")
 
     def _stop(self) -> None:
-        pid = self.pid
-        if pid is None:
-            return
-        descriptor = os.pidfd_open(pid)
-        try:
-            if self.pid != pid:
-                return  # it ended meanwhile, and the number is another's
-            ended = select.poll()
-            ended.register(descriptor, select.POLLIN)
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                signal.pidfd_send_signal(descriptor, number)
-                if ended.poll(_STOP_TIMEOUT_S * 1000):
-                    return
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(descriptor)
-        raise KernelError("stop", f"process {pid} ({self.socket_path})", errno.ETIMEDOUT)
+        end_process(lambda: self.pid, self.socket_path)
 
     def cut_log(self) -> None:
         """It says some lines for each SA, for months."""
-        try:
-            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
-                os.truncate(self._log, 0)
-        except OSError:
-            return  # a log that cannot be cut is no reason to have no tunnel
+        cut_log(self._log)
 
     def error(self, operation: str, error: OSError) -> KernelError:
         what = f"strongSwan ({self.socket_path})"

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from limpet.kernel.companion import cut_log, end_process
 from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
 from limpet.wire.wireguard_uapi import END
@@ -41,7 +42,6 @@ _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 10.0
 _LOOK_AGAIN_MS = 2
-_LARGEST_LOG_BYTES = 256 << 10
 _LOG_SHOWN = 300
 _CREDENTIALS = struct.Struct("=iII")
 _GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
@@ -137,7 +137,7 @@ class WireguardProcess:
                     answer += part
         except OSError as error:
             raise self._error("ask", error) from error
-        self._cut_log()
+        cut_log(self._log)  # a line for each handshake that could not be sent, for months
         return bytes(answer)
 
     def start(self) -> None:
@@ -233,32 +233,7 @@ class WireguardProcess:
         return KernelError("start", what, number, f"{cause}: {words}{hint}")
 
     def _stop(self) -> None:
-        pid = self.pid
-        if pid is None:
-            return
-        descriptor = os.pidfd_open(pid)
-        try:
-            if self.pid != pid:
-                return  # it ended meanwhile, and the number is another's
-            ended = select.poll()
-            ended.register(descriptor, select.POLLIN)
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                signal.pidfd_send_signal(descriptor, number)
-                if ended.poll(_STOP_TIMEOUT_S * 1000):
-                    return
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(descriptor)
-        raise KernelError("stop", f"process {pid} ({self.socket_path})", errno.ETIMEDOUT)
-
-    def _cut_log(self) -> None:
-        """It says one line for each handshake that could not be sent, for months."""
-        try:
-            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
-                os.truncate(self._log, 0)
-        except OSError:
-            return  # a log that cannot be cut is no reason to have no tunnel
+        end_process(lambda: self.pid, self.socket_path)
 
     def _error(self, operation: str, error: OSError) -> KernelError:
         what = f"the userspace WireGuard of {self.ifname} ({self.socket_path})"
