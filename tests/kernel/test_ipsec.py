@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 
 from limpet.kernel.ipsec_port import IPSEC_PORT
 from limpet.kernel.netlink import RouteSocket
+from limpet.lab.clock import clock_environment
 from limpet.model.errors import KernelError
 from limpet.model.ipsec import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IpsecIdentity
 from limpet.model.tunnel import TunnelDevice, TunnelEnd, TunnelState
@@ -250,13 +250,14 @@ class TurnedBackTunnel(IpsecTunnel):
         if self.node.number != 1:
             return super().program
         script = self.folder / "charon-in-1970"
-        script.write_text(f"#!/bin/sh\nexec faketime -f '1970-01-01 00:10:00' {charon()}\n")
+        clock = clock_environment("1970-01-01 00:10:00", self.folder)
+        words = " ".join(f"{name}={value}" for name, value in clock.items())
+        script.write_text(f"#!/bin/sh\nexec env {words} {charon()}\n")
         script.chmod(0o755)
         return str(script)
 
 
 def test_a_node_in_1970_has_its_tunnels(tmp_path: Path) -> None:
-    assert shutil.which("faketime"), "the test needs the package faketime"
     bed = IpsecBed(tmp_path, kind=TurnedBackTunnel)
     with bed.undo:
         one, other = bed.both

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from limpet.lab.clock import LONG_AGO, has_clock_library
+from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.machine import UPLINK, Machine
 from limpet.lab.site import CLOUD
@@ -111,7 +111,7 @@ def fill_disk(chaos: Chaos) -> str:
 
 
 def turn_clock(chaos: Chaos) -> str:
-    if not has_clock_library():
+    if not can_turn_clocks():
         return ""
     machine = chaos.one()
     start = LONG_AGO if machine.clock is None else None

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from limpet.lab.clock import LONG_AGO, has_clock_library
+from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.command import LabError, run_command
 from limpet.lab.gateway import Gateway
 from limpet.lab.machine import Machine
@@ -98,7 +98,7 @@ def cut_the_cloud_for_long(chaos: Chaos) -> str:
 
 def reboot_in_1970(chaos: Chaos) -> str:
     """A machine without a battery; somewhen its clock is right again."""
-    if not has_clock_library():
+    if not can_turn_clocks():
         return ""
     machine = chaos.one()
     start = LONG_AGO if machine.clock is None else None

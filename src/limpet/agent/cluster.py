@@ -34,7 +34,7 @@ from limpet.plan.appetite import wanted_versions
 
 _log = structlog.get_logger("cluster")
 
-_END_S = 5.0
+_END_S = 2.0
 """For each part, when the agent ends."""
 
 

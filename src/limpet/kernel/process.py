@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import fcntl
 import os
 import resource
@@ -19,6 +20,7 @@ from limpet.model.errors import StorageError
 
 _OPEN_FILES = 65536
 """One for each connection."""
+_END_S = 10.0
 
 
 def configure_log(level: str) -> None:
@@ -95,10 +97,15 @@ def notify_service_manager(state: str) -> None:
         sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
-async def until_stopped() -> None:
-    """Returns at SIGTERM or SIGINT."""
+async def until_stopped(end_s: float = _END_S) -> None:
+    """Returns at SIGTERM or SIGINT; the process has `end_s` to end from then on.
+
+    What hangs (a disk, another program) must not keep its successor out: a process that is still
+    there says on stderr where each of its threads stands, and ends with code 1.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
+    faulthandler.dump_traceback_later(end_s, exit=True)

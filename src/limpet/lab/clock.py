@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
-from limpet.lab.command import LabError
+from limpet.lab.command import LabError, run_command
 
-_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
-_LIBRARY = "libfaketimeMT.so.1"
+_SOURCE = Path(__file__).with_name("clock.c")
 
 LONG_AGO = "1970-01-02 00:00:00"
 """A machine without a battery starts about then."""
 
 
-def has_clock_library() -> bool:
+def can_turn_clocks() -> bool:
     """Clocks can be turned back on this machine."""
-    return _find_library() is not None
+    return shutil.which("cc") is not None
 
 
-def clock_environment(start: str) -> dict[str, str]:
-    """Environment of a process whose wall clock is at `start` when it starts, and goes on.
+def clock_environment(start: str, folder: Path) -> dict[str, str]:
+    """Environment of a process whose wall clock is at `start` (UTC) now, and goes on.
 
-    Its monotonic clock and the times of files stay true. Raises: LabError without libfaketime.
+    Its monotonic clock, its sleeps and the times of files stay true. The library for it is built in
+    `folder`. Raises: LabError without a C compiler.
     """
-    library = _find_library()
-    if library is None:
+    if not can_turn_clocks():
         raise LabError(
-            f"turn a clock back: there is no {_LIBRARY} on this machine (install it: "
-            "apt-get install faketime)"
+            "turn a clock back: there is no C compiler (cc) on this machine "
+            "(install it: apt-get install gcc libc6-dev)"
         )
-    return {
-        "LD_PRELOAD": str(library),
-        "FAKETIME": f"@{start}",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-        "NO_FAKE_STAT": "1",
-    }
-
-
-def forget_clock(pid: int) -> None:
-    """Takes away what the library has made in /dev/shm for a process that was killed."""
-    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
-        (Path("/dev/shm") / name).unlink(missing_ok=True)
-
-
-def _find_library() -> Path | None:
-    places = (
-        place
-        for folder in _FOLDERS
-        for pattern in (f"faketime/{_LIBRARY}", f"*/faketime/{_LIBRARY}")
-        for place in Path(folder).glob(pattern)
-    )
-    return next(places, None)
+    library = folder / "clock.so"
+    if not library.exists():
+        fresh = library.with_suffix(f".{os.getpid()}")
+        run_command("cc", "-O1", "-shared", "-fPIC", "-o", str(fresh), str(_SOURCE))
+        fresh.rename(library)
+    shift_s = datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp() - time.time()
+    return {"LD_PRELOAD": str(library), "LIMPET_CLOCK_SHIFT_S": str(math.ceil(shift_s))}

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from limpet.lab.clock import LONG_AGO, has_clock_library
+from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.machine import Machine
 from limpet.lab.matrix import measure_until
 from limpet.lab.paths import SeenPath, seen_paths
@@ -154,7 +154,7 @@ class Demo:
 
     def reboot_a_site(self) -> None:
         machines = self.world.select(_DARK)
-        wrong = has_clock_library()
+        wrong = can_turn_clocks()
         for machine in machines:
             machine.set_clock(LONG_AGO if wrong else None)
         started_s = time.monotonic()

@@ -54,7 +54,7 @@ class Machine(LabNode):
         self.data_dir = self.disk / "networks"
         self.addresses: tuple[Interface, ...] = node.addresses
         self.clock: str | None = None
-        """Where the agent's wall clock starts; None: it is right."""
+        """Where the agent's wall clock starts, each time; None: it is right."""
         self.moves = 0
         """How often its addresses have changed."""
         self.wanted_pods: list[str] = []
@@ -215,8 +215,15 @@ class Machine(LabNode):
 
     def set_clock(self, start: str | None) -> None:
         """The wall clock of the agent when it starts the next time. Raises: LabError."""
-        self.agent_environment = {} if start is None else clock_environment(start)
+        if start is not None:
+            clock_environment(start, self.folder)  # what it needs is missing now, or never
         self.clock = start
+
+    def start_agent(self) -> None:
+        """Returns when the agent says that it is ready. Raises: LabError with its log."""
+        clock = self.clock
+        self.agent_environment = {} if clock is None else clock_environment(clock, self.folder)
+        super().start_agent()
 
     def fill_disk(self) -> None:
         """Not one block is left. Raises: LabError when it has no disk of its own."""

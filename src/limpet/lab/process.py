@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from limpet.lab.clock import forget_clock
 from limpet.lab.command import LabError
 
 _READY_TIMEOUT_S = 20.0
@@ -98,7 +97,6 @@ class Daemon:
                 raise LabError(
                     f"stop {self.what}: process {pid} has not ended after {_STOP_TIMEOUT_S:g} s"
                 )
-            forget_clock(pid)
         finally:
             os.close(descriptor)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.clock import LONG_AGO, clock_environment
+from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.controller import LabController
 from limpet.lab.gateway import Gateway
@@ -305,11 +305,11 @@ class World:
 
         Raises: LabError.
         """
-        if start is not None:
-            clock_environment(start)  # or all agents would be down before it fails
+        machines = list(machines)
+        for machine in machines:
+            machine.set_clock(start)  # or all agents would be down before it fails
 
         def turn(machine: Machine) -> None:
-            machine.set_clock(start)
             machine.stop_agent()
             machine.start_agent()
 
