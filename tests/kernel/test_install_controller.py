@@ -24,6 +24,13 @@ def machine() -> Iterator[ServiceMachine]:
         yield machine
 
 
+@pytest.fixture(scope="module")
+def untouched() -> Iterator[ServiceMachine]:
+    """For what is refused: whoever uses it shows that it is as it was."""
+    with ServiceMachine() as machine:
+        yield machine
+
+
 @pytest.fixture
 def plain_machine() -> Iterator[Machine]:
     """One on which systemd does not run."""
@@ -127,27 +134,34 @@ def test_installing_again_keeps_what_a_person_has_edited(machine: ServiceMachine
     ],
 )
 def test_what_cannot_work_is_told_before_anything_is_written(
-    machine: ServiceMachine, config: str | None, options: list[str], words: str
+    untouched: ServiceMachine, config: str | None, options: list[str], words: str
 ) -> None:
-    if config is not None:
-        machine.write(CONFIG, config.replace("192.0.2.0/22", "192.0.0.0/22"))
-    before = state_of(machine)
+    machine = untouched
+    try:
+        if config is not None:
+            machine.write(CONFIG, config.replace("192.0.2.0/22", "192.0.0.0/22"))
+        before = state_of(machine)
 
-    _, line = refusal(machine, "controller", "install", *options)
+        _, line = refusal(machine, "controller", "install", *options)
 
-    assert words in line
-    assert_unchanged(before, machine)
+        assert words in line
+        assert_unchanged(before, machine)
+    finally:
+        machine.path(CONFIG).unlink(missing_ok=True)
 
 
-def test_a_damaged_database_is_told_before_anything_is_written(machine: ServiceMachine) -> None:
-    machine.write(DATABASE, "x" * 5000)
-    before = state_of(machine)
+def test_a_damaged_database_is_told_before_anything_is_written(untouched: ServiceMachine) -> None:
+    untouched.write(DATABASE, "x" * 5000)
+    try:
+        before = state_of(untouched)
 
-    _, line = refusal(machine, "controller", "install")
+        _, line = refusal(untouched, "controller", "install")
 
-    assert "no SQLite database" in line
-    assert "limpet controller restore" in line
-    assert_unchanged(before, machine)
+        assert "no SQLite database" in line
+        assert "limpet controller restore" in line
+        assert_unchanged(before, untouched)
+    finally:
+        untouched.path(DATABASE).unlink()
 
 
 def test_without_systemd_nothing_is_written_unless_that_is_asked_for(

@@ -94,6 +94,13 @@ def cloud(machine: ServiceMachine) -> Cloud:
     return Cloud(machine).start()
 
 
+@pytest.fixture(scope="module")
+def untouched() -> Iterator[Cloud]:
+    """A machine and its cloud for what is refused: whoever uses it shows that it is as it was."""
+    with ServiceMachine() as machine:
+        yield Cloud(machine).start()
+
+
 def joining(cloud: Cloud, name: str = "n1") -> tuple[str, ...]:
     return ("--token", cloud.token(), "--controller", CONTROLLER, "--name", name)
 
@@ -248,10 +255,9 @@ BAD_TOKENS = (used_token, guessed_token, token_of_another_cluster, token_cut_sho
 
 
 @pytest.mark.parametrize("bad_token", BAD_TOKENS)
-def test_a_token_that_is_refused_changes_nothing(
-    machine: ServiceMachine, cloud: Cloud, bad_token: Any
-) -> None:
-    token = bad_token(cloud)
+def test_a_token_that_is_refused_changes_nothing(untouched: Cloud, bad_token: Any) -> None:
+    machine = untouched.machine
+    token = bad_token(untouched)
     before = state_of(machine)
 
     _, line = refusal(machine, "install", "--token", token, "--controller", CONTROLLER)
@@ -260,10 +266,9 @@ def test_a_token_that_is_refused_changes_nothing(
     assert_unchanged(before, machine)
 
 
-def test_a_controller_that_is_not_there_changes_nothing(
-    machine: ServiceMachine, cloud: Cloud
-) -> None:
-    token = cloud.token()
+def test_a_controller_that_is_not_there_changes_nothing(untouched: Cloud) -> None:
+    machine = untouched.machine
+    token = untouched.token()
     before = state_of(machine)
 
     _, line = refusal(machine, "install", "--token", token, "--controller", "192.0.2.1:9")
@@ -300,8 +305,9 @@ def test_a_token_is_not_used_where_something_stands_in_the_way(
     ],
 )
 def test_options_that_make_no_sense_together_change_nothing(
-    machine: ServiceMachine, options: list[str], words: str
+    untouched: Cloud, options: list[str], words: str
 ) -> None:
+    machine = untouched.machine
     before = state_of(machine)
 
     _, line = refusal(machine, "install", *options)
