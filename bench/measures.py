@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.across import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.controller import controller_https, controller_store, controller_watchers
 from bench.figures import Figure, Target
+from bench.idle import tunnel_idle
 from bench.launch import launcher_floor, run
 from bench.member import member
 from bench.nats import nats_first, nats_silence
@@ -273,6 +274,7 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "across-vxlan-masq": (across_vxlan_masq, 24, 2),
     "across-tunnel": (across_tunnel, 15, 2),
     "tunnel-peers": (tunnel_peers, 5, 1),
+    "tunnel-idle": (tunnel_idle, 10, 1),
     "overlay": (overlay, 5, 1),
     "nats-first": (nats_first, 3, 1),
     "nats-silence": (nats_silence, 5, 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 NODES = 5000
 TUNNEL_PORT = 25000
 """Of all nodes' tunnels."""
+FIRST_ADDRESS = IPv4Address("172.16.0.0")
+"""Each node's is as much above it as its number says."""
 _WATCHED_S = 5.0
 _POD_CIDRS = (IPv4Network("10.0.0.0/8"), IPv6Network("fd00::/16"))
 
@@ -91,7 +93,7 @@ def write_cluster(folder: Path, nodes: int, *, tunnelled: bool = False) -> None:
     tables = Tables(0.0)
     create_cluster(tables, Network("bench", 0, 0, (), _POD_CIDRS))
     authority = tables.authority
-    own = _key(0)
+    own = node_key(0)
     pem = Ed25519PrivateKey.from_private_bytes(own).private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -140,12 +142,13 @@ def _check_programmed(node: Node) -> None:
             raise RuntimeError(f"member: {found} routes of IPv{version} to {NODES - 1} nodes")
 
 
-def _key(number: int) -> bytes:
+def node_key(number: int) -> bytes:
+    """Of the node with that number."""
     return hashlib.sha256(b"bench %d" % number).digest()
 
 
 def _entry(number: int, cluster_key: bytes) -> NodeEntry:
-    public_key = public_key_of(_key(number))
+    public_key = public_key_of(node_key(number))
     uid = uid_of(public_key)
     v4, v6 = (int(cidr.network_address) for cidr in _POD_CIDRS)
     grant = Grant(
@@ -164,10 +167,10 @@ def _entry(number: int, cluster_key: bytes) -> NodeEntry:
         uid,
         1,
         f"boot-{number}",
-        addresses=(ip_address(f"172.16.{number >> 8}.{number & 255}"),),
+        addresses=(FIRST_ADDRESS + number,),
         port=7471,
         tunnel_port=TUNNEL_PORT,
         vtep_macs={4: f"02:4c:04:00:{number >> 8:02x}:{number & 255:02x}"},
     )
-    sealed = seal_grant(grant, cluster_key), seal_presence(presence, _key(number))
+    sealed = seal_grant(grant, cluster_key), seal_presence(presence, node_key(number))
     return make_entry(*sealed, (public_key_of(cluster_key),))

@@ -60,8 +60,8 @@ class Node:
         with ExitStack() as undo:
             self.netns = Netns(name)
             undo.callback(self.netns.close)
-            self._outside = Netns(f"{name}-out")
-            undo.callback(self._outside.close)
+            self.outside = Netns(f"{name}-out")
+            undo.callback(self.outside.close)
             self.folder = disk_folder / self.netns.name
             self.folder.mkdir(parents=True)
             undo.callback(shutil.rmtree, self.folder)
@@ -81,7 +81,7 @@ class Node:
         self._undo.close()
 
     def _connect(self) -> None:
-        inside, outside = self.netns, self._outside
+        inside, outside = self.netns, self.outside
         with inside.inside():
             ip(
                 f"link add uplink mtu {MTU_BYTES} type veth "

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
+from bench.part import Part
 from limpet.agent.identity import ClusterFile
 from limpet.agent.snapshot_file import SnapshotFile
 from limpet.controller.authority import create_cluster, node_certificate
@@ -103,32 +103,12 @@ class _Part:
             ip("link set lo up")
 
     def start(self, undo: ExitStack) -> None:
-        with self.netns.inside():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.relay_tls_part", self._folder, str(self._port)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=_ROOT,
-            )
-        undo.callback(self._stop)
-        self.ask({})
+        arguments = ["bench.relay_tls_part", str(self._folder), str(self._port)]
+        self._process = Part(self.netns, arguments, undo)
 
     def ask(self, question: dict[str, Any]) -> Any:
         """Raises: RuntimeError."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"relay over TLS: {self.netns.name} has ended")
-        return json.loads(line)
-
-    def _stop(self) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
+        return self._process.ask(question)
 
 
 class _Site(_Part):

@@ -1,19 +1,18 @@
 """A relay, or a node behind it, in a process of its own: `python -m bench.relay_tls_part …`.
 
-It reads lines of JSON and answers each with one; it ends with its standard input.
+Serves questions as `bench.part` has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from bench.part import serve
 from limpet.agent.courier import Courier
 from limpet.agent.identity import load_identity
 from limpet.agent.membership import Membership
@@ -87,7 +86,7 @@ async def _relay(membership: Membership) -> None:
         return server.report()["refused"] | lag.told()
 
     with _Lag() as lag:
-        await _serve(answer)
+        await serve(answer)
     await server.stop()
     await service.stop()
     courier.stop()
@@ -104,16 +103,8 @@ async def _node(membership: Membership, tunnel_port: int) -> None:
         return end.endpoint[1]
 
     with _Lag() as lag:
-        await _serve(answer)
+        await serve(answer)
     await relays.stop()
-
-
-async def _serve(answer: Callable[[dict[str, Any]], Any]) -> None:
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
-    while line := await reader.readline():
-        print(json.dumps(await answer(json.loads(line))), flush=True)
 
 
 def main() -> None:

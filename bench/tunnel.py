@@ -75,7 +75,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 @cache
-def _program() -> str:
+def program() -> str:
     fetch = [_ROOT / "scripts/fetch-wireguard"]
     return subprocess.run(fetch, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
@@ -192,7 +192,7 @@ class Programmed:
         self._key = tunnel_key_of(_seed(number), grant.public_key, port=TUNNEL_PORT)
         self._route = undo.enter_context(RouteSocket())
         log = folder / f"{ifname}.log"
-        self._tunnel = TunnelKernel(self._route, log=log, ifname=ifname, program=_program())
+        self._tunnel = TunnelKernel(self._route, log=log, ifname=ifname, program=program())
         undo.callback(_end, self._tunnel.program, netns)
         self._kernel = OverlayKernel(self._route)
         self.view = view
@@ -250,9 +250,7 @@ def _by_hand(bed: Bed, ours: Sequence[Node]) -> Iterator[list[Node]]:
             pod.result = like.pods[0].result
             (peer,) = (each for each in NUMBERS if each != number)
             ifname = f"lbn{os.getpid()}h{number}"
-            process = WireguardProcess(
-                ifname, log=node.folder / f"{ifname}.log", program=_program()
-            )
+            process = WireguardProcess(ifname, log=node.folder / f"{ifname}.log", program=program())
             undo.callback(_end, process, node.netns)
             endpoint = ip_address(underlay(peer)[0]), TUNNEL_PORT
             setting = PeerSetting(keys[peer].public_key, segments_of(peer), endpoint)
@@ -277,24 +275,24 @@ def tunnel_peers(bed: Bed, rounds: int) -> list[Figure]:
     cold, warm, busy, changes = [], [], [], list(_changes(bed))
     node = Node("peers", bed.disk_folder)
     ifname = f"lbn{os.getpid()}p"
-    program = WireguardProcess(ifname, log=node.folder / "wireguard.log", program=_program())
+    wireguard = WireguardProcess(ifname, log=node.folder / "wireguard.log", program=program())
     try:
         write_cluster(node.folder / "state" / "cluster", PEERS + 1, tunnelled=True)
         settings = {
             "segments": [],
             "peer_port": 7471,
             "tunnel_ifname": ifname,
-            "tunnel_program": _program(),
+            "tunnel_program": program(),
         }
         began_s = time.monotonic()
         plugin = Limpet(node, settings=settings)
         try:
-            cold.append(_configured_s(node, program, began_s))
+            cold.append(_configured_s(node, wireguard, began_s))
             for _ in range(rounds):
                 plugin.stop()
                 began_s = time.monotonic()
                 plugin.start()
-                warm.append(_configured_s(node, program, began_s))
+                warm.append(_configured_s(node, wireguard, began_s))
             used_s, began_s = cpu_s(plugin.agent_pid), time.monotonic()
             time.sleep(_WATCHED_S)
             used_s = cpu_s(plugin.agent_pid) - used_s
@@ -306,7 +304,7 @@ def tunnel_peers(bed: Bed, rounds: int) -> list[Figure]:
             plugin.close()
     finally:
         with node.netns.inside():
-            program.stop()
+            wireguard.stop()
         node.close()
     what = f"{PEERS} tunnel peers"
     return [

@@ -251,7 +251,8 @@ def test_no_bytes_lead_to_anything_but_an_error_in_words(
             pass
         else:
             assert work is watch
-            assert data == b""
+            # What ends the head of an answer without a body makes it whole.
+            assert data == b"" or head == answer(b"")[:-2]
 
 
 def test_a_controller_that_hangs_is_given_up(authority: Authority) -> None:

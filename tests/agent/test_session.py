@@ -142,6 +142,29 @@ async def until_told(controller: Controller, node: Member, address: str, running
             await asyncio.sleep(0.02)
 
 
+def test_a_node_that_was_put_off_tells_its_newest_presence_by_itself(
+    controller: Controller, member: Joiner
+) -> None:
+    node = member("n")
+
+    async def body() -> None:
+        async with node.running() as running:
+            await running.connected()
+            number = 0
+            async with asyncio.timeout(60):
+                while not running.session.state.refused:
+                    number = number % 250 + 1
+                    running.announce(f"192.0.2.{number}")
+                    await asyncio.sleep(0.002)
+            assert "presences come too often" in running.session.state.refused
+            running.announce("198.51.100.1")
+            running.announce("198.51.100.2")
+            await until_told(controller, node, "198.51.100.2", running)
+            await until(lambda: not running.session.state.refused)
+
+    run(body)
+
+
 def test_a_node_that_has_lost_its_own_grant_gets_it_from_the_controller(
     controller: Controller, member: Joiner
 ) -> None:

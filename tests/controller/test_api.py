@@ -8,7 +8,7 @@ import resource
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -563,34 +563,72 @@ def test_a_connection_that_asks_nothing_is_closed(
     asyncio.run(body())
 
 
+async def first_refusal(makes: Iterable[Awaitable[Any]]) -> tuple[int, Refusal]:
+    """Of all that are asked one after the other; and how many were answered before."""
+    for answered, work in enumerate(makes):
+        try:
+            await work
+        except Refusal as error:
+            return answered, error
+    raise AssertionError("nothing was refused")
+
+
+def test_a_node_that_floods_is_put_off_and_no_other_node(controller: Controller) -> None:
+    async def body(flooding: Node, other: Node) -> None:
+        taken, refusal = await first_refusal(flooding.publish() for _ in range(5000))
+        assert taken >= 50
+        assert (refusal.status, refusal.code) == (503, Code.TRY_AGAIN)
+        assert "presences come too often: 5 a second" in str(refusal)
+        assert await other.publish() == other.sequence
+        # Of its pods it may tell none the less.
+        taken, refusal = await first_refusal(flooding.report(n, [], None) for n in range(5000))
+        assert taken >= 64
+        assert "reports of pods come too often" in str(refusal)
+        assert await other.report(0, [], None) == 0
+
+    nodes_do(controller, "ab", body)
+
+
 def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
     make_controller: Callable[..., Controller],
 ) -> None:
     controller = make_controller(patience_s=0.5, log_level="info").start()
 
-    async def body(slow: Node, quick: Node, busy: Node) -> None:
+    async def body(slow: Node, quick: Node, *busy: Node) -> None:
+        def was_let_go() -> bool:
+            lines = controller.log.read_text().splitlines()
+            return any("a watch ended" in line and slow.uid in line for line in lines)
+
         assert slow.joined is not None
         context = slow.context(slow.joined.ca, slow.joined.certificate)
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        narrow.connect(("127.0.0.1", controller.port))
+        narrow.setblocking(False)
         _, writer = await asyncio.open_connection(
-            "127.0.0.1", controller.port, ssl=context, server_hostname=SERVER_NAME, limit=1024
+            sock=narrow, ssl=context, server_hostname=SERVER_NAME, limit=1024
         )
         writer.write(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\nLimpet-Revision: 0\r\n\r\n")
-        addresses = tuple(ip_address(0xFD << 120 | number) for number in range(2000))
+        # Nearly as large as a presence may be.
+        addresses = tuple(ip_address((1 << 128) - 1 - number) for number in range(1450))
         async with quick.watch() as lines:
             await until_bookmark(lines)
-            sequence = 0
-            while f"uid={slow.uid}" not in controller.log.read_text():
-                sequence += 1
-                await busy.publish(sequence=sequence, addresses=addresses)
+            while not was_let_go():
+                # As many as are taken of these nodes at once: a busy cluster's, not a flood.
+                assert busy[0].sequence < 40, "a watcher that reads nothing is still there"
+                await asyncio.gather(*(node.publish(addresses=addresses) for node in busy))
+                waited_for = {node.sealed: node for node in busy}
                 async for line in lines:
-                    if line.presence is not None:
-                        heard = open_presence(line.presence, busy.grant)
-                        if heard.sequence == sequence:
-                            break
-                assert sequence < 2000, "a watcher that reads nothing is still there"
+                    node = waited_for.get(line.grant) if line.grant is not None else None
+                    if node is not None and line.presence is not None:
+                        heard = open_presence(line.presence, node.grant)
+                        if heard.sequence == node.sequence:
+                            del waited_for[node.sealed]
+                    if not waited_for:
+                        break
         writer.transport.abort()
 
-    nodes_do(controller, "abc", body)
+    nodes_do(controller, "abcdef", body)
 
 
 def test_a_thousand_connections_that_ask_nothing_keep_no_node_out(controller: Controller) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 from pathlib import Path
 
+import pytest
 import vici
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from limpet.controller.authority import create_cluster, node_certificate
 from limpet.controller.records import AuthorityRecord
 from limpet.controller.tables import Tables
+from limpet.kernel.esp import esp_lack
 from limpet.kernel.ipsec import IpsecKernel
 from limpet.kernel.ipsec_daemon import IpsecDaemon
 from limpet.kernel.netlink import RouteSocket
@@ -83,6 +85,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 class IpsecTunnel(Tunnel):
     kernel: IpsecKernel
     inner_port = 0
+    in_kernel = False
 
     def __init__(self, node: Node, folder: Path, ifname: str) -> None:
         self.run_folder = Path(tempfile.mkdtemp(prefix="lgi"))  # a socket's path is a short one
@@ -102,6 +105,7 @@ class IpsecTunnel(Tunnel):
             uid_of=self._uid_of,
             program=self.program,
             inner_port=self.inner_port,
+            in_kernel=self.in_kernel,
         )
 
     @property
@@ -180,3 +184,15 @@ class IpsecTunnel(Tunnel):
                 self.kernel.close()
                 self.daemon.close()
         shutil.rmtree(self.run_folder)
+
+
+class KernelEspTunnel(IpsecTunnel):
+    """ESP is the kernel's."""
+
+    in_kernel = True
+
+
+def skip_without_esp() -> None:
+    """Skips the test where the kernel makes no ESP."""
+    if esp_lack():
+        pytest.skip(f"this kernel makes no ESP for tunnels: {esp_lack()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -175,8 +176,23 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """Of the userspace WireGuard; 0: none runs."""
+        """Of the userspace WireGuard; 0: none runs, the kernel's is used."""
         return self.do(lambda: self.site.tunnels.wireguard.kernel.program.pid) or 0
+
+    @property
+    def device(self) -> int:
+        """Index of the tunnel's device: another one when it was made anew; 0: there is none."""
+        link = self.node.route.link(self.ifname)
+        return link.ifindex if link is not None else 0
+
+    def lose_tunnel(self) -> None:
+        """Ends the tunnel from outside; when it returns the agent has made it anew."""
+        lost = self.device
+        if pid := self.pid:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            self.node.netns.ip(f"link delete {self.ifname}")
+        eventually(lambda: self.has_tunnel and self.device not in (0, lost))
 
     def reading(self, other: Agent) -> PeerReading | None:
         """What the device says of the peer just now."""

@@ -65,7 +65,8 @@ def test_the_program_outlives_the_agent_and_ends_when_limpet_is_uninstalled(
     before = state_of(machine)
     cloud = Cloud(machine).start()
     far = add_far_node(cloud)
-    limpet(machine, "install", *joining(cloud))
+    said = limpet(machine, "install", *joining(cloud))
+    assert f"this kernel has no WireGuard; {wireguard_go()} 0." in said
     wait_until(lambda: has_tunnel(machine), "there is a tunnel", deadline_s=60)
     (pid,) = programs(machine)
 

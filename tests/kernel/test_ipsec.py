@@ -17,14 +17,25 @@ from pathlib import Path
 
 import pytest
 
+from limpet.kernel import companion, ipsec_vici
 from limpet.kernel.ipsec_port import IPSEC_PORT
+from limpet.kernel.ipsec_vici import Vici
 from limpet.kernel.netlink import RouteSocket
+from limpet.kernel.teardown import remove_kernel_state
 from limpet.lab.clock import clock_environment
+from limpet.model.datapath import ROUTE_TABLE
 from limpet.model.errors import KernelError
 from limpet.model.ipsec import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IpsecIdentity
 from limpet.model.tunnel import TunnelDevice, TunnelEnd, TunnelState
 from limpet.plan.tunnel_diff import CallPeer, DropTunnel, PutTunnel
-from tests.kernel.ipsec_bed import IpsecTunnel, authority, charon, ipsec_kernel, wait_until
+from tests.kernel.ipsec_bed import (
+    IpsecTunnel,
+    authority,
+    charon,
+    ipsec_kernel,
+    skip_without_esp,
+    wait_until,
+)
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import TunnelBed
@@ -45,6 +56,17 @@ class IpsecBed(TunnelBed):
         return one, other
 
 
+@pytest.fixture(params=["userspace", "kernel"])
+def _either_esp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "kernel":
+        skip_without_esp()
+        monkeypatch.setattr(IpsecTunnel, "in_kernel", True)
+
+
+either_esp = pytest.mark.usefixtures("_either_esp")
+
+
+@either_esp
 def test_no_packet_is_lost_when_sas_are_made_anew(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path)
     with bed.undo:
@@ -62,6 +84,7 @@ def test_no_packet_is_lost_when_sas_are_made_anew(tmp_path: Path) -> None:
         assert flow.lost == 0
 
 
+@either_esp
 def test_a_dead_path_is_left_for_another_endpoint_although_the_peer_keeps_the_old(
     tmp_path: Path,
 ) -> None:
@@ -82,6 +105,7 @@ def test_a_dead_path_is_left_for_another_endpoint_although_the_peer_keeps_the_ol
         send_bulk(late.node.pod, early.node.pod, early.node.address(6))
 
 
+@either_esp
 def test_a_living_path_is_left_for_another_while_packets_flow(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path)
     with bed.undo:
@@ -100,6 +124,7 @@ def test_a_living_path_is_left_for_another_while_packets_flow(tmp_path: Path) ->
         assert [sa.remote for sa in other.sas()] == [bed.endpoint(one, 6)]
 
 
+@either_esp
 def test_a_peer_behind_a_port_forward_is_reached_at_its_outer_address_and_port(
     tmp_path: Path,
 ) -> None:
@@ -127,6 +152,7 @@ def test_a_peer_behind_a_port_forward_is_reached_at_its_outer_address_and_port(
             send_bulk(other.node.pod, one.node.pod, one.node.address(inner))
 
 
+@either_esp
 def test_a_network_behind_a_peer_that_refuses_it_keeps_nothing_else_out(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path)
     with bed.undo:
@@ -179,6 +205,7 @@ def passed_on(one: IpsecTunnel, other: IpsecTunnel) -> Iterator[tuple[int, int]]
             end.close()
 
 
+@either_esp
 def test_a_peer_is_reached_through_ports_on_loopback(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path)
     with bed.undo:
@@ -194,6 +221,7 @@ def test_a_peer_is_reached_through_ports_on_loopback(tmp_path: Path) -> None:
             send_bulk(one.node.pod, other.node.pod, other.node.address(6))
 
 
+@either_esp
 def test_a_removed_peer_is_cut_off_at_once_and_does_not_come_in_again(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path)
     with bed.undo:
@@ -265,21 +293,7 @@ def test_a_node_in_1970_has_its_tunnels(tmp_path: Path) -> None:
         ping(other.node.pod, one.node.address(6))
 
 
-def test_a_daemon_that_hangs_is_told_of_and_goes_on_when_it_answers_again(tmp_path: Path) -> None:
-    bed = IpsecBed(tmp_path)
-    with bed.undo:
-        one, other = bed.both
-        os.kill(one.pid, signal.SIGSTOP)
-        try:
-            with one.node.netns.entered(), pytest.raises(KernelError, match="no answer in 2 s"):
-                one.kernel.observe(one.wanted(one.plan.state))
-        finally:
-            os.kill(one.pid, signal.SIGCONT)
-
-        assert one.settle(bed.entries()) == []
-        wait_until(lambda: not is_silent(one.node.pod, other.node.address(4)))
-
-
+@either_esp
 def test_nothing_is_left_of_a_tunnel_that_is_dropped_also_when_its_program_was_killed(
     tmp_path: Path,
 ) -> None:
@@ -302,6 +316,7 @@ class PortSharingTunnel(IpsecTunnel):
     inner_port = IPSEC_PORT
 
 
+@either_esp
 def test_ipsec_shares_the_tunnels_port_with_wireguard(tmp_path: Path) -> None:
     bed = IpsecBed(tmp_path, kind=PortSharingTunnel)
     with bed.undo:
@@ -329,6 +344,33 @@ def test_ipsec_shares_the_tunnels_port_with_wireguard(tmp_path: Path) -> None:
         assert isinstance(change, PutTunnel)
         assert one.pid == pid
         ping(one.node.pod, other.node.address(6))
+
+
+def test_nothing_of_it_is_left_when_limpet_is_uninstalled_also_where_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion, "_STOP_TIMEOUT_S", 0.2)
+    bed = IpsecBed(tmp_path, kind=PortSharingTunnel)
+    with bed.undo:
+        for tunnel, hangs in zip(bed.both, (False, True), strict=True):
+            pid, netns = tunnel.pid, tunnel.node.netns
+            for family in ("", "-6 "):
+                netns.ip(f"{family}rule del priority {ROUTE_TABLE}")  # the bed's, not an agent's
+            assert "limpet_ipsec" in netns.run("nft", "list", "tables")
+            if hangs:
+                os.kill(pid, signal.SIGSTOP)
+            with netns.entered():
+                report = remove_kernel_state({}, ipsec_folder=tunnel.run_folder)
+
+            assert report.failed == []
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())  # noqa: B023
+            assert tunnel.node.route.link(IPSEC_IFNAME) is None
+            assert netns.run("nft", "list", "tables") == ""
+            for option in ((), ("-6",)):
+                rules = netns.run("ip", *option, "rule")
+                assert "40000:" not in rules
+                routes = netns.run("ip", *option, "route", "show", "table", "all")
+                assert "5150" not in routes
 
 
 # Programs that are not what is needed
@@ -417,6 +459,46 @@ def message_of(folder: Path, netns: Netns, program: str, message: str) -> bool:
         finally:
             kernel.close()
     return re.search(message, str(failure)) is not None
+
+
+def test_who_may_not_wait_asks_again_when_one_who_may_has_had_an_answer(
+    tmp_path: Path, make_netns: NetnsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ipsec_vici, "ANSWER_S", 0.1)
+    device = TunnelDevice(IPSEC_IFNAME, 1400, b"", 4500)
+    with make_netns().entered(), RouteSocket() as route:
+        kernel = ipsec_kernel(route, tmp_path / "run", charon())
+        patient = Vici(kernel.process, waits_s=0.1)
+        hasty = Vici(kernel.process, asks_anyway=False)
+        try:
+            kernel.observe(TunnelState(device))
+            assert kernel.apply([PutTunnel(device)]) == []
+            pid = kernel.process.pid
+            assert pid is not None
+            hasty.ask("version")
+            os.kill(pid, signal.SIGSTOP)
+            for asked in (patient, hasty):
+                with pytest.raises(KernelError, match="no answer"):
+                    asked.ask("version")
+            os.kill(pid, signal.SIGCONT)
+            with pytest.raises(KernelError, match="no answer"):
+                hasty.ask("version")
+
+            wait_until(lambda: answers(patient))
+
+            assert answers(hasty)
+        finally:
+            assert kernel.apply([DropTunnel(IPSEC_IFNAME)]) == []
+            for each in (kernel, patient, hasty):
+                each.close()
+
+
+def answers(asked: Vici) -> bool:
+    try:
+        asked.ask("version")
+    except KernelError:
+        return False
+    return True
 
 
 def test_a_device_of_somebody_else_is_left_alone(tmp_path: Path, make_netns: NetnsFactory) -> None:

@@ -7,17 +7,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
+from limpet.agent import faults, probing
 from limpet.agent.courier import Received
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Answer, Ask, Probe
+from limpet.plan.ladder import Ladder
+from limpet.plan.standing import Question
+from limpet.plan.strangers import ADDRESS_BURST
 from limpet.wire.courier import Kind
 from limpet.wire.probe import encode_answer, encode_probe, parse_probe
 from tests.kernel.namespaces import Netns
-from tests.kernel.probing_bed import PORT, Bed, Node, introduce
+from tests.kernel.probing_bed import PATIENCE_S, PORT, Bed, Node, introduce
 
 
 @pytest.fixture(name="bed")
@@ -377,5 +382,91 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
         finally:
             for node in (one, two, three):
                 await node.stop()
+
+    run(scenario)
+
+
+def test_a_peer_is_asked_again_after_errors_that_nobody_has_foreseen(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, silent = on_switch(bed, bed.switch(), 1, 2)
+    sound, calls, asked = Ladder.take_due, iter(range(100)), asyncio.Event()
+    monkeypatch.setattr(probing, "AGAIN_S", 0.05)
+
+    def failing_thrice(ladder: Ladder, now_s: float, **how: Any) -> list[Question]:
+        if next(calls) < 3:
+            raise RuntimeError("nobody has foreseen this")
+        asked.set()
+        return sound(ladder, now_s, **how)
+
+    async def scenario() -> None:
+        before = faults.counts["probing a peer"]
+        async with running(one):
+            silent.start()
+            silent.tell(one)
+            await silent.stop()  # nothing that it says sets anything going
+            async with asyncio.timeout(PATIENCE_S):
+                await asked.wait()
+        assert faults.counts["probing a peer"] == before + 3
+
+    monkeypatch.setattr(Ladder, "take_due", failing_thrice)
+    run(scenario)
+
+
+def test_a_member_that_names_a_strangers_ports_has_nobody_flood_the_stranger(
+    bed: Bed,
+) -> None:
+    one, liar = on_switch(bed, bed.switch(), 1, 2)
+    one.netns.ip("route add default via 192.0.2.9")
+    stranger = ip_address("198.51.100.7")
+
+    async def scenario() -> None:
+        for node in (one, liar):
+            node.start(tunnel_port=51820)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                told = 0
+                while not one.probing.counters["held_back"]:
+                    liar.endpoints = tuple((stranger, 1000 + told + n) for n in range(6))
+                    liar.read_links()
+                    liar.tell(one)
+                    told += 6
+                    await asyncio.sleep(0.02)
+            assert one.probing.counters["asked_tunnel"] >= ADDRESS_BURST
+        finally:
+            for node in (one, liar):
+                await node.stop()
+
+    run(scenario)
+
+
+def test_a_peer_that_is_shut_out_in_clear_is_let_in_when_it_asks_and_answered_then(
+    bed: Bed,
+) -> None:
+    one, two = on_switch(bed, bed.switch(), 1, 2)
+    opened = asyncio.Event()
+
+    async def scenario() -> None:
+        shut = {one.uid}
+
+        def open_to(uids: frozenset[str]) -> None:
+            assert uids == frozenset()
+            assert one.path(two) is None  # it was not answered before
+            # As the kernel does: soon, not at once.
+            asyncio.get_running_loop().call_later(0.05, shut.clear)
+            opened.set()
+
+        async with running(two):
+            two.probing._tunnel_only.uids = frozenset(shut)
+            two.probing.shut_out = lambda: shut
+            two.probing.on_tunnel_only = open_to
+            one.start()
+            try:
+                introduce(one, two)
+                await one.has_path(two, route_to(two))
+            finally:
+                await one.stop()
+        assert opened.is_set()
+        assert two.probing.counters["refused_link"]
 
     run(scenario)

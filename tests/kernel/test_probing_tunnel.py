@@ -13,7 +13,7 @@ import pytest
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Ask, Probe
 from limpet.model.relay import Endpoint, RelayEnd
-from limpet.plan.standing import SLOWEST_S
+from limpet.plan.pauses import RARE_RETRY_S
 from limpet.wire.courier import Kind
 from limpet.wire.probe import encode_probe
 from tests.kernel.namespaces import Netns, connect_namespaces
@@ -100,7 +100,7 @@ def rung(node: Node, other: Node) -> Rung | None:
 
 async def on(node: Node, other: Node, wanted: Rung) -> None:
     """What does not answer is asked once a minute in the end. Raises: TimeoutError."""
-    await node.until(lambda: rung(node, other) is wanted, 2 * SLOWEST_S)
+    await node.until(lambda: rung(node, other) is wanted, 2 * RARE_RETRY_S)
 
 
 class Forwarder:

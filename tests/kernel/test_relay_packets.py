@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
@@ -72,6 +73,21 @@ def test_packets_come_to_each_end_from_its_own_port_of_the_relay(
             by_kernel = versions[0] == versions[1]
             assert relay.counted("forwarded") == (8 if by_kernel else 0)
             assert relay.counted("handed_up") == (0 if by_kernel else 8)
+
+    run(hosts[-1], scenario)
+
+
+def test_packets_without_a_checksum_are_let_through_without_one(hosts: list[Host]) -> None:
+    async def scenario() -> None:
+        async with Cluster(hosts) as cluster:
+            here = cluster.relay.host.address()
+            port, its_port = await cluster.join()
+            one, other = (agent.host.open_udp() for agent in cluster.agents[:2])
+            with one, other:
+                # As the kernel's ESP is over IPv4. Source: include/uapi/asm-generic/socket.h.
+                one.setsockopt(socket.SOL_SOCKET, 11, 1)
+                one.sendto(b"bare", at(here, port))
+                assert await hears(other) == (b"bare", at(here, its_port))
 
     run(hosts[-1], scenario)
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from limpet.ctl.examine_across import relay_findings
+from limpet.ctl.findings import Level
 from limpet.model.cluster import DefaultCommunity, Role
 from limpet.model.relay import (
     AskPair,
@@ -24,6 +26,7 @@ from limpet.wire.relay import encode
 from tests.kernel.relay_agents import (
     SETTINGS,
     Cluster,
+    Relay,
     at,
     hears,
     nonce,
@@ -262,6 +265,7 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
             relay.learn(relay.host.number, generation=2)
             assert relay.table() == ""
             assert relay.service.report() == {"active": False, "trouble": ""}
+            assert not relay.service.has_role
             assert (await one.ask(relay, other)).refusal is Refusal.NO_RELAY
 
             roles = frozenset({Role.EDGE, Role.RELAY})
@@ -291,16 +295,58 @@ def test_a_relay_that_cannot_be_one_says_what_to_do(hosts: list[Host]) -> None:
     async def scenario() -> None:
         clash = replace(SETTINGS, relay_ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
         async with Cluster(hosts, settings=clash) as cluster:
-            trouble = cluster.relay.service.report()["trouble"]
-            assert "hold the port of the tunnel, 51820: set others" in trouble
+            (found,) = relay_findings(cluster.relay.service.report(), TUNNEL_PORT, far=True)
+            assert found.level is Level.ERROR
+            assert "hold the port of the tunnel, 51820: set others" in found.what
             assert not cluster.relay.service.active
         async with Cluster(hosts) as cluster:
             relay = cluster.relay
             assert relay.service.trouble == ""
             relay.announce(addresses=())
             await until(lambda: "this node has no public address" in relay.service.trouble)
+            assert "this node has no public address" in said_of(relay, later_s=0)
             relay.announce(addresses=(), endpoints=((relay.host.address(), TUNNEL_PORT),))
             await until(lambda: relay.service.trouble == "")
+
+    run(hosts[-1], scenario)
+
+
+def said_of(relay: Relay, *, later_s: float) -> str:
+    """What doctor makes of the relay's words, had so much time passed without a packet since."""
+    report = relay.service.report()
+    heard = {
+        kind: None if age_s is None else age_s + later_s
+        for kind, age_s in report["heard_s"].items()
+    }
+    told = {**report, "heard_s": heard, "for_s": report["for_s"] + later_s}
+    (found,) = relay_findings(told, TUNNEL_PORT, far=True)
+    assert found.level is Level.OK or (found.why and found.advice)
+    return found.what
+
+
+def test_doctor_tells_of_a_relay_which_of_its_ports_nothing_comes_to(hosts: list[Host]) -> None:
+    async def scenario() -> None:
+        async with Cluster(hosts) as cluster:
+            (one, other, _), relay = cluster.agents, cluster.relay
+            assert "no node has greeted this relay for 10 minutes" in said_of(relay, later_s=600)
+            one.say(relay, Hello(nonce()))
+            await one.hears(Seen)
+            assert "a relay on UDP ports" in said_of(relay, later_s=200)
+
+            hook = "{ type filter hook prerouting priority -400; }"
+            relay.host.netns.run(
+                *("nft", f"add table inet front; add chain inet front base {hook}; "),
+                "add rule inet front base udp dport 21000-22999 drop",
+            )
+            mine = await one.ask(relay, other)
+            one.say(relay, Check(nonce(), mine.port), port=mine.port)
+            one.say(relay, Hello(last := nonce()))
+            await one.hears(Seen, lambda seen: seen.nonce == last)
+            assert "nodes ask this relay for ports, and nothing comes" in said_of(relay, later_s=9)
+
+            relay.host.netns.run("nft", "delete table inet front")
+            await one.bind(relay, mine.port)
+            assert "a relay on UDP ports" in said_of(relay, later_s=9)
 
     run(hosts[-1], scenario)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 
 from limpet.agent import relay_link, relay_tls_client, relay_tls_server, relayed_node
 from limpet.agent.tls_stream import QUEUE_BYTES
+from limpet.ctl.examine_across import tls_findings
+from limpet.ctl.findings import Level
 from limpet.kernel.process import allow_many_files
 from limpet.model.errors import LimpetError
 from limpet.wire.relay_stream import (
@@ -377,9 +380,14 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
             try:
                 assert ports == []
                 assert list(relay.server.troubles.values()) == ["Address already in use"]
+                (found,) = tls_findings(relay.server.report())
+                assert found.level is Level.ERROR
+                assert f"(process {os.getpid()}) has: Address already in use" in found.what
                 taken.close()
                 await until(lambda: bool(relay.server.addresses), PATIENCE_S)
                 assert relay.server.troubles == {}
+                (found,) = tls_findings(relay.server.report())
+                assert found.level is Level.OK
                 assert ports == [relay.address[1]]
             finally:
                 await relay.server.stop()

@@ -8,7 +8,10 @@ from ipaddress import ip_address
 
 import pytest
 
+from limpet.agent import alarm, faults
 from limpet.model.relay import NatKind, Pair, Refusal
+from limpet.plan.relay_choice import RelayChoice
+from limpet.plan.relay_effects import Effect
 from limpet.wire.courier import Kind
 from limpet.wire.relay import encode
 from tests.kernel.relays_bed import (
@@ -225,4 +228,27 @@ def test_a_node_that_is_no_relay_can_make_nobody_bind(bed: RelaysBed) -> None:
         await until(lambda: a.relays.counters["unasked"] == 1)
         assert a.relays.report()["pairs"] == []
 
+    run(bed, scenario)
+
+
+def test_relays_are_greeted_after_errors_that_nobody_has_foreseen(
+    bed: RelaysBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, node = bed.relay(11), bed.public(21)
+    sound, calls = RelayChoice.tick, iter(range(10_000))
+    monkeypatch.setattr(alarm, "AGAIN_S", 0.05)
+
+    def failing_for_a_while(choice: RelayChoice, now_s: float) -> list[Effect]:
+        effects = sound(choice, now_s)  # what was due is taken, and lost
+        if next(calls) < 4:
+            raise RuntimeError("nobody has foreseen this")
+        return effects
+
+    async def scenario() -> None:
+        before = faults.counts["relays"]
+        await bed.begin(relay, node)
+        await until(lambda: node.relays.kind(4) is NatKind.NONE)
+        assert faults.counts["relays"] == before + 4
+
+    monkeypatch.setattr(RelayChoice, "tick", failing_for_a_while)
     run(bed, scenario)

@@ -228,6 +228,29 @@ async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
 
 
 @on_a_loop
+async def test_what_is_sent_in_clear_in_the_name_of_a_peer_behind_a_tunnel_is_dropped(
+    node: SiteBed,
+) -> None:
+    def filtered() -> str:
+        return node.netns.run("nft", "list", "table", "inet", NFT_OVERLAY_TABLE)
+
+    peer, end = grant(PEER).uid, (ip_address("203.0.113.9"), 51820)
+    node.site.set_paths({peer: PeerPath(Rung.TUNNEL, endpoint=end)})
+    await until(lambda: "192.0.2.2 . 0xaf4 . 0x2" in filtered() and "10.244.2.0" in filtered())
+    assert node.site.shut_out == frozenset()
+
+    node.site.set_tunnel_only(frozenset({peer}))
+    await until(lambda: node.site.shut_out == {peer})
+    assert "192.0.2.2" not in filtered()
+    assert "10.244.2.0" not in filtered()
+
+    node.site.set_tunnel_only(frozenset())
+    await until(lambda: node.site.shut_out == frozenset())
+    assert "192.0.2.2 . 0xaf4 . 0x2" in filtered()
+    assert "10.244.2.0" in filtered()
+
+
+@on_a_loop
 async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node: SiteBed) -> None:
     node.reach(Rung.VXLAN)
     await until(lambda: node.has_routes("limvx4"))

@@ -7,18 +7,34 @@ import time
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.model.tunnel import TunnelEnd
 from limpet.plan.tunnel_diff import PutTunnelPeer, TakePeerAnew
 from tests.kernel.noise import RESPONSE, initiation
 from tests.kernel.overlay_bed import ping
-from tests.kernel.tunnel_bed import TunnelBed
+from tests.kernel.tunnel_bed import (
+    KernelWireguardTunnel,
+    TunnelBed,
+    WireguardTunnel,
+    skip_without_kernel_wireguard,
+)
 from tests.kernel.tunnel_traffic import keys_of, move, send_bulk
 
 
-def test_an_endpoint_that_is_new_to_the_plan_is_set_also_after_a_restart(tmp_path: Path) -> None:
-    bed = TunnelBed(2, tmp_path)
+@pytest.fixture(params=["wireguard-go", "wireguard-kernel"])
+def kind(request: pytest.FixtureRequest) -> type[WireguardTunnel]:
+    if request.param == "wireguard-go":
+        return WireguardTunnel
+    skip_without_kernel_wireguard()
+    return KernelWireguardTunnel
+
+
+def test_an_endpoint_that_is_new_to_the_plan_is_set_also_after_a_restart(
+    tmp_path: Path, kind: type[WireguardTunnel]
+) -> None:
+    bed = TunnelBed(2, tmp_path, kind=kind)
     with bed.undo:
         one, other = bed.tunnels
         ping(one.node.pod, other.node.address(4))
@@ -39,8 +55,10 @@ def test_an_endpoint_that_is_new_to_the_plan_is_set_also_after_a_restart(tmp_pat
         ping(one.node.pod, other.node.address(4))
 
 
-def test_a_pair_goes_over_to_the_other_underlay_within_its_session(tmp_path: Path) -> None:
-    bed = TunnelBed(2, tmp_path)
+def test_a_pair_goes_over_to_the_other_underlay_within_its_session(
+    tmp_path: Path, kind: type[WireguardTunnel]
+) -> None:
+    bed = TunnelBed(2, tmp_path, kind=kind)
     with bed.undo:
         one, other = bed.tunnels
         ping(one.node.pod, other.node.address(4))
@@ -68,8 +86,10 @@ def answers(sender: socket.socket, message: bytes, to: tuple[str, int]) -> bool:
     return False
 
 
-def test_a_peer_whose_clock_jumped_back_is_let_in_when_it_is_taken_anew(tmp_path: Path) -> None:
-    bed = TunnelBed(2, tmp_path)
+def test_a_peer_whose_clock_jumped_back_is_let_in_when_it_is_taken_anew(
+    tmp_path: Path, kind: type[WireguardTunnel]
+) -> None:
+    bed = TunnelBed(2, tmp_path, kind=kind)
     with bed.undo:
         one, other = bed.tunnels
         ping(one.node.pod, other.node.address(4))

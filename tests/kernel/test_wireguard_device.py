@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -21,7 +22,7 @@ from limpet.model.tunnel import TunnelDevice, TunnelPeer, TunnelState
 from limpet.plan.tunnel_diff import DropTunnel, PutTunnel, diff_tunnel
 from limpet.wire import wireguard_netlink as kernel_wire
 from tests.kernel.namespaces import Netns, NetnsFactory
-from tests.kernel.tunnel_bed import wireguard_go
+from tests.kernel.tunnel_bed import skip_without_kernel_wireguard, wireguard_go
 
 
 @pytest.fixture
@@ -31,12 +32,27 @@ def lone(make_netns: NetnsFactory, tmp_path: Path) -> Iterator[Lone]:
     made.close()
 
 
+@pytest.fixture(params=["wireguard-go", "wireguard-kernel"])
+def either(
+    make_netns: NetnsFactory, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Lone]:
+    """What holds whoever makes the tunnel."""
+    in_kernel = request.param == "wireguard-kernel"
+    if in_kernel:
+        skip_without_kernel_wireguard()
+    made = Lone(make_netns("wg"), tmp_path, in_kernel=in_kernel)
+    yield made
+    made.close()
+
+
 class Lone:
     """A namespace for a tunnel without a node around it."""
 
-    def __init__(self, netns: Netns, folder: Path) -> None:
+    def __init__(self, netns: Netns, folder: Path, *, in_kernel: bool = False) -> None:
+        self.in_kernel = in_kernel
         self.netns = netns
         self.folder = folder
+        self._undo = ExitStack()
         self.ifname = f"lwg{os.getpid() % 10**7}.x"
         with netns.entered():
             self.route = RouteSocket()
@@ -45,13 +61,15 @@ class Lone:
 
     def kernel(self, route: RouteSocket | None = None, program: str = "") -> TunnelKernel:
         """As of an agent that has just started."""
-        return TunnelKernel(
+        made = TunnelKernel(
             route or self.route,
             log=self.folder / "wireguard.log",
             ifname=self.ifname,
             program=program or wireguard_go(),
-            userspace_only=True,
+            userspace_only=not self.in_kernel,
         )
+        self._undo.callback(made.close)
+        return made
 
     def settle(self, kernel: TunnelKernel, want: TunnelState) -> list[KernelError]:
         with self.netns.entered():
@@ -77,6 +95,7 @@ class Lone:
             link = self.route.link(self.ifname)
             if link is not None and kernel.observe(self.want).device is not None:
                 kernel.apply([DropTunnel(self.ifname)])
+        self._undo.close()
         self.route.close()
 
 
@@ -129,13 +148,13 @@ def test_the_program_outlives_the_agent(lone: Lone) -> None:
     assert len(lone.programs()) == 1
 
 
-def test_a_thousand_peers_are_configured_and_read_back_as_planned(lone: Lone) -> None:
-    kernel = lone.kernel()
-    want = TunnelState(lone.want.device, dict(map(numbered_peer, range(1000))))
+def test_a_thousand_peers_are_configured_and_read_back_as_planned(either: Lone) -> None:
+    kernel = either.kernel()
+    want = TunnelState(either.want.device, dict(map(numbered_peer, range(1000))))
 
-    assert lone.settle(kernel, want) == []
+    assert either.settle(kernel, want) == []
 
-    with lone.netns.entered():
+    with either.netns.entered():
         have = kernel.have
         assert kernel.observe(want) == have == want
 
@@ -148,22 +167,23 @@ def numbered_peer(number: int) -> tuple[bytes, TunnelPeer]:
     return key, TunnelPeer(key, frozenset(prefixes), endpoint, 0)
 
 
-def test_nothing_is_left_of_a_tunnel_that_is_not_wanted_any_more(lone: Lone) -> None:
-    kernel = lone.kernel()
-    assert lone.settle(kernel, lone.want) == []
+def test_nothing_is_left_of_a_tunnel_that_is_not_wanted_any_more(either: Lone) -> None:
+    kernel = either.kernel()
+    assert either.settle(kernel, either.want) == []
 
-    assert lone.settle(kernel, TunnelState()) == []
+    assert either.settle(kernel, TunnelState()) == []
 
-    assert lone.programs() == []
-    assert lone.route.link(lone.ifname) is None
-    assert lone.settle(kernel, lone.want) == []
+    assert either.programs() == []
+    assert either.route.link(either.ifname) is None
+    assert either.settle(kernel, either.want) == []
 
 
-def test_what_differs_on_the_device_is_set_and_nothing_else(lone: Lone) -> None:
-    kernel = lone.kernel()
-    assert lone.settle(kernel, lone.want) == []
-    (pid,) = lone.programs()
-    device = lone.want.device
+def test_what_differs_on_the_device_is_set_and_nothing_else(either: Lone) -> None:
+    kernel = either.kernel()
+    assert either.settle(kernel, either.want) == []
+    programs = either.programs()
+    assert len(programs) == (0 if either.in_kernel else 1)
+    device = either.want.device
     assert device is not None
 
     # Below 1280 the kernel takes IPv6 off the link.
@@ -175,25 +195,25 @@ def test_what_differs_on_the_device_is_set_and_nothing_else(lone: Lone) -> None:
         {"private_key": b"k" * 32},
     ):
         want = TunnelState(replace(device, **change))
-        assert lone.settle(kernel, want) == []
-        with lone.netns.entered():
+        assert either.settle(kernel, want) == []
+        with either.netns.entered():
             found = kernel.observe(want).device
         assert found is not None
         # WireGuard clamps a private key. Source: RFC 7748, section 5.
         assert replace(found, private_key=b"") == replace(want.device or found, private_key=b"")
-    lone.netns.ip(f"link set {lone.ifname} down")
-    assert lone.settle(kernel, lone.want) == []
-    assert lone.programs() == [pid]
+    either.netns.ip(f"link set {either.ifname} down")
+    assert either.settle(kernel, either.want) == []
+    assert either.programs() == programs
 
 
-def test_a_port_that_another_program_has_is_told_with_what_to_do(lone: Lone) -> None:
-    with lone.netns.open_socket(4, socket.SOCK_DGRAM) as other:
+def test_a_port_that_another_program_has_is_told_with_what_to_do(either: Lone) -> None:
+    with either.netns.open_socket(4, socket.SOCK_DGRAM) as other:
         other.bind(("0.0.0.0", 51000))
 
-        (failure,) = lone.settle(lone.kernel(), lone.want)
+        (failure,) = either.settle(either.kernel(), either.want)
 
     assert "another program has the tunnel's UDP port" in str(failure)
-    assert lone.settle(lone.kernel(), lone.want) == []
+    assert either.settle(either.kernel(), either.want) == []
 
 
 def test_a_missing_program_is_told_with_what_to_install(lone: Lone) -> None:
@@ -212,20 +232,20 @@ def test_a_program_that_ends_at_once_is_told_with_its_words(lone: Lone, tmp_path
     assert "it ended at once: no tunnels today" in str(failure)
 
 
-def test_a_link_of_the_name_that_is_not_ours_is_left_alone(lone: Lone) -> None:
-    lone.netns.ip(f"link add {lone.ifname} type bridge")
+def test_a_link_of_the_name_that_is_not_ours_is_left_alone(either: Lone) -> None:
+    either.netns.ip(f"link add {either.ifname} type bridge")
 
-    (failure,) = lone.settle(lone.kernel(), lone.want)
+    (failure,) = either.settle(either.kernel(), either.want)
 
     assert "somebody else made it" in str(failure)
-    link = lone.route.link(lone.ifname)
+    link = either.route.link(either.ifname)
     assert link is not None
     assert (link.kind, link.up) == ("bridge", False)
-    assert lone.settle(lone.kernel(), TunnelState()) == []
-    assert lone.want.device is not None
-    with lone.netns.entered():  # also without having looked
-        assert len(lone.kernel().apply([PutTunnel(lone.want.device)])) == 1
-    assert lone.route.link(lone.ifname) == link
+    assert either.settle(either.kernel(), TunnelState()) == []
+    assert either.want.device is not None
+    with either.netns.entered():  # also without having looked
+        assert len(either.kernel().apply([PutTunnel(either.want.device)])) == 1
+    assert either.route.link(either.ifname) == link
 
 
 def test_a_tunnel_of_the_same_name_in_another_namespace_is_told(
@@ -253,18 +273,20 @@ def test_what_the_program_says_does_not_fill_the_disk(lone: Lone) -> None:
     assert log.stat().st_size == 0
 
 
-def test_one_peer_that_is_refused_keeps_no_other_out(lone: Lone) -> None:
+def test_one_peer_that_is_refused_keeps_no_other_out(either: Lone) -> None:
     good, bad = numbered_peer(1), numbered_peer(2)
-    want = TunnelState(lone.want.device, dict([good, bad]))
-    broken = replace(bad[1], endpoint=(ip_address("192.0.2.9"), 70000))
-    kernel = lone.kernel()
+    want = TunnelState(either.want.device, dict([good, bad]))
+    cut = bad[0][:31]
+    kernel = either.kernel()
 
-    failures = lone.settle(kernel, TunnelState(want.device, {good[0]: good[1], bad[0]: broken}))
+    failures = either.settle(
+        kernel, TunnelState(want.device, {good[0]: good[1], cut: replace(bad[1], public_key=cut)})
+    )
 
     assert len(failures) == 1
     assert kernel.have.peers[good[0]] == good[1]
-    assert lone.settle(kernel, want) == []
-    with lone.netns.entered():
+    assert either.settle(kernel, want) == []
+    with either.netns.entered():
         assert kernel.observe(want) == want
 
 

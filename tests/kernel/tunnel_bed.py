@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import time
 from abc import abstractmethod
@@ -14,6 +15,8 @@ from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
+
+import pytest
 
 from limpet.agent.tunnel_keys import tunnel_key_of
 from limpet.kernel.netlink import RouteSocket
@@ -58,6 +61,11 @@ def kernel_has_wireguard() -> bool:
         KernelWireguard(route, "lwg0").close()
         return True
     return False
+
+
+def skip_without_kernel_wireguard() -> None:
+    if not kernel_has_wireguard():
+        pytest.skip("this kernel has no WireGuard")
 
 
 class Backend(Protocol):
@@ -105,8 +113,13 @@ class Tunnel:
 
     @property
     @abstractmethod
-    def pid(self) -> int:
-        """Of the program that makes the tunnel."""
+    def pid(self) -> int | None:
+        """Of the program that makes the tunnel; None: it is the kernel's."""
+
+    def end(self) -> None:
+        """Ends the tunnel from outside, with its device."""
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGKILL)
 
     @abstractmethod
     def wanted(self, state: TunnelState) -> TunnelState:
@@ -188,6 +201,8 @@ class WireguardTunnel(Tunnel):
     in_kernel = False
 
     def restart(self) -> None:
+        if hasattr(self, "kernel"):
+            self.kernel.close()
         self.kernel = TunnelKernel(
             self.node.route,
             log=self.folder / "wireguard.log",
@@ -197,12 +212,11 @@ class WireguardTunnel(Tunnel):
         )
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         with self.node.netns.entered():
             process = self.kernel.process
-            pid = process.pid if process is not None else None
-        assert pid is not None
-        return pid
+            assert (process is None) == self.in_kernel
+            return process.pid if process is not None else None
 
     def wanted(self, state: TunnelState) -> TunnelState:
         return state
@@ -213,6 +227,9 @@ class WireguardTunnel(Tunnel):
 
 class KernelWireguardTunnel(WireguardTunnel):
     in_kernel = True
+
+    def end(self) -> None:
+        self.node.netns.ip(f"link delete {self.ifname}")
 
 
 class TunnelBed(OverlayBed):

@@ -84,6 +84,16 @@ def limpet(machine: Machine, *words: str) -> str:
     return run_command(*command, netns=machine.name)
 
 
+def doctor(machine: Machine) -> dict[str, list[str]]:
+    """Findings by level, whatever the exit code."""
+    command = f"{sys.executable} -m limpet doctor --output json --config {machine.config_path}"
+    text = machine.run("sh", "-c", f"{command} || true")
+    found: dict[str, list[str]] = {"ok": [], "warn": [], "error": []}
+    for each in json.loads(text)["findings"]:
+        found[each["level"]].append(each["what"])
+    return found
+
+
 def vtep_macs(machine: Machine) -> dict[str, str]:
     """MACs of the node's VXLAN devices as the kernel has them."""
     return {

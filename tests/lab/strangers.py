@@ -64,13 +64,18 @@ def tunnel_key(machine: Machine) -> bytes:
 
 def tunnel_peers(machine: Machine) -> set[bytes]:
     """Public keys that the node's tunnel knows."""
+    return set(keepalives(machine))
+
+
+def keepalives(machine: Machine) -> dict[bytes, int]:
+    """Seconds between those that the node's tunnel sends, by the peer's public key; 0: none."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(SOCKET_FOLDER / f"{tunnel_ifname(machine.name)}.sock"))
         connection.sendall(GET)
         answer = b""
         while not answer.endswith(END):
             answer += connection.recv(1 << 16)
-    return set(parse_get(answer).peers)
+    return {key: each.peer.keepalive_s for key, each in parse_get(answer).peers.items()}
 
 
 def send_by_tunnel(sender: Machine, target: LabPod, source: LabPod) -> None:

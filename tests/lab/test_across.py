@@ -12,8 +12,11 @@ import pytest
 from limpet.lab.machine import Machine
 from limpet.lab.silence import Silence
 from limpet.lab.world import World
+from limpet.model.tunnel import KEEPALIVE_S
 from tests.lab.across import (
+    FAR,
     NATED,
+    NEAR,
     RUNGS,
     WITHIN_S,
     all_reach,
@@ -24,11 +27,12 @@ from tests.lab.across import (
     until_as_before,
     until_on,
 )
-from tests.lab.bed import a_world, echo, echoing, until
+from tests.lab.bed import a_world, doctor, echo, echoing, limpet, until
 from tests.lab.forging import hearing
 from tests.lab.strangers import (
     SECRET,
     capturing,
+    keepalives,
     say_in_secret,
     send_by_tunnel,
     tunnel_key,
@@ -82,6 +86,56 @@ def test_nodes_say_how_they_are_mapped(world: World) -> None:
     }
 
 
+def test_tunnels_send_keepalives_only_where_a_nat_is_in_a_direct_way(world: World) -> None:
+    machines = {name: world.machine(name) for name in ("hub", "buoy", "digger-1")}
+    keys = {name: tunnel_key(world.machine(name)) for name in (*machines, "crane-1", "radio-1")}
+    told = {name: keepalives(machine) for name, machine in machines.items()}
+
+    assert told["hub"][keys["buoy"]] == told["buoy"][keys["hub"]] == 0
+    assert told["digger-1"][keys["radio-1"]] == 0  # the relay's checks keep the NAT open
+    assert told["digger-1"][keys["crane-1"]] == told["digger-1"][keys["hub"]] == KEEPALIVE_S
+    assert told["hub"][keys["digger-1"]] == KEEPALIVE_S
+
+
+def test_a_person_is_told_what_is_in_front_of_a_node_and_why_a_pair_is_on_a_relay(
+    world: World,
+) -> None:
+    radio, digger = world.machine("radio-1"), world.machine("digger-1")
+    ends = the_pod(radio).name, str(the_pod(digger).addresses[0].ip)
+
+    assert "IPv4: behind a symmetric NAT" in limpet(radio, "status")
+    assert has(limpet(radio, "peer", "list"), ("hub (203.0.113.11:", "buoy (198.51.100.11:"))
+    probed = limpet(radio, "path", *ends, "--probe")
+    assert "does not answer directly (tried: " in probed
+    assert "this node's NAT is symmetric" in probed
+
+
+def test_doctor_on_a_relay_names_the_rule_that_closes_it_and_is_content_without(
+    world: World,
+) -> None:
+    hub = world.machine("hub")
+    across = ("pods' packets", "UDP port", "TCP port", "not known")
+    port = hub.ask("status")["cluster"]["tunnel"]["port"]
+
+    def complaints() -> list[str]:
+        found = doctor(hub)
+        return [what for level in ("warn", "error") for what in found[level] if has(what, across)]
+
+    assert complaints() == []
+    hook = "{ type filter hook input priority 10; }"
+    hub.run("nft", f"add table inet site; add chain inet site base {hook}")
+    try:
+        hub.run("nft", f"add rule inet site base udp dport {port} meta mark 77 drop")
+        (found,) = complaints()
+    finally:
+        hub.run("nft", "delete table inet site")
+    assert f"chain inet site base may drop what is sent to UDP port {port}: rule" in found
+
+
+def has(text: str, words: tuple[str, ...]) -> bool:
+    return any(word in text for word in words)
+
+
 def test_a_gateway_that_reboots_takes_nothing_away_for_long(world: World) -> None:
     world.cut("cloud")
     try:
@@ -132,28 +186,50 @@ def test_a_node_that_reboots_while_it_is_cut_off_has_its_tunnels_again(world: Wo
         digger.set_clock(None)
 
 
-def until_relay_is_not(machine: Machine, other: str, relay: str) -> None:
-    until(lambda: peer(machine, other)["relay"] != relay, within_s=WITHIN_S)
+def until_both_use(world: World, one: str, other: str, relay: str) -> float:
+    """Seconds until that relay carries both directions. Raises: AssertionError."""
+    began_s = time.monotonic()
+    here, there = world.machine(one), world.machine(other)
+    until(
+        lambda: peer(here, other)["relay"] == peer(there, one)["relay"] == relay,
+        within_s=WITHIN_S,
+    )
+    return time.monotonic() - began_s
 
 
-def test_relays_die_under_traffic_and_come_back(world: World) -> None:
+def relays_of(machine: Machine) -> dict[str, float]:
+    """Round trips in ms to relays that answer."""
+    relays = machine.ask("status")["cluster"]["across"]["relays"]["relays"]
+    return {each["name"]: each["rtt_ms"] for each in relays if each["answers"]}
+
+
+def test_of_two_relays_the_nearer_one_carries_a_pair_and_the_other_one_while_it_is_away(
+    world: World,
+) -> None:
     digger, radio = world.machine("digger-1"), world.machine("radio-1")
+    until_both_use(world, "digger-1", "radio-1", NEAR)
+    assert relays_of(digger)[FAR] >= 80
     with Silence(the_pod(digger), the_pod(radio), within_s=WITHIN_S) as silence:
-        for _ in range(2):
-            relay = peer(digger, "radio-1")["relay"]
-            began_s = time.time()
-            world.machine(relay).power_off()
-            until_relay_is_not(digger, "radio-1", relay)
-            silence.wait()
-            tell(f"relay {relay} dies: {silence.longest_s(began_s):.2f} s of silence")
-            world.machine(relay).power_on()
-            all_reach(world)
+        began_s = time.time()
+        world.machine(NEAR).power_off()
+        until_both_use(world, "digger-1", "radio-1", FAR)
+        silence.wait()
+        tell(f"the nearer relay dies: {silence.longest_s(began_s):.2f} s of silence")
+        assert NEAR not in relays_of(digger)
 
-        for relay in ("hub", "buoy"):
+        began_s = time.time()
+        world.machine(NEAR).power_on()
+        took_s = until_both_use(world, "digger-1", "radio-1", NEAR)
+        silence.wait()
+        tell(
+            f"it is back: used after {took_s:.1f} s, {silence.longest_s(began_s):.2f} s of silence"
+        )
+
+        for relay in (NEAR, FAR):
             world.machine(relay).power_off()
         until(lambda: silence.longest_s(time.time() - 1) >= 1, within_s=WITHIN_S)
         all_reach(world, but=("hub", "buoy", "radio-1"))
-        for relay in ("hub", "buoy"):
+        for relay in (NEAR, FAR):
             world.machine(relay).power_on()
         silence.wait()
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import vici
 
+from limpet.kernel.ipsec_process import IPSEC_FOLDER
 from limpet.lab.machine import Machine
 from limpet.lab.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world import World
 from tests.lab.across import WITHIN_S, all_reach, peer, the_pod, until_on
-from tests.lab.bed import a_world, echo, echoing, until
+from tests.lab.bed import a_world, echo, echoing, is_refused, limpet, until
 
 TWO_NATS = """
 ipsec = true
@@ -118,8 +122,9 @@ def test_a_node_that_reboots_in_1970_without_the_cloud_has_its_tunnels_again(wor
         digger.set_clock(None)
 
 
-def test_a_community_has_ipsec_beside_the_networks_wireguard(world: World) -> None:
-    crane, digger = world.machine("crane-1"), world.machine("digger-1")
+@contextmanager
+def both_backends(world: World) -> Iterator[None]:
+    """The community of the two sites has IPsec, beside the network's WireGuard."""
     command = world.controller.command
     command("community", "create", "works", "crane-1", "digger-1", "--tunnel-backend", "ipsec")
     try:
@@ -128,19 +133,83 @@ def test_a_community_has_ipsec_beside_the_networks_wireguard(world: World) -> No
         until_by(world, "hub", "crane-1", "")
         until_by(world, "hub", "digger-1", "")
         all_reach(world)
-        exchange(crane, digger)
-        exchange(world.machine("hub"), digger)
+        yield
     finally:
         command("network", "set", "--tunnel-backend", "ipsec")
         command("community", "remove", "works", "--all")
 
 
-def test_a_strongswan_that_is_killed_comes_back_with_everything(world: World) -> None:
-    digger = world.machine("digger-1")
-    pid = ipsec_pid(digger.name)
-    assert pid is not None
+@contextmanager
+def without_strongswan(machine: Machine) -> Iterator[None]:
+    """As if its package had been removed."""
+    machine.stop_agent()
+    right = machine.settings["ipsec_program"]
+    machine.settings["ipsec_program"] = "/nowhere/charon-systemd"
+    machine.run("kill", str(ipsec_pid(machine.name)))
+    until(lambda: ipsec_pid(machine.name) is None, within_s=WITHIN_S)
+    machine.start_agent()
+    try:
+        yield
+    finally:
+        machine.stop_agent()
+        machine.settings["ipsec_program"] = right
+        machine.start_agent()
 
-    digger.run("kill", "-9", str(pid))
 
-    until(lambda: ipsec_pid(digger.name) not in (None, pid), within_s=WITHIN_S)
-    all_reach(world)
+def test_a_community_has_ipsec_beside_wireguard_and_who_lacks_it_is_told_of_at_both_ends(
+    world: World,
+) -> None:
+    crane, digger, hub = (world.machine(name) for name in ("crane-1", "digger-1", "hub"))
+    address = str(the_pod(digger).addresses[0].ip)
+    with both_backends(world):
+        exchange(crane, digger)
+        pid = ipsec_pid(digger.name)
+        digger.run("kill", "-9", str(pid))
+        until(lambda: ipsec_pid(digger.name) not in (None, pid), within_s=WITHIN_S)
+        all_reach(world)
+
+        with without_strongswan(digger):
+            until(lambda: peer(crane, "digger-1")["state"] == "unreached", within_s=WITHIN_S)
+            until(lambda: peer(digger, "crane-1")["state"] == "unreached", within_s=WITHIN_S)
+            assert "strongSwan does not run" in peer(crane, "digger-1")["why"]
+            assert crane.ask("status")["cluster"]["peers"]["unreached"] == 1
+            (path,) = crane.ask("path", origin=the_pod(crane).name, target=address)["paths"]
+            assert path["reachable"] is False
+            assert "strongSwan does not run" in path["there"]["reason"]
+            problem = digger.ask("status")["cluster"]["ipsec"]["problem"]
+            assert problem.startswith("/nowhere/charon-systemd is not there")
+            doctor = is_refused(lambda: limpet(digger, "doctor"))
+            assert "there is no tunnel by IPsec" in doctor
+            assert "install strongSwan 5.9 or newer" in doctor
+            for other in (crane, digger):
+                exchange(hub, other)
+
+        until_by(world, "crane-1", "digger-1", "ipsec0")
+        all_reach(world)
+
+
+def sas(machine: Machine) -> str:
+    """All that its IKE daemon says of them."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(machine.run_dir / IPSEC_FOLDER / "vici.sock"))
+        return str(list(vici.Session(connection).list_sas()))
+
+
+def test_a_node_that_was_removed_loses_its_sas_on_who_heard_of_it_from_others(built: World) -> None:
+    use(built, "ipsec")
+    crane, digger = built.machine("crane-1"), built.machine("digger-1")
+    uid = peer(digger, "crane-1")["uid"]
+    assert uid in sas(digger)
+    # The quarry hears of nothing but its neighbours: the controller's port is closed to it.
+    digger.run("ip", "route", "add", "blackhole", "203.0.113.10/32")
+    try:
+        built.controller.command("node", "remove", "crane-1")
+
+        until(lambda: uid not in sas(digger), within_s=WITHIN_S)
+
+        assert peer(digger, "crane-1").get("state") != "reached"
+        for address in the_pod(crane).addresses:
+            assert not the_pod(digger).reaches(address.ip, within_s=1)
+        assert uid not in sas(digger)
+    finally:
+        digger.run("ip", "route", "del", "blackhole", "203.0.113.10/32")

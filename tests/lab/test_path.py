@@ -15,7 +15,7 @@ from limpet.lab.command import LabError
 from limpet.lab.machine import Machine
 from limpet.lab.world import World
 from limpet.model.overlay import Rung
-from tests.lab.bed import ONE_LAN, a_world, is_refused, limpet, until
+from tests.lab.bed import ONE_LAN, a_world, doctor, is_refused, limpet, until
 
 AT = "127.0.0.1:9471"
 FETCH = f"import urllib.request as r; print(r.urlopen('http://{AT}/metrics').read().decode())"
@@ -153,16 +153,6 @@ def test_figures_of_the_cluster_are_served(lan: World) -> None:
     assert found['limpet_agent_messages_total{outcome="received"}'] > 0
     assert found['limpet_agent_rounds_total{loop="site"}'] > 0
     assert found['limpet_agent_last_round_failures{loop="site"}'] == 0
-
-
-def doctor(node: Machine) -> dict[str, list[str]]:
-    """Findings by level, whatever the exit code."""
-    command = f"{sys.executable} -m limpet doctor --output json --config {node.config_path}"
-    text = node.run("sh", "-c", f"{command} || true")
-    found: dict[str, list[str]] = {"ok": [], "warn": [], "error": []}
-    for each in json.loads(text)["findings"]:
-        found[each["level"]].append(each["what"])
-    return found
 
 
 def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: World) -> None:

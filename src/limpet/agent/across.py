@@ -210,7 +210,7 @@ class Across:
         """For `limpet status`."""
         return {
             "relays": self.relays.report(),
-            "relaying": self.service.report() if self.service.active else None,
+            "relaying": self.service.report() if self.service.has_role else None,
             "relaying_tls": self.server.report() if self.server is not None else None,
             "tls": self.tls.report(),
         }

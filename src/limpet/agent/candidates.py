@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
 
+from limpet.agent.alarm import Alarm
 from limpet.model.relay import Endpoint
 from limpet.plan.endpoints import Endpoints
 
@@ -24,7 +24,7 @@ class Candidates:
         """
         self._known = Endpoints(static)
         self._on_endpoints = on_endpoints
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("candidates", self._tick)
         self._running = False
 
     @property
@@ -56,13 +56,7 @@ class Candidates:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due_s = self._known.wake_at_s
-        if self._running and due_s < math.inf:
-            delay_s = max(due_s - time.monotonic(), 0.001)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+        self._alarm.set(self._known.wake_at_s if self._running else math.inf)
 
     def _tick(self) -> None:
         news = self._known.tick(time.monotonic())

@@ -113,6 +113,8 @@ class ClusterSide:
         )
         self.behind = Behind(self.membership, self._behind_changed)
         self.site.paths = self.probing.paths
+        self.probing.on_tunnel_only = self.site.set_tunnel_only
+        self.probing.shut_out = lambda: self.site.shut_out
         self.site.on_links.append(self._links_changed)
         self.site.on_segments.append(self._stand)
         self.membership.subscribe(self._heard)

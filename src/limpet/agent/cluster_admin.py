@@ -18,10 +18,12 @@ from limpet.agent.path import (
     path_document,
 )
 from limpet.agent.session import SessionState
-from limpet.agent.tunnel_report import peer_document, tunnel_documents
+from limpet.agent.tunnel_report import peer_document, tunnel_documents, unable_peers
+from limpet.model.cluster import Snapshot
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import TUNNELLED, OverlayPlan, PeerPart, PeerPath, Rung
 from limpet.model.probe import Ask, Trial
+from limpet.model.relay import Endpoint
 from limpet.plan.explain import name_of
 from limpet.plan.network import pod_mtu_bytes
 from limpet.plan.overlay import View, may_talk
@@ -29,10 +31,12 @@ from limpet.plan.overlay import View, may_talk
 if TYPE_CHECKING:
     from limpet.agent.cluster import ClusterSide
     from limpet.agent.node import Node
+    from limpet.agent.site import Site
 
 Document = dict[str, Any]
 _PROBES = 4
 """One may be lost."""
+_NOBODY: Mapping[str, str] = {}
 _STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
 
 
@@ -68,8 +72,9 @@ class ClusterAdmin:
                 }
                 for link in site.links
             ],
-            "peers": count_peers(site.view, site.plan),
+            "peers": count_peers(site.view, site.plan, _unable(site)),
             "contested": len(site.plan.contested),
+            "shared_endpoints": shared_endpoints(site.view.snapshot, membership.uid),
             **tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns()),
             "disk": [*membership.problems, *filter(None, [membership.trouble])],
             "last_round": {
@@ -99,7 +104,12 @@ class ClusterAdmin:
         heard_s = {uid: now_s - heard.at_s for uid, heard in self._cluster.exchange.heard.items()}
         every = bool(arguments.get("all"))
         peers = await asyncio.to_thread(
-            peer_documents, site.view, site.plan, heard_s=heard_s, every=every
+            peer_documents,
+            site.view,
+            site.plan,
+            heard_s=heard_s,
+            every=every,
+            unable=_unable(site),
         )
         readings, now_ns = site.tunnels.readings_by_uid(), time.time_ns()
         for peer in peers:
@@ -118,7 +128,13 @@ class ClusterAdmin:
         pairs = pairs_of(origins, targets, site.view)
         paths = [
             await asyncio.to_thread(
-                path_document, site.view, site.plan, *pair, words, dict(self._cluster.probing.ways)
+                path_document,
+                site.view,
+                site.plan,
+                *pair,
+                words,
+                dict(self._cluster.probing.ways),
+                _unable(site),
             )
             for pair in pairs
         ]
@@ -133,7 +149,8 @@ class ClusterAdmin:
             for uid in (peers if arguments.get("probe") else ())
             for probe in probe_documents([await self._measure(uid) for _ in range(_PROBES)])
         ]
-        return {"paths": paths, "probes": probes, "failed": site.failures}
+        nat = self._cluster.across.relays.report()["nat"]
+        return {"paths": paths, "probes": probes, "nat": nat, "failed": site.failures}
 
     async def _measure(self, uid: str) -> tuple[Measured, ...]:
         try:
@@ -197,13 +214,40 @@ def _probe_document(trial: Trial, answers: list[Measured]) -> Document:
     }
 
 
-def count_peers(view: View, plan: OverlayPlan) -> dict[str, int]:
-    """How many peers are reached on each rung, are not, and are not to be (`apart`)."""
-    found = Counter(_kind(uid, view, plan) for uid in view.snapshot.nodes if uid != view.uid)
+def shared_endpoints(snapshot: Snapshot, uid: str) -> list[Document]:
+    """Endpoints that the node tells and others too: at most one of them is reached there."""
+    entry = snapshot.nodes.get(uid)
+    own = entry.presence.endpoints if entry is not None and entry.presence is not None else ()
+    names: dict[Endpoint, list[str]] = {each: [] for each in own}
+    for other, each in snapshot.nodes.items() if names else ():
+        if other != uid and each.presence is not None and not each.grant.tombstone:
+            for endpoint in names.keys() & set(each.presence.endpoints):
+                names[endpoint].append(each.grant.name)
+    return [
+        {"endpoint": endpoint_text(endpoint), "nodes": sorted(found)}
+        for endpoint, found in names.items()
+        if found
+    ]
+
+
+def _unable(site: Site) -> Mapping[str, str]:
+    return unable_peers(site.tunnels, time.monotonic())
+
+
+def count_peers(
+    view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
+) -> dict[str, int]:
+    """How many peers are reached on each rung, are not, and are not to be (`apart`).
+
+    `unable`: as `unable_peers` tells them.
+    """
+    found = Counter(
+        _kind(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
+    )
     return {kind: found[kind] for kind in (*(rung.value for rung in Rung), "unreached", "apart")}
 
 
-def _kind(uid: str, view: View, plan: OverlayPlan) -> str:
+def _kind(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:
     """Empty: the peer was removed from the cluster."""
     grant = view.snapshot.nodes[uid].grant
     if grant.tombstone:
@@ -212,28 +256,37 @@ def _kind(uid: str, view: View, plan: OverlayPlan) -> str:
         return "unreached"
     if not may_talk(view.network, view.grant, grant):
         return "apart"
-    return _rung(plan.parts.get(uid, PeerPart()), plan, view.paths.get(uid)) or "unreached"
+    part, path = plan.parts.get(uid, PeerPart()), view.paths.get(uid)
+    return _rung(part, plan, path, able=uid not in unable) or "unreached"
 
 
-def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None) -> str:
-    """The higher one where IPv4 and IPv6 go different ways; empty: the peer is not reached."""
+def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None, *, able: bool) -> str:
+    """The higher one where IPv4 and IPv6 go different ways; empty: the peer is not reached.
+
+    `able`: a tunnel to it comes about.
+    """
     if part.refused or not part.routes:
         return ""
     if path is not None and path.rung in TUNNELLED:
-        return str(path.rung.value)
+        return str(path.rung.value) if able else ""
     plain = any(route.device not in plan.state.devices for route in part.routes)
     return str((Rung.ROUTE if plain else Rung.VXLAN).value)
 
 
 def peer_documents(
-    view: View, plan: OverlayPlan, *, heard_s: Mapping[str, float], every: bool
+    view: View,
+    plan: OverlayPlan,
+    *,
+    heard_s: Mapping[str, float],
+    every: bool,
+    unable: Mapping[str, str] = _NOBODY,
 ) -> list[Document]:
     """By name. `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
 
-    `every`: also what was removed from the cluster.
+    `every`: also what was removed from the cluster. `unable`: as `unable_peers` tells them.
     """
     found = [
-        {**_peer_document(uid, view, plan), "heard_s": _rounded(heard_s.get(uid))}
+        {**_peer_document(uid, view, plan, unable), "heard_s": _rounded(heard_s.get(uid))}
         for uid, entry in view.snapshot.nodes.items()
         if uid != view.uid and (every or not entry.grant.tombstone)
     ]
@@ -244,7 +297,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-def _peer_document(uid: str, view: View, plan: OverlayPlan) -> Document:
+def _peer_document(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> Document:
     entry = view.snapshot.nodes[uid]
     grant, presence = entry.grant, entry.presence
     nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
@@ -254,8 +307,8 @@ def _peer_document(uid: str, view: View, plan: OverlayPlan) -> Document:
     return {
         "name": grant.name,
         "uid": uid,
-        "state": _STATES.get(_kind(uid, view, plan), "reached"),
-        "rung": _rung(part, plan, path),
+        "state": _STATES.get(_kind(uid, view, plan, unable), "reached"),
+        "rung": _rung(part, plan, path, able=uid not in unable),
         "endpoint": endpoint_text(tunnelled.endpoint) if tunnelled is not None else "",
         "relay": relay.grant.name if relay is not None else "",
         "devices": sorted({route.device for route in part.routes}),
@@ -265,6 +318,6 @@ def _peer_document(uid: str, view: View, plan: OverlayPlan) -> Document:
         "segments": [str(prefix) for prefix in view.segments.get(uid, ())],
         "addresses": [str(each) for each in presence.addresses] if presence is not None else [],
         "sequence": presence.sequence if presence is not None else None,
-        "why": part.refused,
+        "why": part.refused or (unable.get(uid, "") if tunnelled is not None else ""),
         "without": [f"{prefix}: {reason}" for prefix, reason in part.without],
     }

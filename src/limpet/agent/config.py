@@ -11,6 +11,7 @@ from limpet.kernel.configuration import checked_values, read_configuration
 from limpet.model.errors import ConfigError
 from limpet.model.network import Address, Prefix
 from limpet.model.settings import Settings
+from limpet.model.tunnel import NAT_TIMEOUT_S
 from limpet.wire.cni_conf import ifname_problem
 from limpet.wire.listen import Listen, parse_listen
 
@@ -185,6 +186,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "tunnel_endpoints": _endpoints,
     "tunnel_program": _text,
     "ipsec_program": _text,
+    "nat_timeout_s": _whole(4, NAT_TIMEOUT_S),
     "port_mapping": _flag,
     "relay_ports": _ports,
     "relay_tls_listen": _listen,

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.identity import Identity
 from limpet.kernel.shared_port import SharedPort
 from limpet.model.cluster import Sealed
@@ -291,9 +292,9 @@ class Courier:
                 self._take(data, ancillary, where, version, by_tunnel=by_tunnel)
             except DatagramError as error:
                 self.counters[error.drop] += 1
-            except Exception:  # noqa: BLE001 - whatever one says, the others are heard
+            except Exception as error:  # noqa: BLE001 - whatever one says, the others are heard
                 self.counters["handler_failed"] += 1
-                _log.error("a datagram was not handled", source=str(where[0]), exc_info=True)
+                faults.note("datagrams", error)
             if not self._is_open(version, opened):
                 return  # a handler has stopped us
         flood = self.counters[Drop.OVER_RATE] + self.counters[Drop.FOREIGN] - flood

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import os
 import random
 import time
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from limpet.agent.alarm import Alarm
 from limpet.agent.courier import Courier, Received
 from limpet.agent.membership import Membership, News, Outcome, Source
 from limpet.model.cluster import Sealed
@@ -52,7 +53,7 @@ class Exchange:
         self._links: dict[int, UnderlayLink] = {}
         self._tunnelled: Mapping[str, Address] = {}
         self._gossip: Gossip | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
         self._members = TokenBuckets(_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS, most=_MOST_MEMBERS)
@@ -87,8 +88,7 @@ class Exchange:
 
     async def stop(self) -> None:
         self._gossip = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         """The links to neighbours; on one that is new or has new addresses we say who we are."""
@@ -222,12 +222,7 @@ class Exchange:
         )
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._gossip is not None:
-            loop = asyncio.get_running_loop()
-            wait_s = max(0.0, self._gossip.wake_at_s - time.monotonic())
-            self._timer = loop.call_later(wait_s, self._tick)
+        self._alarm.set(self._gossip.wake_at_s if self._gossip is not None else math.inf)
 
     def _tick(self) -> None:
         if self._gossip is not None:

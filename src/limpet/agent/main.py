@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.admin import Admin
 from limpet.agent.attachments import Attachments
 from limpet.agent.books import Books
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 async def _run(settings: Settings) -> None:
     started_s = time.monotonic()
     allow_many_files()
+    asyncio.get_running_loop().set_exception_handler(faults.note_of_loop)
     # What the start makes stays: of thousands of peers, looking for garbage in it takes long.
     gc.disable()
     with only_one(

@@ -10,6 +10,7 @@ from enum import Enum
 
 import structlog
 
+from limpet.agent.faults import noted
 from limpet.agent.identity import Identity
 from limpet.agent.snapshot_file import SnapshotFile
 from limpet.model.altered import alter
@@ -210,10 +211,8 @@ class Membership:
 
     def _tell(self, news: News) -> None:
         for listener in self._listeners:
-            try:
+            with noted("news"):  # the others have to hear it too
                 listener(news)
-            except Exception:  # noqa: BLE001 - the others have to hear it too
-                _log.error("news were not taken", exc_info=True)
 
     # What the node says of itself
 

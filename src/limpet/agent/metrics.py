@@ -10,12 +10,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from limpet import __version__
+from limpet.agent import faults
 from limpet.agent.admin import Admin
 from limpet.agent.cluster_admin import count_peers
 from limpet.agent.health import segment_states
 from limpet.agent.node import Node
 from limpet.agent.round_totals import RoundTotals
-from limpet.agent.tunnel_report import tunnel_documents
+from limpet.agent.tunnel_report import tunnel_documents, unable_peers
 
 if TYPE_CHECKING:
     from limpet.agent.cluster import ClusterSide
@@ -62,6 +63,12 @@ class Metrics:
             "ready",
             "Whether pods can be started.",
             {(): not self._admin.reasons_not_ready()},
+        )
+        yield _counter(
+            "unexpected_errors",
+            "Defects that were met, by the part of the agent that went on in spite of them.",
+            {(part,): count for part, count in faults.counts.items()},
+            "part",
         )
         yield _gauge("attachments", "Pod interfaces.", {(): len(node.attachments)})
         yield _gauge(
@@ -112,7 +119,12 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     yield _gauge(
         "peers",
         "Other nodes by how they are reached.",
-        {(rung,): count for rung, count in count_peers(site.view, site.plan).items()},
+        {
+            (rung,): count
+            for rung, count in count_peers(
+                site.view, site.plan, unable_peers(site.tunnels, time.monotonic())
+            ).items()
+        },
         "rung",
     )
     yield _gauge("links", "Links to other nodes.", {(): len(site.links)})

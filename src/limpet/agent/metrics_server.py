@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 import structlog
 
+from limpet.agent import faults
 from limpet.wire.listen import Listen
 
 _log = structlog.get_logger("metrics")
@@ -184,8 +185,8 @@ class _Connection(asyncio.Protocol):
             return HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"only GET is served\n"
         try:
             return self._page(line[1])
-        except Exception:  # noqa: BLE001 - whatever cannot be told, the agent goes on
-            _log.error("a page could not be made", path=line[1], exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be told, the agent goes on
+            faults.note("metrics", error)
             return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"see the agent's log\n"
 
     def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -94,10 +94,12 @@ def path_document(
     target: Address,
     words: NodeWords,
     ways: Mapping[str, PeerPath | None],
+    unable: Mapping[str, str] | None = None,
 ) -> Document:
     """Both directions. `reachable` is None where only other nodes know.
 
-    `ways`: by which peers have said that they reach this node.
+    `ways`: by which peers have said that they reach this node. `unable`: peers that no tunnel comes
+    about with, and why.
     """
     sides = {view.uid: NodeSide(view.own, view.paths)}
     holders = {each: holder_of(view.snapshot, each) for each in (origin, target)}
@@ -105,8 +107,17 @@ def path_document(
     if peer_uid in ways:
         sides[peer_uid] = _side_of(view, peer_uid, ways[peer_uid])
     answer = explain_path(view.snapshot, sides, origin, target)
-    there = _leg_document(answer.there, holders, view, plan, words)
-    back = _leg_document(answer.back, holders, view, plan, words)
+    lacking = (unable or {}).get(peer_uid, "")
+    there, back = (
+        _leg_document(
+            replace(leg, reason=lacking) if lacking and leg.rung in TUNNELLED else leg,
+            holders,
+            view,
+            plan,
+            words,
+        )
+        for leg in (answer.there, answer.back)
+    )
     return {
         "version": origin.version,
         "reachable": _reachable((there, back)),

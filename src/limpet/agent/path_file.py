@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from limpet.agent.faults import noted
 from limpet.agent.identity import write_durably
 from limpet.model.errors import StorageError
 from limpet.model.overlay import PeerPath, Rung
@@ -57,7 +58,9 @@ class PathFile:
         self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        written = await self._write(self.paths)
+        written = False
+        with noted("paths on the disk"):
+            written = await self._write(self.paths)
         self._writing = None
         if self._written is not self.paths:
             self._write_after(_WRITE_AFTER_S if written else _TRY_AGAIN_S)

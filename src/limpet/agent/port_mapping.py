@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
+from limpet.agent import faults
 from limpet.kernel.gateway import default_gateway
 from limpet.model.errors import KernelError
 from limpet.model.network import is_public
@@ -88,6 +89,10 @@ class PortMapping:
                 held = await self._obtain()
             except (PortControlError, KernelError, OSError) as error:
                 self._note(None, str(error))
+                pause_s = _AGAIN_S
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("port mapping", error)
+                self._note(None, f"internal error: {error!r} (see the agent's log)")
                 pause_s = _AGAIN_S
             else:
                 self._note(held, "")

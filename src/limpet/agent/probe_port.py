@@ -37,6 +37,9 @@ from limpet.wire.probe import (
 
 _log = structlog.get_logger("probing")
 
+_LATE_S = 0.1
+"""After which a peer that has to be let in first is answered; if it is not in by then, it gets its
+answer when it asks again."""
 _ANSWER_WITHIN_S = 3.0
 """An answer that comes later is none: it has been asked again since."""
 
@@ -99,7 +102,9 @@ class ProbePort:
         on_proof: Callable[[Proof], None],
         on_heard: Callable[[Heard], None],
         way_to: Callable[[str], PeerPath | None],
+        lets_in: Callable[[str], bool],
     ) -> None:
+        """`lets_in`: whether what the peer sends in clear is let in; called when it asks for it."""
         self.counters: Counter[str] = Counter()
         """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
         self._membership = membership
@@ -107,6 +112,7 @@ class ProbePort:
         self._on_proof = on_proof
         self._on_heard = on_heard
         self._way_to = way_to
+        self._lets_in = lets_in
         identity = membership.identity
         self._codec = Codec(identity.private_key, identity.pinned_key)
         self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
@@ -228,11 +234,16 @@ class ProbePort:
 
     # Answering
 
-    def _probed(self, received: Received) -> None:
+    def _probed(self, received: Received, late: bool = False) -> None:
         """Raises: DatagramError."""
         probe = parse_probe(received.body)
         name = probe.ask.name.lower()
-        if not self._is_answered(probe, received):
+        answered = self._is_answered(probe, received)
+        if answered and probe.ask is not Ask.TUNNEL and not self._lets_in(received.uid):
+            answered = False
+            if not late:
+                asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
+        if not answered:
             self.counters[f"refused_{name}"] += 1
             return
         self.counters[f"answered_{name}"] += 1

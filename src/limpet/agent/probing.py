@@ -7,14 +7,16 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
+from limpet.agent.alarm import AGAIN_S, Alarm
 from limpet.agent.courier import Courier
+from limpet.agent.faults import noted
 from limpet.agent.measuring import Measured, measure_ways
 from limpet.agent.membership import Membership, News
 from limpet.agent.path_file import PathFile
@@ -28,13 +30,17 @@ from limpet.model.relay import Endpoint, RelayEnd
 from limpet.plan.agenda import OTHER_PER_S, Agenda, stretch_for
 from limpet.plan.ladder import Ladder
 from limpet.plan.peer_facts import Learnt, own_facts, peer_facts
+from limpet.plan.standing import Question
+from limpet.plan.strangers import Strangers
 from limpet.plan.trials import Facts, usable
+from limpet.plan.tunnel_only import TunnelOnly
 
 _log = structlog.get_logger("probing")
 T = TypeVar("T")
 
 _AT_ONCE = 16
 """Peers that are asked at once when something has changed; more are spread over time."""
+_SEALED_EVERY_S = 10.0
 _MOST_HEARD = 3
 _HEARD_EVERY_S = 1.0
 """How often a peer may be taken up at another address that it writes from."""
@@ -87,7 +93,14 @@ class Probing:
             on_proof=self._proven,
             on_heard=self._heard_from,
             way_to=lambda uid: self.paths.get(uid),
+            lets_in=self._lets_in,
         )
+        self._tunnel_only = TunnelOnly()
+        self._seal_alarm = Alarm("probing", self._seal)
+        self.on_tunnel_only: Callable[[frozenset[str]], None] = lambda _uids: None
+        """Called with all peers that send to us through tunnels only, when they are others."""
+        self.shut_out: Callable[[], Collection[str]] = tuple
+        """Peers of whom the kernel lets in nothing in clear; they get no answers there."""
         self.ipv6_last = False
         """Our tunnel is at its best with endpoints of IPv4 (`trials.nearness`)."""
         self.ways: dict[str, PeerPath | None] = {}
@@ -96,14 +109,16 @@ class Probing:
         self._peers: dict[str, _Peer] = {}
         self._active: frozenset[str] = frozenset()
         self._agenda = Agenda()
+        self._strangers = Strangers()
         self._shared: dict[Any, Any] = {}
         self._changed: dict[str, PeerPath | None] = {}
         self._running = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("probing", self._tick)
 
     @property
     def counters(self) -> Counter[str]:
-        """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
+        """Probes by `asked_`, `answered_`, `refused_` and what was asked for; `unproven` answers;
+        `held_back`: they would have gone where no member has answered yet."""
         return self._port.counters
 
     # Life
@@ -119,8 +134,8 @@ class Probing:
     async def stop(self) -> None:
         """What was proven is on the disk then."""
         self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
+        self._seal_alarm.stop()
         self._tell()
         await self._file.close()
         self._port.close()
@@ -181,7 +196,8 @@ class Probing:
         for uid in uids:
             urgent = (anew or uid not in self.paths) and begun < _AT_ONCE
             at_s = now_s if urgent else now_s + begun / OTHER_PER_S
-            begun += self._take_up(uid, at_s, urgent=urgent)
+            with noted("probing a peer"):
+                begun += self._take_up(uid, at_s, urgent=urgent)
         self._set_timer()
 
     def _take_up(self, uid: str, at_s: float, *, urgent: bool) -> bool:
@@ -195,19 +211,22 @@ class Probing:
                 self._need_relay(peer, wanted=False)
                 del self._peers[uid]
                 self.ways.pop(uid, None)
+                self._tunnel_only.drop(uid)
                 self._agenda.drop(uid)
             if entry is not None and self._port.view.grant is not None:
                 self._note(uid, None)
             return False
         if peer is None:
-            ladder = Ladder(
-                self.paths.get(uid), leads=self._membership.uid < uid, active=uid in self._active
-            )
-            peer = self._peers[uid] = _Peer(uid, ladder, Facts())
+            peer = self._peers[uid] = _Peer(uid, self._new_ladder(uid), Facts())
         peer.facts = self._facts(entry, peer)
         peer.ladder.settle(peer.facts, self._links, at_s=at_s, urgent=urgent)
         self._settle(peer)
         return True
+
+    def _new_ladder(self, uid: str) -> Ladder:
+        return Ladder(
+            self.paths.get(uid), leads=self._membership.uid < uid, active=uid in self._active
+        )
 
     def _learn(self, peer: _Peer, now_s: float) -> None:
         """Another way to the peer has become known, or is there no more."""
@@ -237,27 +256,42 @@ class Probing:
     # Asking
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        now_s = time.monotonic()
-        due_s = self._agenda.next_s(now_s)
-        if self._running and due_s < math.inf:
-            # Never at once: others have their turn between.
-            delay_s = max(due_s - now_s, 0.001)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+        self._alarm.set(self._agenda.next_s(time.monotonic()) if self._running else math.inf)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
         while (found := self._agenda.take(now_s)) is not None:
             uid, vital = found
             peer = self._peers[uid]
-            questions = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
-            for question in questions:
-                self._port.ask(uid, question)
-            self._agenda.spend(len(questions), now_s, vital=vital)
-            self._settle(peer)
+            with noted("probing a peer"):
+                self._ask(peer, now_s, vital=vital)
+                continue
+            self._begin_anew(peer, now_s + AGAIN_S)
         self._set_timer()
+
+    def _ask(self, peer: _Peer, now_s: float, *, vital: bool) -> None:
+        asked = 0
+        for question in peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch()):
+            if self._may_ask(peer.uid, question, now_s):
+                self._port.ask(peer.uid, question)
+                asked += 1
+            else:  # it counts as not answered
+                self.counters["held_back"] += 1
+        self._agenda.spend(asked, now_s, vital=vital)
+        self._settle(peer)
+
+    def _may_ask(self, uid: str, question: Question, now_s: float) -> bool:
+        """Relays are the cluster's, and what is asked in clear is on a link or in a site."""
+        trial = question.trial
+        if trial.ask is not Ask.TUNNEL or trial.relay:
+            return True
+        return self._strangers.may_ask(uid, trial.address, now_s)
+
+    def _begin_anew(self, peer: _Peer, at_s: float) -> None:
+        """What has failed with the peer is left behind, but for its path."""
+        peer.ladder = self._new_ladder(peer.uid)
+        with noted("probing a peer"):
+            self._take_up(peer.uid, at_s, urgent=False)
 
     def _stretch(self) -> float:
         return stretch_for(len(self.paths), random.random())
@@ -279,13 +313,26 @@ class Probing:
         if proof.uid not in self.ways or self.ways[proof.uid] != proof.way:
             self.ways[proof.uid] = proof.way
             peer.ladder.told(proof.way)
+        self._tunnel_only.told(proof.uid, proof.way, time.monotonic())
+        if self._tunnel_only.waits and not self._seal_alarm.is_set:
+            self._seal_alarm.set_in(_SEALED_EVERY_S)
         self._settle(peer)
         self._set_timer()
         self._compare(proof.uid, proof.sequence)
         trial = proof.trial
         if trial.ask is Ask.TUNNEL and not trial.relay:
+            self._strangers.answered(trial.address, time.monotonic())
             for listener in self.on_answer_seen:
                 listener(proof.uid, (trial.address, trial.port), proof.seen)
+
+    def _lets_in(self, uid: str) -> bool:
+        if self._tunnel_only.asked(uid, time.monotonic()):
+            self.on_tunnel_only(self._tunnel_only.uids)
+        return uid not in self.shut_out()
+
+    def _seal(self) -> None:
+        self._tunnel_only.seal()
+        self.on_tunnel_only(self._tunnel_only.uids)
 
     def _heard_from(self, heard: Heard) -> None:
         """It is there, and where: worth asking, if it was silent."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
+from limpet.agent import faults
 from limpet.kernel.conntrack import forget_flows
 from limpet.kernel.netlink import RouteSocket
 from limpet.model.datapath import DYING_GROUP
@@ -99,5 +100,5 @@ class Reaper:
             step()
         except KernelError as error:  # met again with the next group
             _log.warning("removal failed", error=str(error))
-        except Exception:  # noqa: BLE001 - without this thread `take_back` would wait for ever
-            _log.error("removal failed", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - `take_back` would wait for ever without us
+            faults.note("removal", error)

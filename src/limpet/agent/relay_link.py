@@ -155,8 +155,8 @@ class RelayLink:
             return
         self._asked_s = self._loop.time()
         self._heard = False
-        self._stream.send_control(Ping())
         self._timer = self._loop.call_later(PONG_WITHIN_S, self._look)
+        self._stream.send_control(Ping())
 
     def _look(self) -> None:
         if self._heard:

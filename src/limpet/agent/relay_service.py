@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from limpet.agent.alarm import Alarm
 from limpet.agent.courier import Courier, Received
 from limpet.agent.membership import Membership, News
 from limpet.agent.relay_paths import RelayPaths, StreamEnd, remove_leftovers
@@ -99,9 +100,12 @@ class RelayService:
         """Where a node said hello from, by uid."""
         self._tells = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
         self._serial = int.from_bytes(os.urandom(3))
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("relay", self._tick)
         self._running = False
         self._trouble = ""
+        self._began_s = 0.0
+        self._heard_s: dict[str, float] = {}
+        """When a node last greeted, was given a pair, and checked an end by a port of it."""
 
     def _no_pairs(self) -> Relaying:
         ports, most = self._settings.relay_ports, self._settings.relay_pairs_per_node
@@ -123,7 +127,7 @@ class RelayService:
         for kind in _HANDLED:
             self._courier.on(kind, self._hear)
         self._membership.subscribe(self._news)
-        if not self._has_role:
+        if not self.has_role:
             remove_leftovers(self._settings)
         self._follow_role()
 
@@ -140,7 +144,8 @@ class RelayService:
     # The role
 
     @property
-    def _has_role(self) -> bool:
+    def has_role(self) -> bool:
+        """The node is to be a relay, whether it works as one or not."""
         grant = self._membership.grant
         return grant is not None and Role.RELAY in grant.roles
 
@@ -148,16 +153,16 @@ class RelayService:
         """Begins and ends with the role in the node's grant and the port of its tunnel."""
         presence = self._membership.presence
         port = presence.tunnel_port if presence is not None else 0
-        if self._paths is not None and (not self._has_role or port != self._tunnel_port):
-            self._close(keep_table=self._has_role)
-            if not self._has_role:
+        if self._paths is not None and (not self.has_role or port != self._tunnel_port):
+            self._close(keep_table=self.has_role)
+            if not self.has_role:
                 _log.info("this node relays no more")
-        if self._paths is None and self._has_role and port and self._running:
+        if self._paths is None and self.has_role and port and self._running:
             self._open(port)
         if self._paths is not None:
             self._look_at_addresses()
-        if self._timer is None and self._has_role and self._running:
-            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        if not self._alarm.is_set and self.has_role and self._running:
+            self._alarm.set_in(_TICK_S)
 
     def _open(self, tunnel_port: int) -> None:
         first, last = self._settings.relay_ports
@@ -180,13 +185,13 @@ class RelayService:
             self._complain(str(error))
             return
         self._paths, self._tunnel_port, self._trouble = paths, tunnel_port, ""
+        self._began_s = time.monotonic()
+        self._heard_s.clear()
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
         self.on_active()
 
     def _close(self, *, keep_table: bool) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.stop()
         paths, self._paths = self._paths, None
         if paths is not None:
             paths.close(keep_table=keep_table)
@@ -213,7 +218,6 @@ class RelayService:
         self._trouble = trouble
 
     def _tick(self) -> None:
-        self._timer = None
         if self._paths is not None:
             self._gone(self._pairs.expire(time.monotonic()), "expired")
             self._paths.check()
@@ -279,12 +283,14 @@ class RelayService:
             case Check():
                 self._checked(received, place, message)
             case FreePair():
+                self._heard_s.pop("ask", None)
                 end = self._pairs.end(received.uid, message.peer)
                 if end is not None and self._pairs.free(received.uid, message.peer):
                     self._gone([end], "freed")
 
     def _greeted(self, received: Received, place: Place, hello: Hello) -> None:
         self._places[received.uid] = place
+        self._heard_s["hello"] = time.monotonic()
         left = self._pairs.pairs_left(received.uid)
         self._answer(received, Seen(hello.nonce, place.remote, min(left, 0xFFFF)))
         waiting = [end for end in self._pairs.of(received.uid) if not end.reachable]
@@ -297,11 +303,13 @@ class RelayService:
         if isinstance(asked, Refusal):
             self._answer(received, Pair(ask.nonce, ask.peer, 0, asked))
             return
+        self._heard_s["ask"] = time.monotonic()
         self._answer(received, Pair(ask.nonce, ask.peer, asked.port, lifetime_s=LIFETIME_S))
         self._call(asked.other)
 
     def _checked(self, received: Received, place: Place, check: Check) -> None:
         uid, now_s = received.uid, time.monotonic()
+        self._heard_s["check"] = now_s
         outcome = self._pairs.check(uid, check.port, place, check.token, now_s)
         if check.token or outcome is Checked.NO_PAIR:
             self.counters[f"check_{outcome.value}"] += 1
@@ -388,12 +396,19 @@ class RelayService:
             self._paths.drop([port for end in ends for port in (end.port, end.other)])
 
     def report(self) -> dict[str, Any]:
-        """For `limpet status`: what it joins and what it dropped."""
+        """For `limpet status`: what it joins and what it dropped; seconds since it was heard."""
         if self._paths is None:
             return {"active": False, "trouble": self.trouble}
+        now_s = time.monotonic()
+        heard = {
+            kind: round(now_s - self._heard_s[kind], 1) if kind in self._heard_s else None
+            for kind in ("hello", "ask", "check")
+        }
         return {
             "active": True,
             "trouble": self.trouble,
+            "for_s": round(now_s - self._began_s, 1),
+            "heard_s": heard,
             "ports": list(self._settings.relay_ports),
             "pairs": [
                 {"nodes": [one.uid, other.uid], "ways": [_way(one), _way(other)]}

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from limpet.agent.alarm import Alarm
 from limpet.agent.membership import Membership, News
 from limpet.agent.relayed_node import RelayedNode, StreamService
 from limpet.agent.tls_stream import cause_of, relay_context, shake_hands, tune, uid_of_peer
@@ -71,7 +72,7 @@ class RelayTlsServer:
         self._source_rate = TokenBuckets(_SOURCE_RATE_PER_S, _SOURCE_BURST, most=_SOURCES)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Where members have come from lately: strangers cannot use up what those may do."""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._alarms: dict[str, Alarm] = {}
 
     async def start(self) -> None:
         """Raises: ConfigError: the node's certificates cannot be used."""
@@ -82,8 +83,8 @@ class RelayTlsServer:
 
     async def stop(self) -> None:
         self._membership.unsubscribe(self._heard)
-        for timer in self._timers.values():
-            timer.cancel()
+        for alarm in self._alarms.values():
+            alarm.stop()
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener.fileno())
             listener.close()
@@ -258,7 +259,10 @@ class RelayTlsServer:
         self._later("sweep", _SWEEP_S, self._sweep)
 
     def _later(self, what: str, after_s: float, do: Callable[[], None]) -> None:
-        self._timers[what] = asyncio.get_running_loop().call_later(after_s, do)
+        alarm = self._alarms.get(what)
+        if alarm is None:
+            alarm = self._alarms[what] = Alarm("relay over TLS", do)
+        alarm.set_in(after_s)
 
 
 def _source(text: str) -> bytes:

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import structlog
 
+from limpet.agent.alarm import Alarm
 from limpet.agent.candidates import Candidates
 from limpet.agent.courier import Courier, Received
+from limpet.agent.faults import noted
 from limpet.agent.membership import Membership, News
 from limpet.agent.port_mapping import PortMapping
 from limpet.model.cluster import NodeEntry, Presence, Role
@@ -75,12 +77,12 @@ class Relays:
         self._on_ends = on_ends
         self._tls = tls
         self._settings = settings
-        self._choice = RelayChoice(membership.uid, lambda: os.urandom(NONCE_BYTES))
+        self._choice = self._new_choice()
         self._nat = NatView()
         self._candidates = Candidates(settings.tunnel_endpoints, on_endpoints)
         self._mapping: PortMapping | None = None
         self._links: tuple[UnderlayLink, ...] = ()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("relays", self._tick)
         self._opening: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._running = False
@@ -104,8 +106,7 @@ class Relays:
     async def stop(self) -> None:
         """Ends of pairs are left as they are: the node may be back in a moment."""
         self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         self._candidates.stop()
         for task in self._opening:
             task.cancel()
@@ -176,6 +177,7 @@ class Relays:
         """A peer that was asked without a relay, by the tunnel's port, has seen us as that."""
         if self._running and is_public(asked_at[0]):
             self._see(asked_at, seen_as, by_relay=uid in self._choice.contacts.sites)
+            self._do(self._choice.met(uid, time.monotonic()))
 
     # Hearing
 
@@ -208,20 +210,24 @@ class Relays:
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            match effect:
-                case Send():
-                    self._send(effect)
-                case Ends():
-                    self._on_ends(effect.peer, effect.ends)
-                case OpenStream():
-                    task = asyncio.get_running_loop().create_task(self._open(effect))
-                    self._opening.add(task)
-                    task.add_done_callback(self._opening.discard)
-                case SeenAs():
-                    self._see(effect.asked_at, effect.seen_as)
-                case CloseStreams() if self._tls is not None:
-                    self._tls.release(effect.peer)
+            with noted("relays"):
+                self._do_one(effect)
         self._set_timer()
+
+    def _do_one(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect)
+            case Ends():
+                self._on_ends(effect.peer, effect.ends)
+            case OpenStream():
+                task = asyncio.get_running_loop().create_task(self._open(effect))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            case SeenAs():
+                self._see(effect.asked_at, effect.seen_as)
+            case CloseStreams() if self._tls is not None:
+                self._tls.release(effect.peer)
 
     def _send(self, effect: Send) -> None:
         self.counters[f"sent_{type(effect.message).__name__.lower()}"] += 1
@@ -236,17 +242,31 @@ class Relays:
         )
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due_s = self._choice.wake_at_s
-        if self._running and due_s < math.inf:
-            # Never at once: others have their turn between.
-            delay_s = max(due_s - time.monotonic(), 0.001)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+        self._alarm.set(self._choice.wake_at_s if self._running else math.inf)
 
     def _tick(self) -> None:
-        self._do(self._choice.tick(time.monotonic()))
+        try:
+            self._do(self._choice.tick(time.monotonic()))
+        except Exception:
+            self._begin_anew(time.monotonic())
+            raise
+
+    def _begin_anew(self, now_s: float) -> None:
+        """What was in the making may be lost for ever: as after a restart of the agent. Of the
+        ends that are bound relays give the same ones."""
+        needed = [uid for uid, peer in self._choice.peers.items() if peer.needed]
+        sites = self._choice.contacts.sites
+        self._choice = self._new_choice()
+        self._do(self._choice.set_sites(sites, now_s))
+        for uid in needed:
+            self._do(self._choice.need(uid, True, now_s))
+
+    def _new_choice(self) -> RelayChoice:
+        return RelayChoice(
+            self._membership.uid,
+            lambda: os.urandom(NONCE_BYTES),
+            nat_timeout_s=self._settings.nat_timeout_s,
+        )
 
     # Streams
 

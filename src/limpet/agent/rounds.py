@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.attachments import Attachments
 from limpet.agent.round_totals import RoundTotals
 from limpet.kernel.forward import HandleNftables, ensure_forward_accept
@@ -163,7 +164,7 @@ class Rounds:
         except LimpetError as error:
             changes, failures, troubles = [], [str(error)], [str(error)]
         except Exception as error:  # noqa: BLE001 - whoever asks for a round goes on without it
-            _log.error("round failed", why=why, exc_info=True)
+            faults.note("round for pods", error)
             words = f"internal error: {error!r} (see the agent's log)"
             changes, failures, troubles = [], [words], [words]
         self.failures, self.troubles = failures, troubles

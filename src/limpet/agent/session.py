@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.asking import PATIENCE, Asking
 from limpet.agent.controller_link import ControllerLink, RefusedError
 from limpet.agent.https import LinkError
@@ -154,7 +155,7 @@ class Session:
         except LimpetError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
-            _log.error("the session with the controller failed", exc_info=True)
+            faults.note("session with the controller", error)
             return f"{type(error).__name__}: {error}"
         finally:
             self._link.close()

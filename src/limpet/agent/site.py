@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.membership import Membership, News
 from limpet.agent.round_totals import RoundTotals
 from limpet.agent.site_filter import SiteFilter
@@ -98,6 +99,9 @@ class Site:
         """IP versions that the underlay has had since the start."""
         self.links: tuple[UnderlayLink, ...] = ()
         self.paths: Mapping[str, PeerPath] = {}
+        self._tunnel_only: frozenset[str] = frozenset()
+        self.shut_out: frozenset[str] = frozenset()
+        """Peers of whom the kernel may let in nothing in clear."""
         self.view = view_of(membership.snapshot, membership.uid, {}, OwnSide())
         self.plan = OverlayPlan()
         self.failures: list[str] = []
@@ -152,6 +156,11 @@ class Site:
         self.paths = paths
         self.wake(why)
 
+    def set_tunnel_only(self, uids: frozenset[str]) -> None:
+        """Peers that send through tunnels only; of others more is let in with the next round."""
+        self._tunnel_only = uids
+        self.wake("peers turned to tunnels, or from them")
+
     def wake(self, why: str) -> None:
         """A round soon."""
         self._whys.append(why)
@@ -163,8 +172,11 @@ class Site:
         self._anew = self._whole = True
         self._filter.in_place = False
         self.tunnels.look_at_everything()
-        self._read_links()
-        self.announce()
+        try:
+            self._read_links()
+            self.announce()
+        except LimpetError as error:
+            _log.warning("what leads to other nodes was not read", error=str(error))
         self.run(why)
 
     def look_at_filter(self, why: str) -> None:
@@ -256,7 +268,8 @@ class Site:
         )
         self.announce()
         for listener in self.on_links:
-            listener(links)
+            with faults.noted("links"):
+                listener(links)
         if self.totals.rounds:
             self.wake("links changed")
 
@@ -291,6 +304,7 @@ class Site:
             ),
             tunnel=self.tunnels.wireguard.device,
             ipsec=self.tunnels.ipsec_device,
+            nat_timeout_s=self._settings.nat_timeout_s,
         )
 
     # A round
@@ -310,7 +324,7 @@ class Site:
             self._filter.in_place = False
             self.failures = [str(error)]
         except Exception as error:  # noqa: BLE001 - the next round may be better
-            _log.error("round failed", why=why, exc_info=True)
+            faults.note("round for peers", error)
             self._anew = self._whole = self._plan_anew = True
             self.failures = [f"internal error: {error!r} (see the agent's log)"]
         self.took_ms = (time.monotonic() - started_s) * 1e3
@@ -347,8 +361,15 @@ class Site:
         membership = self._membership
         self.tunnels.follow(membership.network)
         view = view_of(
-            membership.snapshot, membership.uid, self.paths, self._own_side(), before=before
+            membership.snapshot,
+            membership.uid,
+            self.paths,
+            self._own_side(),
+            before=before,
+            tunnel_only=self._tunnel_only,
         )
+        if view.tunnel_only is not self.shut_out:
+            self.shut_out |= view.tunnel_only
         mine = view.segments.get(membership.uid, ()) if view.grant is not None else ()
         if (
             mine != before.segments.get(membership.uid, ())
@@ -380,6 +401,7 @@ class Site:
         self._anew |= any(isinstance(change, _DEVICE_CHANGES) for change in changes)
         try:
             self._filter.put(view, plan_before, plan)
+            self.shut_out = view.tunnel_only
         except KernelError as error:
             failures.append(str(error))
         return len(changes) + tunnel.changes, [*tunnel.failures, *failures]

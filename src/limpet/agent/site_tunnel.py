@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
+from limpet.agent.tunnel_program import TunnelProgram
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.tunnel_link import (
     drop_marked_rules,
@@ -101,8 +101,6 @@ class SiteTunnel:
         self.ifname = ifname
         self.problem = ""
         """Why this node has no tunnel; empty: it has one, or can."""
-        self.version = ""
-        """Of the program that makes it; empty: none runs, or it has not said yet."""
         self.wanted = True
         """The cluster names its backend."""
         self.others_need_rules: Callable[[], bool] = lambda: False
@@ -124,12 +122,8 @@ class SiteTunnel:
         self._anew_keys: dict[bytes, Endpoint] = {}
         """Peers that have asked to be taken anew, and where from."""
         self._astray: set[bytes] = set()
-        self._starting: Future[str] | None = None
+        self._program = TunnelProgram(kernel.program, on_start=self._started, wake=wake)
         self._calls: list[asyncio.TimerHandle] = []
-        self._failure = ""
-        """Of the last start, told in the next round."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tunnel")
-        """It enters the namespace of the thread that gives it its first work."""
 
     def begin(self) -> None:
         """Whether there can be a tunnel, and whether there is one already. Raises: KernelError."""
@@ -141,7 +135,7 @@ class SiteTunnel:
         """The device stays."""
         for call in self._calls:
             call.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._program.close()
         self.kernel.close()
 
     @property
@@ -160,25 +154,27 @@ class SiteTunnel:
         """What a person should know of; empty: all is well, or the cluster wants no such tunnel."""
         if not self.wanted:
             return ""
-        return self.problem or (self.kernel.problem if self.up else "")
+        return self.problem or (self.kernel.problem if self.needed else "")
 
     @property
     def is_gone(self) -> bool:
         """Nothing of it is left."""
-        return not self.needed and self._starting is None
+        return not self.needed and not self._program.is_starting
+
+    @property
+    def version(self) -> str:
+        """Of the program that makes it; empty: none runs, or it has not said yet."""
+        return self._program.version
 
     @property
     def made_by(self) -> str:
-        """`kernel`, `userspace`, `strongswan`, or empty while there is no device."""
-        if self.kernel.have.device is None:
-            return ""
-        if self.backend is TunnelBackend.IPSEC:
-            return "strongswan"
-        return "userspace" if self.kernel.process is not None else "kernel"
+        """What the kernel's side says, or empty while there is no device."""
+        return self.kernel.made_by if self.kernel.have.device is not None else ""
 
     def _look(self) -> None:
         try:
-            problem = "" if self.kernel.has_kernels else self.kernel.program.missing
+            kernels = self.kernel.has_kernels
+            problem = "" if kernels else self.kernel.program.missing or self._program.problem
         except KernelError as error:
             problem = str(error)
         if problem != self.problem:
@@ -213,7 +209,7 @@ class SiteTunnel:
             return self.up and wire.address_ifindex(message) == self._ifindex()
         if message.type not in _LINK_MESSAGES or message.body[0] == wire.AF_BRIDGE:
             return False
-        if wire.parse_link(message).ifname != self.ifname or self._starting is not None:
+        if wire.parse_link(message).ifname != self.ifname or self._program.is_starting:
             return False
         # What is notified is of some time ago, and mostly what was done here.
         link, device = self._route.link(self.ifname), self.kernel.have.device
@@ -246,6 +242,12 @@ class SiteTunnel:
         self._astray |= set(keys)
         self._wake("peers' endpoints are not those of their paths")
 
+    def look_at_program(self) -> None:
+        """Called now and then: one that does not answer any more is started anew."""
+        if (self.kernel.hangs or self.kernel.is_in_doubt) and not self._program.is_starting:
+            self._anew = True
+            self._wake("the tunnel's program does not answer")
+
     # A round
 
     def round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
@@ -260,7 +262,7 @@ class SiteTunnel:
             return TunnelRound(failures=(str(error),))
 
     def _round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
-        failure, self._failure = self._failure, ""
+        failure = self._program.take_failure()
         if failure:
             return TunnelRound(failures=(failure,))
         self.needed = self.needed or tunnel_is_needed(view, overlay, self.backend)
@@ -270,6 +272,9 @@ class SiteTunnel:
             self._look()
         touched = self._replan(view, overlay)
         want = self._want = self._wanted_state(view)
+        if want.device is not None and self.kernel.hangs:
+            self._has_to_start(hangs=True)
+            return TunnelRound()
         anew = self._anew
         have = self.kernel.observe(want) if anew else self.kernel.have
         if want.device is not None and have.device is None and self._has_to_start():
@@ -309,39 +314,22 @@ class SiteTunnel:
         versions = {prefix.version for prefix in view.grant.segments}
         return ipsec_state(self.plan.state, self.ifname, versions)
 
-    def _has_to_start(self) -> bool:
+    def _has_to_start(self, *, hangs: bool = False) -> bool:
         """Its program is being started, or cannot be: nothing can be set on it now.
 
-        Raises: KernelError.
+        `hangs`: it runs, and gives no answer. Raises: KernelError.
         """
         if self.kernel.has_kernels:
             return False
         gone = self._route.link(self.ifname) is None
-        if not gone and self.kernel.program.pid is not None:
+        if not (hangs or gone) and self.kernel.program.pid is not None:
             return False
-        if self._starting is None and not self.kernel.program.missing:
-            loop = asyncio.get_running_loop()
-            self._starting = self._thread.submit(self._start, ends=gone)
-            self._starting.add_done_callback(
-                lambda done: loop.call_soon_threadsafe(self._started, done)
-            )
+        self._program.start(ends=gone or hangs)
+        self.problem = self.problem or self._program.problem
         return True
 
-    def _start(self, *, ends: bool) -> str:
-        """`ends`: one that runs has no device any more, and may still answer."""
-        if ends:
-            self.kernel.program.stop()
-        self.kernel.program.start()
-        return self.kernel.program.read_version()
-
-    def _started(self, done: Future[str]) -> None:
-        self._starting = None
-        if done.cancelled():
-            return
-        try:
-            self.version = done.result()
-        except LimpetError as error:
-            self.problem = self._failure = str(error)
+    def _started(self) -> None:
+        self.problem = self._program.problem or self.problem
         self._anew = self._whole = True
         self._wake("the tunnel's program was started")
 
@@ -391,16 +379,14 @@ class SiteTunnel:
         elif failures:
             self.problem = failures[0]
         if self.up and self.kernel.process is not None and not self.version:
-            self._thread.submit(self._read_version)
+            self._program.read_version_soon()
 
     def _settle_end(self, failures: list[str]) -> None:
         """It is made again when a peer needs it."""
-        if not self.wanted and not failures and self._starting is None:
+        if not self.wanted and not failures and not self._program.is_starting:
             self.needed = False
-            self.problem = self.version = ""
-
-    def _read_version(self) -> None:
-        self.version = self.kernel.program.read_version()
+            self.problem = ""
+            self._program.forget()
 
     # What is read of it
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from limpet.agent import faults
 from limpet.agent.snapshot_writer import Documents, LogWriter, read_file
 from limpet.ipam.disk import Disk
 from limpet.model.cluster import NodeEntry, Sealed, Snapshot
@@ -247,6 +248,10 @@ class SnapshotFile:
             cause = error.strerror or str(error)
             refusal = StorageError(what, str(path), cause, hint=_WHAT_TO_DO)
             self._troubles[key] = refusal
+        except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept at all
+            faults.note("snapshot on the disk", error)
+            cause = f"internal error: {error!r} (see the agent's log)"
+            self._troubles[key] = StorageError(what, str(path), cause)
         else:
             self._troubles.pop(key, None)
         self._trouble = next(map(str, self._troubles.values()), "")

@@ -21,6 +21,7 @@ from limpet.wire.api import (
     PodReport,
     PresenceAnswer,
     PresenceRequest,
+    Refused,
     SegmentAnswer,
     SegmentRequest,
 )
@@ -29,6 +30,8 @@ _log = structlog.get_logger("session")
 
 _LOOK_AGAIN_S = 60.0
 """For what was refused, and for what nobody has said."""
+_SHORTEST_S = 0.1
+"""Until what was refused is asked again, whatever the controller says."""
 _REPORT_EVERY_S = 1.0
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
@@ -116,10 +119,16 @@ class Telling:
             if self.refused.get(path) != str(error):
                 _log.warning("refused by the controller", path=path, error=str(error))
             self.refused[path] = str(error)
-            again_s = loop.time() + _LOOK_AGAIN_S / 2 * (1 + self._random())
+            again_s = loop.time() + self._pause_s(error.refused)
             self._not_before_s[path] = again_s
             return again_s
         return math.inf
+
+    def _pause_s(self, refused: Refused) -> float:
+        """What is told then is what is newest then."""
+        if refused.after_s is None:
+            return _LOOK_AGAIN_S / 2 * (1 + self._random())
+        return min(max(refused.after_s, _SHORTEST_S), _LOOK_AGAIN_S) * (1 + self._random() / 4)
 
     # Each returns how many seconds to leave it alone
 

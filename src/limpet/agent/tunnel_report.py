@@ -14,6 +14,12 @@ from limpet.model.tunnel import PeerReading
 
 Document = dict[str, Any]
 
+_COMES_ABOUT_S = 3.0
+"""An IPsec tunnel is there in milliseconds, and a second where the other end begins."""
+_WITHOUT = (
+    "for {:.0f} s no tunnel by IPsec has come about: strongSwan does not run on that node, or "
+    "refuses (limpet doctor there says why)"
+)
 _SESSION_S = 180.0
 """A session is used no longer. Source: WireGuard's paper, section 6.1."""
 
@@ -63,6 +69,19 @@ def tunnel_document(tunnel: SiteTunnel, *, active: int, now_ns: int) -> Document
         "active": active,
         "received_bytes": sum(each.received_bytes for each in readings.values()),
         "sent_bytes": sum(each.sent_bytes for each in readings.values()),
+    }
+
+
+def unable_peers(tunnels: SiteTunnels, now_s: float) -> dict[str, str]:
+    """Peers that nothing gets to by a tunnel although there is a way, by uid, and why.
+
+    `now_s`: of the monotonic clock.
+    """
+    return {
+        tunnel.plan.holders[key]: tunnel.kernel.problem or _WITHOUT.format(now_s - since_s)
+        for tunnel in tunnels.all
+        for key, since_s in tunnel.kernel.without_s.items()
+        if key in tunnel.plan.holders and now_s - since_s > _COMES_ABOUT_S
     }
 
 

@@ -42,6 +42,7 @@ def make_ipsec_tunnel(
     shares_port: bool,
 ) -> SiteTunnel:
     """IPsec's. `shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
+    from limpet.kernel.esp import kernel_has_esp
     from limpet.kernel.ipsec import IpsecKernel  # most clusters name no IPsec: they do without vici
 
     key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
@@ -55,6 +56,7 @@ def make_ipsec_tunnel(
         program=settings.ipsec_program,
         inner_port=IPSEC_PORT if shares_port else 0,
         bridge=settings.bridge,
+        in_kernel=kernel_has_esp(),
     )
     tunnel = SiteTunnel(
         route, kernel, key, ifname=IPSEC_IFNAME, wake=wake, backend=TunnelBackend.IPSEC

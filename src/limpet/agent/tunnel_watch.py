@@ -6,12 +6,13 @@ at most a fiftieth of the time: a tunnel without traffic costs nothing, however 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
 import structlog
 
+from limpet.agent.alarm import Alarm
+from limpet.agent.faults import noted
 from limpet.agent.site_tunnel import SiteTunnel
 from limpet.agent.site_tunnels import SiteTunnels
 from limpet.kernel.netlink import RouteSocket
@@ -44,14 +45,13 @@ class TunnelWatch:
         self._tunnels = tunnels
         self._eyes: tuple[_Eye, ...] = ()
         """One on each tunnel."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm("tunnel watch", self._tick)
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self._tick)
+        self._alarm.set_in(_EVERY_S)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
 
     def active_by(self, tunnel: SiteTunnel) -> int:
         """Peers with traffic by that tunnel."""
@@ -59,6 +59,8 @@ class TunnelWatch:
 
     def _tick(self) -> None:
         self.start()
+        for tunnel in self._tunnels.all:
+            tunnel.look_at_program()
         try:
             self.look(time.monotonic())
         except KernelError as error:  # a round sees to it
@@ -73,12 +75,14 @@ class TunnelWatch:
         for eye in self._eyes:
             for uid, endpoint in eye.look(now_s):
                 for told in self.on_unanswered:
-                    told(uid, endpoint)
+                    with noted("tunnel watch"):
+                        told(uid, endpoint)
         active = frozenset[str]().union(*(eye.active(now_s) for eye in self._eyes))
         if active != self.active:
             self.active = active
             for listener in self.on_active:
-                listener(active)
+                with noted("tunnel watch"):
+                    listener(active)
 
 
 class _Eye:

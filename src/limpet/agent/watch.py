@@ -10,6 +10,7 @@ import struct
 
 import structlog
 
+from limpet.agent import faults
 from limpet.agent.attachments import Attachments
 from limpet.agent.repair import Repair
 from limpet.agent.rounds import Rounds
@@ -140,7 +141,8 @@ class Watch:
                 await self._repair()
             except LimpetError as error:
                 _log.warning("leaks cannot be looked for", error=str(error))
-            except Exception:  # noqa: BLE001 - the next time may be better
-                _log.error("leaks cannot be looked for", exc_info=True)
+            except Exception as error:  # noqa: BLE001 - the next time may be better
+                faults.note("looking for leaks", error)
             await asyncio.sleep(self._resync_s)
-            self._rounds.look_at_everything("timer")
+            with faults.noted("looking at everything"):
+                self._rounds.look_at_everything("timer")

@@ -102,7 +102,8 @@ class Api:
         except Exception as error:  # noqa: BLE001 - answered, and logged where it is ours
             refused = _refused(error)
             code = refused.code.value
-            _log.info("refused", path=request.path, peer=request.remote, error=refused.error)
+            told = _log.info if refused.after_s is None else _log.debug  # or it fills the log
+            told("refused", path=request.path, peer=request.remote, error=refused.error)
             return web.Response(
                 body=encode(refused),
                 status=HTTP_STATUS[refused.code],

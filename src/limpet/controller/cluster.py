@@ -14,6 +14,7 @@ from limpet.controller import grants, nodes, recovery
 from limpet.controller.authority import create_cluster, digest_of, new_key, node_certificate
 from limpet.controller.config import ControllerSettings, next_network
 from limpet.controller.feed import Feed
+from limpet.controller.pace import Pace
 from limpet.controller.problems import problems_of
 from limpet.controller.recovery import absorb, absorb_network
 from limpet.controller.refusal import RefusedError
@@ -40,6 +41,14 @@ from limpet.wire.api import (
 from limpet.wire.seal import open_grant, public_key_of
 
 _log = structlog.get_logger("cluster")
+
+_PRESENCES_PER_S, _PRESENCES = 5.0, 50
+"""Of one node. It has one to tell when its links or its NAT have changed; each is written, and goes
+to every other node."""
+_REPORTS_PER_S, _REPORTS = 2.0, 64
+"""Of one node's pods, each written with all of them. An agent tells them once a second; 32 in a row
+where one cannot hold all."""
+
 T = TypeVar("T")
 
 
@@ -51,6 +60,8 @@ class Cluster:
         self._registry = Registry(store, settings.quarantine_s)
         self.reports = Reports(store)
         self.feed = Feed(store)
+        self._presences = Pace("presences", per_s=_PRESENCES_PER_S, burst=_PRESENCES)
+        self._pod_reports = Pace("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
 
     async def start(self) -> None:
         """Makes the cluster when there is none. Raises: LimpetError."""
@@ -163,6 +174,7 @@ class Cluster:
         return await self.change(make)
 
     async def put_presence(self, uid: str, revision: int, sealed: Sealed) -> int:
+        self._presences.take(uid, time.monotonic())
 
         def make(tables: Tables) -> tuple[int, list[str], list[str]]:
             grant = tables.grants[uid]
@@ -194,6 +206,7 @@ class Cluster:
         return sealed
 
     async def put_pods(self, uid: str, revision: int, report: PodReport) -> int:
+        self._pod_reports.take(uid, time.monotonic())
         await self.ask(uid, revision, lambda tables: None)
         return await self.reports.put(uid, report, time.time())
 

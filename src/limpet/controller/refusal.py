@@ -18,6 +18,7 @@ class RefusedError(LimpetError):
         above: int | None = None,
         sequence: int | None = None,
         grant: Sealed | None = None,
+        after_s: float | None = None,
     ) -> None:
         super().__init__(error)
-        self.refused = Refused(code, error, above, sequence, grant)
+        self.refused = Refused(code, error, above, sequence, grant, after_s=after_s)

@@ -101,6 +101,11 @@ class Registry:
             self._tables.undo(0)
             for done, _ in answers:
                 _fail(done, error)
+        except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
+            _log.error("not written", exc_info=True)
+            await self._reload()
+            for done, _ in answers:
+                _fail(done, error)
         else:
             for done, answer in answers:
                 if not done.done():
@@ -109,8 +114,8 @@ class Registry:
     async def _reload(self) -> None:
         try:
             await self._load()
-        except LimpetError as error:
-            _log.error("not read", error=str(error))
+        except Exception as error:  # noqa: BLE001 - what is known may still be right
+            _log.error("not read", error=str(error), exc_info=not isinstance(error, LimpetError))
             self._tables.undo(0)
 
     async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:

@@ -226,7 +226,7 @@ class SqliteStore:
                 "UPDATE state SET version = ?, compacted = ?", (self._version, self._compacted)
             )
             self._writer.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - each writer is told; no later one waits for ever
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
             self._version, self._compacted, self._deletions = before

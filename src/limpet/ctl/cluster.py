@@ -121,7 +121,10 @@ def network_set(
     ] = None,
     tunnel_backend: Annotated[
         TunnelBackend | None,
-        typer.Option("--tunnel-backend", help="What makes the tunnels between nodes."),
+        typer.Option(
+            "--tunnel-backend",
+            help="What makes the tunnels between nodes; for ipsec each needs strongSwan.",
+        ),
     ] = None,
     config: Config = None,
     output: Format = Output.TABLE,

@@ -14,13 +14,14 @@ from limpet.agent.client import call
 from limpet.agent.shim_binary import shim_path
 from limpet.ctl.cni_configs import CONFLIST, CniConfig, read_cni_configs
 from limpet.ctl.examine import Target, examine
+from limpet.ctl.examine_across import across_findings, inbound_ports
 from limpet.ctl.examine_cluster import (
     as_granted,
     cluster_findings,
     examine_identity,
     examine_vxlan,
 )
-from limpet.ctl.examine_firewall import examine_inbound
+from limpet.ctl.examine_firewall import InboundPort
 from limpet.ctl.files import Manifest, read_if_there
 from limpet.ctl.findings import Finding, error, ok, warn
 from limpet.ctl.output import count
@@ -48,9 +49,8 @@ def diagnose(
     Raises: LimpetError.
     """
     place = _Place.of(settings, cni_conf_dir, cni_bin_dir)
-    status, unanswered = _ask_agent(settings)
-    cluster = status.get("cluster")
-    settings = as_granted(settings, cluster)
+    said = _listen(settings)
+    settings = said.settings
     target = Target(
         settings,
         place.conflist,
@@ -58,26 +58,68 @@ def diagnose(
         place.network_name,
         allow_forward=settings.allow_forward,
         installed=True,
+        has_tunnel=said.has_tunnel,
+        inbound=said.inbound,
     )
     return [
         *(_binary(place) if settings.cni else ()),
         *(_conflist(place, target) if settings.cni else ()),
-        *unanswered,
-        *(agent_findings(status) if status else ()),
         *examine_identity(settings),
-        *(cluster_findings(cluster) if cluster else ()),
-        *(examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"]) if cluster else ()),
-        *(_tunnel_port(cluster) if cluster else ()),
+        *said.findings,
         *_sysctls(settings),
         *_folders(settings),
         *examine(target, running=True),
     ]
 
 
-def _tunnel_port(cluster: dict[str, Any]) -> Iterator[Finding]:
-    """A node of one site has no business with it."""
-    tunnels = filter(None, (cluster["tunnel"], cluster["ipsec"]))
-    return examine_inbound({each["port"] for each in tunnels if each["needed"]})
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What comes of the agent's own words."""
+
+    findings: list[Finding]
+    settings: Settings
+    """As granted."""
+    has_tunnel: bool = False
+    """Of WireGuard; or why there is none is among the findings."""
+    inbound: tuple[InboundPort, ...] = ()
+
+
+def _listen(settings: Settings) -> Said:
+    status, findings = _ask_agent(settings)
+    if not status:
+        return Said(findings, settings)
+    return said_by_agent(status, settings)
+
+
+def said_by_agent(status: dict[str, Any], settings: Settings) -> Said:
+    """What comes of its status, also where that is in the words of another version."""
+    try:
+        return _said(status, settings)
+    except KeyError as missing:
+        return Said([_of_another_version(missing)], settings)
+
+
+def _said(status: dict[str, Any], settings: Settings) -> Said:
+    """Raises: KeyError: the agent speaks as another version does."""
+    findings = list(agent_findings(status))
+    cluster = status.get("cluster")
+    if not cluster:
+        return Said(findings, settings)
+    settings = as_granted(settings, cluster)
+    findings += cluster_findings(cluster)
+    findings += examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"])
+    findings += across_findings(cluster, settings, agent_pid=status["pid"])
+    tunnel = cluster["tunnel"]
+    has_tunnel = bool(tunnel["backend"] or tunnel["problem"])
+    return Said(findings, settings, has_tunnel, inbound_ports(cluster, settings))
+
+
+def _of_another_version(missing: KeyError) -> Finding:
+    return error(
+        f"the agent that runs is older or newer than this command: it says nothing of {missing}",
+        "it was not restarted after an upgrade, and its state is not known here",
+        f"systemctl restart {UNIT} (pods do not notice)",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
 from limpet.ctl.cni_configs import CniConfig, read_cni_configs
-from limpet.ctl.examine_firewall import examine_forward, examine_inbound
+from limpet.ctl.examine_firewall import InboundPort, examine_firewall, peer_ports
+from limpet.ctl.examine_tunnel import examine_wireguard
 from limpet.ctl.findings import Finding, error, ok, warn
-from limpet.ctl.joining import own_snapshot
 from limpet.ctl.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.ctl.runtimes import examine_runtimes, find_runtimes
 from limpet.ipam.ledger import read_ledger
@@ -42,6 +42,10 @@ class Target:
     """Ours is there already: what is ours is no stranger's."""
     joining: bool = False
     """The node is about to get into a cluster."""
+    has_tunnel: bool = False
+    """The agent has one, or says why not."""
+    inbound: tuple[InboundPort, ...] = ()
+    """Where others send to, beside what every node of a cluster has."""
 
     @property
     def cni_conf_dir(self) -> Path:
@@ -72,8 +76,13 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
         *(examine_records(target) if cni else ()),
         *examine_node(target),
         *examine_features(target),
-        *examine_forward(target.settings.bridge, allowed=target.allow_forward, running=running),
-        *(examine_inbound(_peer_ports(target.settings)) if target.joined else ()),
+        *(examine_wireguard(target.settings) if target.joined and not target.has_tunnel else ()),
+        *examine_firewall(
+            target.settings,
+            [*(peer_ports(target.settings) if target.joined else ()), *target.inbound],
+            allowed=target.allow_forward,
+            running=running,
+        ),
         *(_runtimes(target) if cni else ()),
         *examine_network_daemons(target.settings.bridge),
     ]
@@ -83,12 +92,6 @@ def _runtimes(target: Target) -> Iterator[Finding]:
     return examine_runtimes(
         find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
     )
-
-
-def _peer_ports(settings: Settings) -> list[int]:
-    """UDP ports that other nodes send to, as far as they are known."""
-    network = own_snapshot(settings).network
-    return [settings.peer_port, *([network.vxlan_port] if network is not None else ())]
 
 
 def examine_segments(target: Target) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from limpet.ctl.findings import Finding, error, ok, warn
+from limpet.ctl.status import MADE_BY
 from limpet.kernel.netlink import RouteSocket
 from limpet.model.datapath import VXLAN_GROUPS
 from limpet.model.errors import LimpetError
@@ -174,7 +175,8 @@ def _tunnel(tunnel: dict[str, Any], what: str) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            f"{what} {tunnel['ifname']} on UDP port {tunnel['port']}, "
+            f"{what} {tunnel['ifname']} ({MADE_BY[tunnel['backend']]}) on UDP port "
+            f"{tunnel['port']}, "
             f"{tunnel['sessions']} of {tunnel['peers']} peers with a session"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,6 +90,8 @@ def print_path(settings: Settings, origin: str, target: str, output: Output, *, 
         if answer["probes"]:
             put("")
             put_table([_probe_row(each) for each in answer["probes"]], _PROBE_COLUMNS)
+            for words in why_relayed(answer["paths"], answer["probes"], answer["nat"]):
+                put(words)
             for name in silent(answer["probes"]):
                 put(f"{name} does not answer: it is off or cut off, or its agent does not run")
         for failure in answer["failed"]:
@@ -105,6 +107,49 @@ def silent(probes: Iterable[Mapping[str, Any]]) -> list[str]:
         key = each["node"], each["uid"]
         heard[key] = heard.get(key, False) or each["answered"] > 0
     return [name for (name, _), has_answered in heard.items() if not has_answered]
+
+
+def why_relayed(
+    paths: Iterable[Mapping[str, Any]],
+    probes: Iterable[Mapping[str, Any]],
+    nat: Mapping[str, str],
+) -> Iterator[str]:
+    """Of each node that is reached by a relay. `nat`: in front of this node, by IP version."""
+    relayed = {path["peer_uid"] for path in paths if path["there"]["rung"] in _RELAYED}
+    direct: dict[str, list[Mapping[str, Any]]] = {}
+    names = {}
+    for each in probes:
+        if each["uid"] in relayed:
+            names[each["uid"]] = each["node"]
+            direct.setdefault(each["uid"], [])
+            if each["asked"] == "tunnel" and not each["relay"]:
+                direct[each["uid"]].append(each)
+    for uid, ways in direct.items():
+        name = names[uid]
+        if any(each["answered"] for each in ways):
+            yield f"{name} answers directly too: the pair leaves the relay when that has held"
+            continue
+        kinds = {nat[f"ipv{each['version']}"] for each in ways} or set(nat.values())
+        tried = _joined(each["endpoint"] for each in ways) or "nothing, no address of it is known"
+        yield (
+            f"{name} is reached by a relay, since it does not answer directly (tried: {tried}): "
+            f"{_why_not_direct(name, kinds)}"
+        )
+
+
+_RELAYED = ("relay", "relay-tls")
+
+
+def _why_not_direct(name: str, kinds: Container[str]) -> str:
+    if "blocked" in kinds:
+        return "UDP does not get out of this site"
+    there = f"`limpet status` on {name} tells what is in front of it"
+    if "symmetric" in kinds:
+        return (
+            "this node's NAT is symmetric, and the other end's lets only known ports in, or is "
+            f"symmetric too ({there})"
+        )
+    return f"perhaps its NAT is symmetric, or a firewall between the two drops UDP ({there})"
 
 
 def _probe_row(each: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,11 +232,25 @@ def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
         say("no other node is known here")
 
 
+def _via(each: Mapping[str, Any]) -> str:
+    match each["rung"]:
+        case "vxlan":
+            return str(each["underlay"])
+        case "tunnel":
+            return str(each["endpoint"])
+        case "relay":
+            return f"{each['relay']} ({each['endpoint']})"
+        case "relay-tls":
+            return f"{each['relay']} (TLS)"
+        case _:
+            return _joined(each["next_hops"])
+
+
 def _peer_row(each: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **each,
         "device": _joined(each["devices"]),
-        "via": each["underlay"] if each["rung"] == "vxlan" else _joined(each["next_hops"]),
+        "via": _via(each),
         "mtu": each["mtu_bytes"],
         "segments": _joined(each["segments"]),
         "heard": "" if each["heard_s"] is None else f"{duration(each['heard_s'])} ago",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from limpet.agent.client import call
@@ -71,6 +71,7 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
     yield from _tunnel(cluster["tunnel"], "NO ENCRYPTED TUNNEL")
     if cluster["ipsec"] is not None:
         yield from _tunnel(cluster["ipsec"], "NO TUNNEL BY IPSEC")
+    yield from across_lines(cluster["across"], cluster["links"])
     peers = cluster["peers"]
     tunnelled = "".join(
         f"{peers[rung]} by {words}, " for rung, words in _TUNNELLED.items() if peers.get(rung)
@@ -89,11 +90,13 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
 _TUNNELLED = {"tunnel": "tunnel", "relay": "relay", "relay-tls": "relay over TLS"}
 
 
-_MADE_BY = {
+MADE_BY = {
     "kernel": "kernel WireGuard",
     "userspace": "userspace WireGuard",
-    "strongswan": "IPsec, strongSwan",
+    "strongswan": "IPsec with ESP in userspace, strongSwan",
+    "strongswan-kernel": "IPsec with the kernel's ESP, strongSwan",
 }
+"""What the agent calls a tunnel's backend, in words; a version may follow."""
 
 
 def _tunnel(tunnel: dict[str, Any], lacking: str) -> Iterator[str]:
@@ -101,7 +104,7 @@ def _tunnel(tunnel: dict[str, Any], lacking: str) -> Iterator[str]:
     if tunnel["problem"]:
         yield f"{lacking}: {tunnel['problem']}"
     elif tunnel["backend"]:
-        made_by = f"{_MADE_BY[tunnel['backend']]} {tunnel['version']}".rstrip()
+        made_by = f"{MADE_BY[tunnel['backend']]} {tunnel['version']}".rstrip()
         yield (
             f"encrypted tunnel {tunnel['ifname']}: {made_by}, UDP port {tunnel['port']}, "
             f"MTU {tunnel['mtu_bytes']}; {tunnel['peers']} peers, {tunnel['sessions']} with a "
@@ -119,3 +122,48 @@ def _controller(controller: dict[str, Any]) -> str:
         return f"connected to the controller at {controller['address']} for {for_}"
     why = f": {controller['error']}" if controller["error"] else ""
     return f"not connected to the controller at {controller['address']} for {for_}{why}"
+
+
+# Between sites
+
+_NATS = {
+    "none": "no NAT in front of this node",
+    "same": "behind a NAT that shows all others one port: most nodes can be reached directly",
+    "symmetric": "behind a symmetric NAT, which shows each other node another port: those that let "
+    "only known ports in are reached by a relay",
+    "unknown": "whether a NAT is in front of this node is not known (only one other has seen it)",
+    "blocked": "UDP does not get out of this site, as no relay answers: others are reached by a "
+    "relay in TLS",
+}
+
+
+def across_lines(across: Mapping[str, Any], links: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """NATs, relays that are used, and the relay that the node is; nothing where there are none."""
+    relays = across["relays"]
+    has_ipv6 = any(":" in address for link in links for address in link["addresses"])
+    if relays["relays"] or relays["mapped"]:
+        for version, kind in relays["nat"].items():
+            if version == "ipv4" or has_ipv6:
+                yield f"{version.replace('ipv', 'IPv')}: {_NATS[kind]}"
+    if relays["endpoints"]:
+        yield f"  others are told of it at {', '.join(relays['endpoints'])}"
+    mapping = relays["port_mapping"]
+    if mapping is not None and mapping["by"]:
+        yield f"  the gateway {mapping['gateway']} gives it a port, by {mapping['by']}"
+    if relays["relays"]:
+        tls = across["tls"]
+        names = [_relay(each, tls.get(each["uid"])) for each in relays["relays"]]
+        yield f"relays: {', '.join(names)}"
+    relaying = across["relaying"]
+    if relaying is not None and relaying["active"]:
+        first, last = relaying["ports"]
+        yield f"this node is a relay: {len(relaying['pairs'])} pairs, UDP ports {first} to {last}"
+    if relaying is not None and (relaying["trouble"] or not relaying["active"]):
+        yield f"  OF LITTLE USE AS A RELAY: {relaying['trouble'] or 'it has no tunnel'}"
+    for at, why in (across["relaying_tls"] or {"troubles": {}})["troubles"].items():
+        yield f"  NOTHING IS RELAYED IN TLS at {at}: {why}"
+
+
+def _relay(relay: Mapping[str, Any], tls: Mapping[str, Any] | None) -> str:
+    udp = f"{relay['rtt_ms']:.1f} ms" if relay["answers"] else "no answer over UDP"
+    return f"{relay['name']} {udp}" + (f", {tls['rtt_ms']:.1f} ms in TLS" if tls else "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from functools import partial
 from ipaddress import ip_address, ip_network
 
 from limpet.kernel.conntrack import forget_flows
+from limpet.kernel.namespaces import in_new_namespace
 from limpet.kernel.netlink import RouteSocket
 from limpet.kernel.nftables import Nftables
 from limpet.kernel.pods import Announcer
@@ -22,13 +21,12 @@ from limpet.model.datapath import (
     RULE_PRIORITY,
     VXLAN_GROUPS,
 )
-from limpet.model.errors import KernelError, LimpetError
+from limpet.model.errors import LimpetError
 from limpet.plan.ruleset import HostPort, plan_ruleset
 from limpet.wire import netlink as wire
 from limpet.wire import vxlan
 from limpet.wire.traffic_control import ingress_hook, redirect_ingress, token_bucket
 
-_CLONE_NEWNET = 0x40000000
 _CIDRS = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
 
 
@@ -52,28 +50,7 @@ def try_features(*, ipv6: bool, cluster: bool = False) -> list[Lack]:
 
     Raises: KernelError when no namespace can be made.
     """
-    lacks: list[Lack] = []
-    failures: list[LimpetError] = []
-
-    def run() -> None:
-        try:
-            _enter_new_namespace()
-            lacks.extend(_try_all(ipv6=ipv6, cluster=cluster))
-        except LimpetError as error:
-            failures.append(error)
-
-    # unshare moves only the calling thread, and the namespace goes with it.
-    thread = threading.Thread(target=run, name="features")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return lacks
-
-
-def _enter_new_namespace() -> None:
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
-        raise KernelError("make", "a network namespace to try things in", ctypes.get_errno())
+    return in_new_namespace(lambda: list(_try_all(ipv6=ipv6, cluster=cluster)))
 
 
 def _try_all(*, ipv6: bool, cluster: bool) -> Iterator[Lack]:

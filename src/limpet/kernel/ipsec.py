@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from limpet.kernel.esp import device_ifindex
 from limpet.kernel.ipsec_daemon import IpsecDaemon, IpsecProgram
 from limpet.kernel.ipsec_keeper import IpsecKeeper
 from limpet.kernel.ipsec_port import IpsecPort
@@ -46,6 +47,9 @@ from limpet.wire import netlink as wire
 from limpet.wire.ipsec import daemon_settings
 from limpet.wire.vxlan import no_made_up_addresses
 
+_HANGS_S = 10.0
+_READ_S = 0.5
+
 
 class IpsecKernel:
     """The daemon, its device and its peers, as far as they are ours.
@@ -65,13 +69,14 @@ class IpsecKernel:
         program: str = PROGRAM,
         inner_port: int = 0,
         bridge: str = "limpet0",
+        in_kernel: bool = False,
     ) -> None:
         """`folder`: of the daemon's settings, socket and log, in a place that a reboot clears.
 
         `own_key`, `uid_of`: what the plan names this node and its peers by (the tunnel's public
         keys), and the uid in a peer's certificate. `program`: as for `IpsecProcess`. `inner_port`:
         where the daemon listens when WireGuard has the tunnel's port (`ipsec_port`); 0: it has that
-        port itself. `bridge`: of the pods.
+        port itself. `bridge`: of the pods. `in_kernel`: the kernel makes ESP, not the daemon.
 
         In the network namespace of the calling thread.
         """
@@ -81,8 +86,10 @@ class IpsecKernel:
         self._inner_port = inner_port
         self._bridge = bridge
         self._shared = IpsecPort()
-        self.process = IpsecProcess(folder, program=program)
-        self._daemon = IpsecDaemon(self.process, identity)
+        self.process = IpsecProcess(folder, program=program, in_kernel=in_kernel)
+        # Whoever asks here is the agent itself, which must not stand still.
+        self._daemon = IpsecDaemon(self.process, identity, asks_anyway=False)
+        self._reader = IpsecDaemon(self.process, identity, waits_s=_READ_S, asks_anyway=False)
         # Both work in threads of their own, and so with connections of their own.
         self.program = IpsecProgram(IpsecDaemon(self.process, identity))
         self._keeper = IpsecKeeper(IpsecDaemon(self.process, identity))
@@ -103,18 +110,43 @@ class IpsecKernel:
 
     @property
     def has_kernels(self) -> bool:
-        """ESP is made by a program that has to be started."""
+        """There is a program that has to be started, whoever makes ESP."""
         return False
+
+    @property
+    def made_by(self) -> str:
+        """`strongswan-kernel`: the kernel makes ESP; `strongswan`: the daemon does it itself."""
+        return "strongswan-kernel" if self.process.in_kernel else "strongswan"
 
     @property
     def problem(self) -> str:
         """Why SAs could not be looked after, last; empty: they could."""
         return self._keeper.problem
 
+    @property
+    def hangs(self) -> bool:
+        """The daemon has given no answer for so long that it has to be started anew."""
+        since_s = self.process.silent_since_s
+        return since_s is not None and time.monotonic() - since_s > _HANGS_S
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it is to be asked again if it answers: that is done beside the rounds."""
+        return False
+
+    @property
+    def without_s(self) -> Mapping[bytes, float]:
+        """Peers that have no SA which carries packets, and since when, by the monotonic clock."""
+        silent_since_s = self.process.silent_since_s
+        if silent_since_s is None:
+            return self._keeper.without_s
+        return {**dict.fromkeys(self._peers, silent_since_s), **self._keeper.without_s}
+
     def close(self) -> None:
         """The daemon, its device and all tunnels stay."""
         self._keeper.stop()
         self._daemon.close()
+        self._reader.close()
         self.program.close()
         self._shared.close()
 
@@ -122,6 +154,9 @@ class IpsecKernel:
 
     def observe(self, want: TunnelState) -> TunnelState:
         """What is, read anew. Raises: KernelError."""
+        if self.process.silent_since_s is not None:
+            self._keeper.start()  # it finds out when that is over
+            raise self.process.error("ask", TimeoutError())
         self._have, self._peers = TunnelState(), {}
         if want.device is not None:
             self._aim(want.device)
@@ -129,7 +164,7 @@ class IpsecKernel:
             return self._have
         link = self._route.link(IPSEC_IFNAME)
         if self.process.pid is None:
-            if link is not None:
+            if link is not None and device_ifindex(self._route) is None:
                 foreign = TunnelDevice(IPSEC_IFNAME, link.mtu_bytes, b"", 0, 0, ours=False)
                 self._have = TunnelState(foreign)
             return self._have
@@ -146,7 +181,11 @@ class IpsecKernel:
         port = self._inner_port or device.port
         self.program.port = self._daemon.port = port
         self.program.settings = daemon_settings(
-            str(self.process.folder), port=port, mark=device.mark, bridge=self._bridge
+            str(self.process.folder),
+            port=port,
+            mark=device.mark,
+            bridge=self._bridge,
+            in_kernel=self.process.in_kernel,
         )
         self._keeper.set_port(port)
 
@@ -186,7 +225,7 @@ class IpsecKernel:
             return readings
         now_ns = time.time_ns()
         made_ns: dict[int, int] = {}
-        for sa in self._daemon.sas():
+        for sa in self._reader.sas():
             if sa.public_key not in readings or not sa.established:
                 continue
             # Ages are told in whole seconds; what was made of one first stays.

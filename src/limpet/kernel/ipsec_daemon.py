@@ -7,17 +7,18 @@ import socket
 from collections.abc import Iterable
 from functools import cached_property
 
-from limpet.kernel.ipsec_process import IpsecProcess
+from limpet.kernel.esp import device_ifindex, drop_device, drop_sas, put_device
+from limpet.kernel.ipsec_process import ANSWER_S, IpsecProcess
 from limpet.kernel.ipsec_vici import Vici
 from limpet.kernel.netlink import RouteSocket
 from limpet.model.errors import KernelError
 from limpet.model.ipsec import IPSEC_IFNAME, OLDEST_IPSEC, IkeSa, IpsecIdentity, IpsecPeer
 from limpet.model.network import Prefix
 from limpet.wire.ipsec import (
-    NEEDED,
     connection,
     connection_name,
     delete_rule_of_daemon,
+    needed_plugins,
     parse_connections,
     parse_sas,
     parse_version,
@@ -27,10 +28,18 @@ from limpet.wire.ipsec import (
 class IpsecDaemon:
     """In the network namespace of the calling thread; one that is killed is simply not there."""
 
-    def __init__(self, process: IpsecProcess, identity: IpsecIdentity) -> None:
+    def __init__(
+        self,
+        process: IpsecProcess,
+        identity: IpsecIdentity,
+        *,
+        waits_s: float = ANSWER_S,
+        asks_anyway: bool = True,
+    ) -> None:
+        """`waits_s`, `asks_anyway`: as for `Vici`."""
         self.process = process
         self._identity = identity
-        self._vici = Vici(process)
+        self._vici = Vici(process, waits_s=waits_s, asks_anyway=asks_anyway)
         self.port = 0
         """UDP port that it listens on."""
 
@@ -44,6 +53,9 @@ class IpsecDaemon:
         self._vici.close()
         self.process.start(settings)
         try:
+            if self.process.in_kernel:
+                with RouteSocket() as route:
+                    put_device(route)
             self._check()
             self._introduce()
         except KernelError:
@@ -74,6 +86,23 @@ class IpsecDaemon:
         self.process.stop()
         with RouteSocket() as route:
             route.apply(*map(delete_rule_of_daemon, (4, 6)))
+            drop_device(route, device_ifindex(route))
+        drop_sas()
+
+    def clear_if_dead(self) -> None:
+        """The device goes with its daemon, as one that the daemon makes: the kernel tells of that.
+
+        Raises: KernelError.
+        """
+        with RouteSocket() as route:
+            # Looked for first: what a daemon that was started meanwhile has made is another one.
+            ifindex = device_ifindex(route)
+            if self.process.pid is None:
+                drop_device(route, ifindex)
+
+    def check(self) -> None:
+        """Whether it answers. Raises: KernelError."""
+        self._vici.ask("version")
 
     def read_version(self) -> tuple[int, ...]:
         """Raises: KernelError."""
@@ -90,7 +119,7 @@ class IpsecDaemon:
             hint = f"it is older than {oldest}: install a newer one"
             raise KernelError("use", what, errno.EPROTONOSUPPORT, hint)
         loaded = [each.decode() for each in self._vici.ask("stats").get("plugins", [])]
-        lacking = sorted(set(NEEDED) - set(loaded))
+        lacking = sorted({*needed_plugins(in_kernel=self.process.in_kernel)} - {*loaded})
         if lacking:
             hint = f"it has no plugin {', '.join(lacking)}: install libcharon-extra-plugins and "
             hint += "libstrongswan-standard-plugins"
@@ -141,7 +170,9 @@ class IpsecDaemon:
     def put(self, peer: IpsecPeer, more: Iterable[Prefix] = ()) -> None:
         """Its connection is as `peer` says; SAs stay. Raises: KernelError."""
         own_uid = self._identity.uid
-        self._vici.ask("load-conn", connection(peer, own_uid=own_uid, port=self.port, more=more))
+        in_kernel = self.process.in_kernel
+        conn = connection(peer, own_uid=own_uid, port=self.port, more=more, in_kernel=in_kernel)
+        self._vici.ask("load-conn", conn)
 
     def forget(self, peer: IpsecPeer) -> None:
         """Its connection is not there; SAs stay. Raises: KernelError."""

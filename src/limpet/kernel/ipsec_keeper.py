@@ -22,6 +22,8 @@ from limpet.plan.ipsec import cared_for, next_look_s, tend
 from limpet.wire.ipsec import MORE, WHOLE
 
 _AFTER_FAILURE_S = 1.0
+_CHECK_S = 2.0
+"""So often it is asked whether it answers, where nothing else is asked."""
 _REST = 4
 """Between two looks at everything there is at least this many times what the last one took."""
 
@@ -39,6 +41,8 @@ class IpsecKeeper:
         self._stopping = False
         self.problem = ""
         """Why it could not do what it wanted, last; empty: it could."""
+        self.without_s: Mapping[bytes, float] = {}
+        """Peers that have no SA which carries packets, and since when, by the monotonic clock."""
 
     def start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -99,7 +103,10 @@ class IpsecKeeper:
         events: ViciEvents | None = None
         due_s: float | None = None
         while not self._stopping:
-            waits_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+            checks = bool(self._cares) or self._daemon.process.silent_since_s is not None
+            waits_s = _CHECK_S if checks else None
+            if due_s is not None:
+                waits_s = min(max(0.0, due_s - time.monotonic()), _CHECK_S)
             told = [self._wake] if events is None else [self._wake, events.fileno()]
             ready = select.select(told, [], [], waits_s)[0]
             if self._wake in ready:
@@ -108,10 +115,15 @@ class IpsecKeeper:
                 if events is not None and events.fileno() in ready and not events.drain():
                     events.close()
                     events = None
+                    self._daemon.clear_if_dead()
+                if checks:
+                    self._daemon.check()
                 with self._lock:
                     idle = not self._cares
                 if idle:
-                    due_s = None
+                    due_s, self.problem, self.without_s = None, "", {}
+                    continue
+                if not ready and (due_s is None or due_s > time.monotonic()):
                     continue
                 if events is None:
                     events = ViciEvents(self._daemon.process)
@@ -124,6 +136,9 @@ class IpsecKeeper:
             except KernelError as error:
                 self.problem = str(error)
                 due_s = time.monotonic() + _AFTER_FAILURE_S
+            except Exception as error:  # noqa: BLE001 - without this thread nobody would tend it
+                self.problem = f"internal error: {error!r}"
+                due_s = time.monotonic() + _AFTER_FAILURE_S
         if events is not None:
             events.close()
 
@@ -135,6 +150,11 @@ class IpsecKeeper:
         with self._lock:
             cares = dict(self._cares)
         now_s = time.monotonic()
+        self.without_s = {
+            key: self.without_s.get(key, now_s)
+            for key in cares
+            if not any(sa.established and sa.children for sa in found[key])
+        }
         looks = []
         failures = []
         for key, care in cares.items():

@@ -19,6 +19,11 @@ _WIREGUARD = tuple(bytes((kind, 0, 0, 0)) for kind in (1, 2, 3, 4))
 
 Source: WireGuard's paper, section 5.4; RFC 3948, section 2.2; `spi_min` in `wire.ipsec`.
 """
+_BARE, _BARE_AGAIN = "udp checksum 0", "udp checksum set 0"
+"""The kernel's ESP has no checksum over IPv4, and a changed port would make a wrong one of none.
+
+Source: nft_payload_csum_inet in net/netfilter/nft_payload.c; RFC 3948, section 2.1.
+"""
 
 
 class IpsecPort:
@@ -56,17 +61,22 @@ def ruleset(tunnel_port: int, inner_port: int) -> str:
     """The table's text. `@th,64,32` are the first four bytes after the UDP header."""
     others = sorted((*_WIREGUARD, MAGIC, RELAY_MAGIC))
     words = ", ".join(f"0x{int.from_bytes(each):x}" for each in others)
+    comes = f"udp dport {tunnel_port} @th,64,32 != {{ {words} }}"
+    leaves = f"udp sport {inner_port}"
+    to_inner, to_tunnel = f"udp dport set {inner_port}", f"udp sport set {tunnel_port}"
     return "\n".join(
         (
             f"table inet {IPSEC_PORT_TABLE} {{",
             "\tchain input {",
             "\t\ttype filter hook input priority 300; policy accept;",
-            f"\t\tudp dport {tunnel_port} @th,64,32 != {{ {words} }} udp dport set {inner_port}",
+            f"\t\t{comes} {_BARE} {to_inner} {_BARE_AGAIN}",
+            f"\t\t{comes} {to_inner}",
             "\t}",
             "",
             "\tchain output {",
             "\t\ttype filter hook output priority raw; policy accept;",
-            f"\t\tudp sport {inner_port} udp sport set {tunnel_port}",
+            f"\t\t{leaves} {_BARE} {to_tunnel} {_BARE_AGAIN}",
+            f"\t\t{leaves} {to_tunnel}",
             "\t}",
             "}",
             "",

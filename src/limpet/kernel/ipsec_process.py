@@ -32,14 +32,26 @@ IPSEC_FOLDER = "ipsec"
 _FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
 """Where distributions have it, beside PATH."""
 _START_TIMEOUT_S = 10.0
-_ANSWER_TIMEOUT = struct.pack("@ll", 2, 0)
-"""It answers in milliseconds; whoever asks is the agent itself, which must not stand still."""
+ANSWER_S = 2.0
+"""It answers in milliseconds."""
+_TAKEN_S = 0.1
 _LOOK_AGAIN_MS = 2
 _LOG_SHOWN = 300
 _LONGEST_PATH = 107
 """Source: unix(7)."""
 _CREDENTIALS = struct.Struct("=iII")
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+def _began(pid: int) -> str:
+    """When the process did: with that, a number is its for ever. Raises: OSError."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    # Source: proc(5), starttime, the 22nd field; the second may hold anything, in brackets.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _path() -> str:
@@ -49,9 +61,13 @@ def _path() -> str:
 class IpsecProcess:
     """The daemon with its files in one folder, in the network namespace of the calling thread."""
 
-    def __init__(self, folder: Path, *, program: str = PROGRAM) -> None:
+    def __init__(self, folder: Path, *, program: str = PROGRAM, in_kernel: bool = False) -> None:
+        """`in_kernel`: the kernel makes ESP, and the daemon has no device of its own."""
         self.folder = folder
+        self.in_kernel = in_kernel
         self._program = program
+        self.silent_since_s: float | None = None
+        """Since when it gives no answer, by the monotonic clock; None: it does, or does not run."""
 
     @property
     def socket_path(self) -> Path:
@@ -66,6 +82,10 @@ class IpsecProcess:
         return self.folder / "charon.log"
 
     @property
+    def _pid_path(self) -> Path:
+        return self.folder / "charon.pid"
+
+    @property
     def missing(self) -> str:
         """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
         if shutil.which(self._program, path=_path()) is None:
@@ -73,7 +93,7 @@ class IpsecProcess:
                 f"{self._program} is not there: install strongSwan 5.9 or newer, packages "
                 "charon-systemd and libcharon-extra-plugins"
             )
-        if not os.path.exists("/dev/net/tun"):
+        if not self.in_kernel and not os.path.exists("/dev/net/tun"):
             return f"{self._program} needs /dev/net/tun, which is missing: modprobe tun"
         return ""
 
@@ -92,15 +112,19 @@ class IpsecProcess:
         Raises: KernelError when it is one of another network namespace.
         """
         try:
-            with self.connected() as connection:
+            # Taken at once, whatever it does, unless too many wait.
+            with self.connected(_TAKEN_S) as connection:
                 raw = connection.getsockopt(
                     socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
                 )
+            pid = int(_CREDENTIALS.unpack(raw)[0])
         except OSError as error:
             if error.errno in GONE:
                 return None
-            raise self.error("find", error) from error
-        pid = int(_CREDENTIALS.unpack(raw)[0])
+            found = self._started_last()
+            if found is None:
+                raise self.error("find", error) from error
+            pid = found
         theirs = namespace_id(f"/proc/{pid}/ns/net")
         if theirs is not None and theirs != own_namespace_id():
             raise KernelError(
@@ -111,22 +135,30 @@ class IpsecProcess:
             )
         return pid
 
+    def _started_last(self) -> int | None:
+        """If it is still there: one that hangs takes no connections, after some."""
+        try:
+            pid, began = self._pid_path.read_text(encoding="ascii").split()
+            return int(pid) if _began(int(pid)) == began else None
+        except (OSError, ValueError):
+            return None
+
     @contextmanager
-    def connected(self) -> Iterator[socket.socket]:
-        """A connection to the daemon, closed at the end. Raises: OSError."""
-        connection = self.connect()
+    def connected(self, waits_s: float = ANSWER_S) -> Iterator[socket.socket]:
+        """As `connect`, closed at the end. Raises: OSError."""
+        connection = self.connect(waits_s)
         try:
             yield connection
         finally:
             connection.close()
 
-    def connect(self) -> socket.socket:
-        """Whoever talks on it waits two seconds for an answer, no longer. Raises: OSError."""
+    def connect(self, waits_s: float = ANSWER_S) -> socket.socket:
+        """Whoever talks on it waits so long for an answer, no longer. Raises: OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Kept by the kernel: also while connecting, where many wait to be taken.
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connection.setsockopt(socket.SOL_SOCKET, option, _ANSWER_TIMEOUT)
+                connection.setsockopt(socket.SOL_SOCKET, option, _timeval(waits_s))
             connection.connect(str(self.socket_path))
         except BaseException:
             connection.close()
@@ -187,6 +219,7 @@ class IpsecProcess:
                 start_new_session=True,
             )
         descriptor = os.pidfd_open(child.pid)
+        self._pid_path.write_text(f"{child.pid} {_began(child.pid)}\n", encoding="ascii")
         # It is not waited for otherwise, and would stay a zombie.
         threading.Thread(target=child.wait, name="reap charon", daemon=True).start()
         try:
@@ -215,6 +248,7 @@ class IpsecProcess:
 
     def _stop(self) -> None:
         end_process(lambda: self.pid, self.socket_path)
+        self.silent_since_s = None
 
     def cut_log(self) -> None:
         """It says some lines for each SA, for months."""
@@ -226,7 +260,7 @@ class IpsecProcess:
         if number in GONE:
             cause = "it does not run"
         elif isinstance(error, TimeoutError | BlockingIOError):
-            cause = "no answer in 2 s; kill that charon-systemd, and it is started anew"
+            cause = f"no answer in {ANSWER_S:g} s; if that lasts, it is ended and started anew"
         else:
             cause = error.strerror or str(error)
         return KernelError(operation, what, number, cause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from vici.exception import (
 )
 from vici.protocol import Packet, Transport
 
-from limpet.kernel.ipsec_process import IpsecProcess
+from limpet.kernel.ipsec_process import ANSWER_S, IpsecProcess
 from limpet.model.errors import KernelError
 
 _EVENTS = ("ike-updown", "child-updown", "ike-rekey", "child-rekey", "ike-update")
@@ -32,8 +33,13 @@ Answer = TypeVar("Answer")
 class Vici:
     """Questions, each answered before the next; connects by itself, and anew after a failure."""
 
-    def __init__(self, process: IpsecProcess) -> None:
+    def __init__(
+        self, process: IpsecProcess, *, waits_s: float = ANSWER_S, asks_anyway: bool = True
+    ) -> None:
+        """`asks_anyway` false: a daemon that others have had no answer of is not asked."""
         self._process = process
+        self._waits_s = waits_s
+        self._asks_anyway = asks_anyway
         self._session: Any = None
         self._socket: socket.socket | None = None
 
@@ -53,9 +59,15 @@ class Vici:
         )
 
     def _asked(self, command: str, question: Callable[[Any], Answer]) -> Answer:
+        if self._process.silent_since_s is not None and not self._asks_anyway:
+            self.close()
+            raise self._process.error(command, TimeoutError())
         try:
-            return question(self._connected())
+            answer = question(self._connected())
+            self._process.silent_since_s = None
+            return answer
         except CommandException as error:
+            self._process.silent_since_s = None
             why = str(error).removeprefix("Command failed: ")
             raise KernelError(command, "strongSwan", errno.EPROTO, why) from error
         except _UNREADABLE as error:
@@ -64,13 +76,21 @@ class Vici:
             raise KernelError(command, "strongSwan", errno.EBADMSG, why) from error
         except OSError as error:
             self.close()
+            self._note(error)
             raise self._process.error(command, error) from error
+
+    def _note(self, error: OSError) -> None:
+        process = self._process
+        if not isinstance(error, TimeoutError | BlockingIOError):
+            process.silent_since_s = None
+        elif self._waits_s >= ANSWER_S and process.silent_since_s is None:
+            process.silent_since_s = time.monotonic()
 
     def _connected(self) -> Any:
         if self._socket is not None and _has_hung_up(self._socket):
             self.close()
         if self._session is None:
-            self._socket = self._process.connect()
+            self._socket = self._process.connect(self._waits_s)
             self._session = vici.Session(self._socket)
         return self._session
 

@@ -7,8 +7,10 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from limpet.model.errors import KernelError
 
@@ -17,6 +19,7 @@ _CLONE_NEWNET = 0x40000000
 _NSFS_MAGIC = 0x6E736673
 _OWN = "/proc/thread-self/ns/net"
 """Of the thread, not of the process: its first thread may be inside a pod's just now."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,22 @@ class Namespace:
     def _set(self, fd: int) -> None:
         if _libc.setns(fd, _CLONE_NEWNET) != 0:
             raise KernelError("enter", f"network namespace {self.path}", ctypes.get_errno())
+
+
+def in_new_namespace(work: Callable[[], Result]) -> Result:
+    """What `work` returns, done in a network namespace that is thrown away with all that is in it.
+
+    Raises: KernelError when none can be made, and what `work` raises.
+    """
+
+    def run() -> Result:
+        if _libc.unshare(_CLONE_NEWNET) != 0:
+            raise KernelError("make", "a network namespace to try things in", ctypes.get_errno())
+        return work()
+
+    # unshare moves only the calling thread, and the namespace goes with it.
+    with ThreadPoolExecutor(1, thread_name_prefix="trial") as thread:
+        return thread.submit(run).result()
 
 
 def namespace_id(path: str) -> NamespaceId | None:

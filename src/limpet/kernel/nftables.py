@@ -9,6 +9,8 @@ import ctypes
 import errno
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from limpet.model.datapath import NFT_TABLE
 from limpet.model.errors import KernelError, LimpetError
@@ -79,16 +81,23 @@ class Nftables:
 
     def list_table(self) -> str | None:
         """Our table as nft prints it, without what was counted; None when it is not there."""
-        flags = self._lib.nft_ctx_output_get_flags(self._context)
-        self._lib.nft_ctx_output_set_flags(self._context, flags | _NFT_CTX_OUTPUT_STATELESS)
         try:
-            return self.run(f"list table inet {self._table}", what=f"table {self._table}")
+            with self.printing(_NFT_CTX_OUTPUT_STATELESS):
+                return self.run(f"list table inet {self._table}", what=f"table {self._table}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
+
+    @contextmanager
+    def printing(self, flags: int) -> Iterator[None]:
+        """Within the block, output is as these flags say too. Source: libnftables(3)."""
+        before = self._lib.nft_ctx_output_get_flags(self._context)
+        self._lib.nft_ctx_output_set_flags(self._context, before | flags)
+        try:
+            yield
         finally:
-            self._lib.nft_ctx_output_set_flags(self._context, flags)
+            self._lib.nft_ctx_output_set_flags(self._context, before)
 
     def read_counter(self, name: str) -> int:
         """Packets that a counter of our table has seen; 0 when it is not there."""

@@ -239,7 +239,7 @@ class OverlayKernel:
     def _hear_neighbour(self, message: wire.Message) -> None:
         info = vxlan.parse_neighbour(message)
         device = self._links.get(info.ifindex)
-        if info.ifindex not in self._ours or device is None:
+        if info.ifindex not in self._ours or device is None or info.echo:
             return
         new = message.type == wire.RTM_NEWNEIGH
         if info.family == wire.AF_BRIDGE:

@@ -175,6 +175,12 @@ def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements
             "\t\tflags dynamic,timeout",
             "\t\ttimeout 1m",
             "\t}",
+            "\tchain bare {",
+            *_PORTS,
+            # Else a wrong one was made of none, as the kernel's ESP has it over IPv4.
+            "\t\tudp checksum set 0",
+            "\t\tcounter name forwarded accept",
+            "\t}",
             *(line for version in (4, 6) for line in _forward_chain(version, bytes_per_s)),
             "\tchain hand_up {",
             "\t\tnotrack",
@@ -234,11 +240,17 @@ def _forward_chain(version: int, bytes_per_s: int) -> tuple[str, ...]:
         *_limit(bytes_per_s),
         f"\t\tmeta mark set {TUNNEL_MARK:#x}",
         f"\t\t{ip_word} daddr set udp dport map @to{version}",
-        "\t\tudp sport set udp dport map @from_port",
-        "\t\tudp dport set udp dport map @to_port",
+        "\t\tudp checksum 0 goto bare",
+        *_PORTS,
         "\t\tcounter name forwarded accept",
         "\t}",
     )
+
+
+_PORTS = (
+    "\t\tudp sport set udp dport map @from_port",
+    "\t\tudp dport set udp dport map @to_port",
+)
 
 
 def _limit(bytes_per_s: int) -> tuple[str, ...]:

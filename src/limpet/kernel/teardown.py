@@ -10,6 +10,7 @@ from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 
+from limpet.kernel.esp import drop_sas
 from limpet.kernel.forward import HandleNftables, remove_forward_accept
 from limpet.kernel.ipsec_port import IPSEC_PORT_TABLE
 from limpet.kernel.ipsec_process import IpsecProcess
@@ -37,6 +38,7 @@ from limpet.model.ipsec import IPSEC_RULE_PRIORITY, IPSEC_TABLE
 from limpet.model.network import InterfaceAddress, Prefix
 from limpet.model.tunnel import TUNNEL_GROUP
 from limpet.wire import netlink as wire
+from limpet.wire.ipsec import delete_rule_of_daemon
 
 _SET_BY_US = {
     "ip_forward": ("1",),
@@ -55,7 +57,6 @@ accept_redirects is no part of it, but changes with ip_forward, both ways.
 """
 
 
-_RULES = ((RULE_PRIORITY, ROUTE_TABLE), (IPSEC_RULE_PRIORITY, IPSEC_TABLE))
 _NFT_TABLES = (
     *(NFT_TABLE, NFT_OVERLAY_TABLE, NFT_SHARED_PORT_TABLE, NFT_RELAY_TABLE),
     IPSEC_PORT_TABLE,
@@ -118,15 +119,20 @@ def _end_ipsec(folder: Path, report: Teardown) -> None:
     if pid is not None:
         process.stop()
         report.done.append(f"strongSwan (process {pid}): ended")
+    drop_sas()  # of one that was killed
 
 
 def _remove_rules(route: RouteSocket, report: Teardown) -> None:
     for rule in route.rules():
-        if (rule.priority, rule.table) in _RULES:
-            route.apply(
-                wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
-            )
-            report.done.append(f"rule {rule.priority} (IPv{rule.version}): removed")
+        at = (rule.priority, rule.table)
+        if at == (RULE_PRIORITY, ROUTE_TABLE):
+            request = wire.rule(rule.version, priority=at[0], table=at[1], delete=True)
+        elif at == (IPSEC_RULE_PRIORITY, IPSEC_TABLE):
+            request = delete_rule_of_daemon(rule.version)
+        else:
+            continue
+        route.apply(request)
+        report.done.append(f"rule {rule.priority} (IPv{rule.version}): removed")
 
 
 def _remove_routes(route: RouteSocket, report: Teardown) -> None:

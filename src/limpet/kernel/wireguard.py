@@ -104,6 +104,11 @@ class TunnelKernel:
         return self._userspace.process if self._chosen is self._userspace else None
 
     @property
+    def made_by(self) -> str:
+        """`userspace` or `kernel`."""
+        return "userspace" if self.process is not None else "kernel"
+
+    @property
     def has_kernels(self) -> bool:
         """A device that is made is the kernel's. Raises: KernelError."""
         return not self._userspace_only and self._kernels() is not None
@@ -115,8 +120,23 @@ class TunnelKernel:
 
     @property
     def problem(self) -> str:
-        """What goes wrong beside rounds: nothing does."""
-        return ""
+        """What goes wrong beside rounds; empty: nothing does."""
+        return self._userspace.process.problem
+
+    @property
+    def hangs(self) -> bool:
+        """Its program has given no answer, again and again, and has to be started anew."""
+        return self._userspace.process.hangs
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Its program gave no answer, and is to be asked again now."""
+        return self._userspace.process.is_in_doubt
+
+    @property
+    def without_s(self) -> Mapping[bytes, float]:
+        """As for IPsec; here sessions are made when there are packets, so there is none to miss."""
+        return {}
 
     def close(self) -> None:
         """The device stays."""

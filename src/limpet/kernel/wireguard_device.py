@@ -8,7 +8,7 @@ from typing import Protocol
 from limpet.kernel.netlink import NetlinkSocket, RouteSocket
 from limpet.kernel.wireguard_process import WireguardProcess
 from limpet.model.errors import KernelError
-from limpet.model.tunnel import TUNNEL_GROUP, DeviceReading, DeviceSetting
+from limpet.model.tunnel import TUNNEL_GROUP, DeviceReading, DeviceSetting, PeerReading
 from limpet.wire import netlink as wire
 from limpet.wire import wireguard_netlink as kernel_wire
 from limpet.wire import wireguard_uapi as uapi
@@ -45,6 +45,7 @@ class KernelWireguard:
         """Raises: KernelError (ENOENT: this kernel has no WireGuard)."""
         self._route = route
         self._ifname = ifname
+        self._known: dict[bytes, PeerReading] = {}
         self._socket = NetlinkSocket(kernel_wire.NETLINK_GENERIC)
         try:
             answer = self._socket.query(kernel_wire.get_family())
@@ -66,7 +67,7 @@ class KernelWireguard:
             if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
                 return None
             raise
-        return kernel_wire.parse_device(answers)
+        return kernel_wire.parse_device(answers, self._known)
 
     def write(self, setting: DeviceSetting) -> None:
         try:
@@ -88,6 +89,7 @@ class UserspaceWireguard:
 
     def __init__(self, process: WireguardProcess) -> None:
         self.process = process
+        self._known: dict[str, PeerReading] = {}
 
     def make(self) -> None:
         self.process.start()
@@ -103,7 +105,7 @@ class UserspaceWireguard:
         if answer is None:
             return None
         try:
-            return uapi.parse_get(answer)
+            return uapi.parse_get(answer, self._known)
         except ValueError as error:
             what = f"the answer of the userspace WireGuard of {self.process.ifname}"
             raise KernelError("read", what, errno.EBADMSG, str(error)) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import select
@@ -28,7 +29,7 @@ from pathlib import Path
 from limpet.kernel.companion import cut_log, end_process
 from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
-from limpet.wire.wireguard_uapi import END
+from limpet.wire.wireguard_uapi import END, GET
 
 SOCKET_FOLDER = Path("/var/run/wireguard")
 """Fixed in the program: names of devices are unique in a mount namespace."""
@@ -40,7 +41,12 @@ SLOW_BEFORE = (0, 0, 20230223)
 _INSTALL = "install the package wireguard-go, on Debian 12 the one of its backports"
 _START_TIMEOUT_S = 10.0
 _VERSION_TIMEOUT_S = 2.0
-_ANSWER_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 3.0
+"""For each part of an answer: whoever asks is the agent itself, which must not stand still."""
+_SET_TIMEOUT_S = 10.0
+"""A thousand peers at once take their time."""
+_REST_S = 5.0
+_HANGS_AFTER = 2
 _LOOK_AGAIN_MS = 2
 _LOG_SHOWN = 300
 _CREDENTIALS = struct.Struct("=iII")
@@ -64,6 +70,24 @@ class WireguardProcess:
         self._log = log
         self._program = program
         self._memory_limit_bytes = memory_limit_bytes
+        self._silences = 0
+        """Answers that were waited for in vain, since the last that came."""
+        self._rests_until_s = -math.inf
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """It gave no answer, and is to be asked again now."""
+        return self._silences > 0 and time.monotonic() >= self._rests_until_s
+
+    @property
+    def problem(self) -> str:
+        """What a person should know of it while it runs; empty: it answers."""
+        return str(self._error("ask", TimeoutError())) if self._silences else ""
+
+    @property
+    def hangs(self) -> bool:
+        """It gives no answer, and has to be started anew."""
+        return self._silences >= _HANGS_AFTER
 
     @property
     def socket_path(self) -> Path:
@@ -124,12 +148,16 @@ class WireguardProcess:
         return found[1] if found is not None else ""
 
     def ask(self, question: bytes) -> bytes:
-        """The answer to a question of `wire.wireguard_uapi`.
+        """The answer to a question of `wire.wireguard_uapi`. One that has given none is not asked
+        again for some seconds.
 
         Raises: KernelError (ENOENT, ECONNREFUSED: it does not run).
         """
+        if time.monotonic() < self._rests_until_s:
+            raise self._error("ask", TimeoutError())
         try:
             with self._connected() as connection:
+                connection.settimeout(_ANSWER_TIMEOUT_S if question == GET else _SET_TIMEOUT_S)
                 connection.sendall(question)
                 answer = bytearray()
                 while not answer.endswith(END):
@@ -137,8 +165,13 @@ class WireguardProcess:
                     if not part:
                         raise ConnectionResetError(errno.ECONNRESET, "it hung up")
                     answer += part
+        except TimeoutError as error:
+            self._silences += 1
+            self._rests_until_s = time.monotonic() + _REST_S
+            raise self._error("ask", error) from error
         except OSError as error:
             raise self._error("ask", error) from error
+        self._silences = 0
         cut_log(self._log)  # a line for each handshake that could not be sent, for months
         return bytes(answer)
 
@@ -236,11 +269,15 @@ class WireguardProcess:
 
     def _stop(self) -> None:
         end_process(lambda: self.pid, self.socket_path)
+        self._silences, self._rests_until_s = 0, -math.inf
 
     def _error(self, operation: str, error: OSError) -> KernelError:
         what = f"the userspace WireGuard of {self.ifname} ({self.socket_path})"
         number = error.errno or errno.ETIMEDOUT
-        cause = "it does not run" if number in _GONE else error.strerror or str(error)
+        if isinstance(error, TimeoutError):
+            cause = "no answer for seconds; if that lasts, it is ended and started anew"
+        else:
+            cause = "it does not run" if number in _GONE else error.strerror or str(error)
         return KernelError(operation, what, number, cause)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
 from limpet.lab.nat import LAN, WAN, Translation, gate_rules, translation_rules
 from limpet.lab.site import Interface, Nat, Site
+from limpet.lab.uplink import Uplink
 from limpet.lab.wires import (
     FORWARDING,
     ROUTER_PORT,
@@ -19,20 +20,20 @@ from limpet.lab.wires import (
     connect,
     create_namespace,
     delete_namespace,
+    pull_cable,
 )
 
 _DATAGRAMS = ("inet", "gate", "datagrams")
-_BURST_BYTES, _QUEUE_MS = 64_000, 50
-"""Of a limited link: what it takes at once, how long a packet waits at most."""
 
 
 class Gateway:
     """What is kept over commands is in `memory`; everything else is in the kernel."""
 
-    def __init__(self, wires: Wires, site: Site) -> None:
-        """Describes it; `build` makes it."""
+    def __init__(self, wires: Wires, site: Site, folder: Path) -> None:
+        """Describes it; `build` makes it. `folder`: of what runs for it."""
         self.wires = wires
         self.site = site
+        self.uplink = Uplink(wires, site, folder)
         self.reboots = 0
         self.address_changes = 0
         self.udp_blocked = site.udp_blocked
@@ -96,9 +97,10 @@ class Gateway:
         rules = gate_rules(guarded=self.translates)
         if self.translates:
             rules += translation_rules(self._translation())
-            forget_after(name, site.udp_timeout_s)
         # Before any packet: a flow that is tracked before it is translated never is.
         self._load(name, rules)
+        if self.translates:
+            forget_after(name, site.udp_timeout_s)  # the rules have made the kernel load conntrack
         if self.udp_blocked:
             self._drop_udp()
         self.wires.plug(site, ROUTER_PORT, name, LAN, site.router_mac)
@@ -125,7 +127,7 @@ class Gateway:
     def _join_backbone(self, name: str) -> None:
         """The routes to what is behind lead through `name`."""
         site, backbone = self.site, self.wires.backbone
-        connect((backbone, site.name), (name, WAN), site.wan_mtu_bytes)
+        self.uplink.lay(name)
         configure(backbone, site.name, site.backbone_addresses)
         configure(name, WAN, self.public_addresses, via=[e.ip for e in site.backbone_addresses])
         ways = {each.version: each.ip for each in self.public_addresses}
@@ -133,9 +135,6 @@ class Gateway:
             backbone,
             [f"route add {each} via {ways[each.version]} dev {site.name}" for each in site.routed],
         )
-        if site.rate_mbit:
-            limit_rate(backbone, site.name, site.rate_mbit)
-            limit_rate(name, WAN, site.rate_mbit)
 
     def _join_carrier(self, name: str) -> None:
         site, carrier = self.site, self.wires.carrier(self.site)
@@ -170,13 +169,11 @@ class Gateway:
         self.build()
 
     def _take_away(self, name: str) -> None:
-        # A namespace's devices go some time after it, and their names would be taken until then.
         outer = name == self.wires.carrier(self.site) or self.site.nat is not Nat.CGN
-        near, port = (
-            (self.wires.backbone, self.site.name) if outer else (self.wires.carrier(self.site), LAN)
-        )
-        with contextlib.suppress(LabError):
-            run_command("ip", "link", "del", "dev", port, netns=near)
+        if outer:
+            self.uplink.take_up()
+        else:
+            pull_cable(self.wires.carrier(self.site), LAN)
         delete_namespace(name)
 
     def block_udp(self) -> None:
@@ -201,12 +198,3 @@ def forget_after(netns: str, timeout_s: int) -> None:
     folder = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout"
     lines = [f"echo {timeout_s} > {folder}{each}" for each in ("", "_stream")]
     run_command("sh", "-ec", "\n".join(lines), netns=netns)
-
-
-def limit_rate(netns: str, ifname: str, rate_mbit: int) -> None:
-    """Of what a device sends. Raises: LabError."""
-    run_command(
-        *("tc", "qdisc", "replace", "dev", ifname, "root", "tbf", "rate", f"{rate_mbit}mbit"),
-        *("burst", str(_BURST_BYTES), "latency", f"{_QUEUE_MS}ms"),
-        netns=netns,
-    )

@@ -81,6 +81,15 @@ class Site:
     """Seconds of silence after which a NAT forgets a mapping."""
     rate_mbit: int = 0
     """Of the link to the backbone, each way; 0: as fast as the machine is."""
+    delay_ms: int = 0
+    """Of that link, each way: a round trip takes twice as long."""
+    loss_percent: int = 0
+    """Of what goes over it, each way."""
+
+    @property
+    def is_late(self) -> bool:
+        """Or sometimes does not come: more than a plain cable is needed."""
+        return bool(self.delay_ms or self.loss_percent)
 
     @property
     def router_addresses(self) -> tuple[Interface, ...]:

@@ -36,6 +36,7 @@ from limpet.lab.site import (
 )
 
 _MOST_NODES, _MOST_PODS, _MOST_DISK_MIB = 200, 200, 4096
+_LONGEST_DELAY_MS = 5000
 _LOCAL = IPv6Network("fc00::/7")
 """Of one site's own. Source: RFC 4193."""
 
@@ -116,7 +117,7 @@ _KEYS = ("cloud", "site", "controller", "agent", "disk_mib", "ipsec")
 _CLOUD_KEYS = ("addresses", "mtu_bytes", "nodes", "relays")
 _SITE_KEYS = (
     *("lan", "nodes", "relays", "mtu_bytes", "wan_mtu_bytes", "drops_unknown_sources"),
-    *("nat", "hairpin", "udp", "udp_timeout_s", "rate_mbit"),
+    *("nat", "hairpin", "udp", "udp_timeout_s", "rate_mbit", "delay_ms", "loss_percent"),
 )
 
 
@@ -195,6 +196,8 @@ def _site(table: Mapping[str, Any], name: str, number: int) -> Site:
         udp_blocked=read_word(table, "udp", where, ("open", "blocked")) == "blocked",
         udp_timeout_s=read_whole(table.get("udp_timeout_s", 30), f"{where}.udp_timeout_s", 1, 3600),
         rate_mbit=read_whole(table.get("rate_mbit", 0), f"{where}.rate_mbit", 0, 100_000),
+        delay_ms=read_whole(table.get("delay_ms", 0), f"{where}.delay_ms", 0, _LONGEST_DELAY_MS),
+        loss_percent=read_whole(table.get("loss_percent", 0), f"{where}.loss_percent", 0, 99),
     )
     _check_nat(site, where)
     return site

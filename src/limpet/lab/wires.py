@@ -57,6 +57,10 @@ class Wires:
         """Where the site is behind a second NAT."""
         return self.namespace(site.name, "carrier")
 
+    def line(self, site: Site) -> str:
+        """Of a link with a delay, where the kernel has no netem."""
+        return self.namespace(site.name, "line")
+
     @property
     def backbone(self) -> str:
         return self.namespace("backbone")
@@ -96,8 +100,7 @@ class Wires:
         batch(self.switch(site), [f"link set dev {port} master {BRIDGE}"])
 
     def unplug(self, site: Site, port: str) -> None:
-        with contextlib.suppress(LabError):
-            run_command("ip", "link", "del", "dev", port, netns=self.switch(site))
+        pull_cable(self.switch(site), port)
 
     # Cuts
 
@@ -176,6 +179,15 @@ def connect(
     )
     batch(netns, [f"link set dev {ifname} up"])
     batch(other_netns, [f"link set dev {other_ifname} up"])
+
+
+def pull_cable(netns: str, ifname: str) -> None:
+    """It goes at once, with both ends; does nothing when it has gone.
+
+    A namespace's devices go some time after it, and their names are taken until then.
+    """
+    with contextlib.suppress(LabError):
+        run_command("ip", "link", "del", "dev", ifname, netns=netns)
 
 
 def configure(

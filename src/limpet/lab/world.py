@@ -49,7 +49,10 @@ class World:
             topology.controller_addresses,
             **topology.controller,
         )
-        self.gateways = {site.name: Gateway(self.wires, site) for site in topology.sites}
+        self.gateways = {
+            site.name: Gateway(self.wires, site, folder / "sites" / site.name)
+            for site in topology.sites
+        }
         self.machines: dict[str, Machine] = {
             node.name: Machine(self.wires, site, node, folder / "nodes" / node.name, topology.agent)
             for site, node in topology.nodes
@@ -140,6 +143,8 @@ class World:
         """Nothing of it is left, whatever there was. Raises: LabError."""
         for machine in self.machines.values():
             machine.agent.kill()
+        for gateway in self.gateways.values():
+            gateway.uplink.process.kill()
         self.controller.process.kill()
         clear_away(self.name, self.folder)
 
@@ -187,7 +192,8 @@ class World:
     def netns_of(self, target: str) -> str:
         """Of a node, a pod, `cloud` (the controller's), `backbone`, SITE.router, SITE.switch.
 
-        Behind a carrier's NAT that one is SITE.carrier. Raises: LabError.
+        Behind a carrier's NAT that one is SITE.carrier, and a link that delays SITE.line, where the
+        kernel does not do it. Raises: LabError.
         """
         names = {pod.name: pod.netns for pod in self.pods}
         names |= {name: machine.name for name, machine in self.machines.items()}
@@ -197,6 +203,8 @@ class World:
             names[f"{site.name}.switch"] = self.wires.switch(site)
             if site.nat is Nat.CGN:
                 names[f"{site.name}.carrier"] = self.wires.carrier(site)
+            if self.wires.line(site) in existing_namespaces(self.name):
+                names[f"{site.name}.line"] = self.wires.line(site)
         try:
             return names[target]
         except KeyError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from limpet.model.network import Address, InterfaceAddress, Prefix
+from limpet.model.tunnel import NAT_TIMEOUT_S
 
 VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
 """Outer IP, UDP, VXLAN and inner Ethernet headers, by IP version of the underlay."""
@@ -76,6 +77,8 @@ class OwnSide:
     """Links that peers' packets may come in by; those must not be filtered by reverse path."""
     link_prefixes: tuple[Prefix, ...] = ()
     """Subnets of the node's links: what is behind a peer never takes them over."""
+    nat_timeout_s: int = NAT_TIMEOUT_S
+    """Seconds of silence after which NATs on the node's way forget UDP."""
     tunnel: str = ""
     """Name of WireGuard's device; empty: the node can have none, or the cluster names no such."""
     ipsec: str = ""
@@ -168,6 +171,8 @@ class PeerPart:
     """Inner sources that are let in from the peer, on whatever rung: the ends may switch apart."""
     outer: tuple[Address, ...] = ()
     """Underlay addresses that its VXLAN packets may come from."""
+    in_clear: bool = True
+    """Its packets may come by plain links as well."""
     without: tuple[tuple[Prefix, str], ...] = ()
     """Prefixes of the peer that nothing is planned for, each with the reason."""
     refused: str = ""

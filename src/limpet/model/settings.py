@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.model.network import Address, Prefix, Range, RangeSet
+from limpet.model.tunnel import NAT_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Settings:
     """Userspace WireGuard, where the kernel has none."""
     ipsec_program: str = "charon-systemd"
     """strongSwan, where the cluster's tunnels are made by IPsec."""
+    nat_timeout_s: int = NAT_TIMEOUT_S
+    """Seconds of silence after which NATs on this node's way forget UDP."""
     port_mapping: bool = True
     """Ask the gateway for a port (UPnP, NAT-PMP, PCP)."""
     relay_ports: tuple[int, int] = (21000, 22999)

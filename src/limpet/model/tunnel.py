@@ -21,8 +21,8 @@ Source: WireGuard's paper, section 5.4.6: 16 bytes before and 16 after the inner
 """
 TUNNEL_PADDING_BYTES = 16
 """Inner packets are padded to a multiple of it, unless that exceeds the device's MTU."""
-KEEPALIVE_S = 25
-"""Shorter than the 30 s after which strict NATs forget UDP. Source: wg(8)."""
+NAT_TIMEOUT_S, KEEPALIVE_S = 30, 25
+"""Strict NATs forget UDP after that, and so often something is sent. Source: wg(8)."""
 KEY_BYTES = 32
 
 Endpoint = tuple[Address, int]

@@ -24,7 +24,7 @@ from limpet.plan.trials import (
 _MTU_BYTES = 1500
 _MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
 """A relay is left for another that is so much faster, measured at least so often."""
-_MEASURED = 3
+MEASURED = 3
 _PATIENCE_S = 10.0
 """Without an answer, then what is not proven yet is good enough; with traffic it is at once."""
 
@@ -146,13 +146,13 @@ class Choice:
         others = [
             (standing.rtt_s, trial)
             for trial, standing in found
-            if now and standing.rank == now.rank and standing.answers >= _MEASURED
+            if now and standing.rank == now.rank and standing.answers >= MEASURED
         ]
         if now is None or not others:
             return present
         fastest_s, fastest = min(others, key=lambda each: each[0])
         slow = now.rtt_s > _MUCH_SLOWER * fastest_s + _MUCH_SLOWER_S
-        return fastest if slow and now.answers >= _MEASURED else present
+        return fastest if slow and now.answers >= MEASURED else present
 
     def rank(self, trial: Trial) -> tuple[int, int]:
         """Of tunnelled ways the lower one is better, wherever both are proven."""

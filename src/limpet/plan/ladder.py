@@ -28,6 +28,7 @@ from limpet.model.probe import Ask, Trial
 from limpet.model.relay import Endpoint
 from limpet.plan.choice import Choice
 from limpet.plan.path_mtu import SizeSearch, search_of
+from limpet.plan.pauses import ACTIVE_S, pause_s, slowest_retry_s
 from limpet.plan.relay_need import RelayNeed
 from limpet.plan.standing import (
     QUICK_S,
@@ -39,18 +40,9 @@ from limpet.plan.standing import (
 )
 from limpet.plan.trials import Facts, link_trial, trial_of_end, trials_for, tunnel_trial
 
-ACTIVE_S = 1.0
-"""Between probes of what carries the path of a peer with traffic."""
-STEADY_S = 5.0
-"""Between probes of what carries the path of another, unencrypted."""
-STANDBY_S = 20.0
-"""Between probes of what works beside it, and of a tunnelled path without traffic."""
-BESIDE_S = 60.0
-"""Between probes of tunnelled ways that work beside the path."""
 PUNCH_EVERY_S = 1.5
 _INVITED_EVERY_S = 1.0
 """How often the peer may make us try all of its endpoints."""
-_SLOWEST_QUICK = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +61,8 @@ class Ladder:
     """By which the peer was heard to send, if it chooses for both."""
     _punch_s: float = -math.inf
     _invited_s: float = -math.inf
+    _was_direct: bool = False
+    """Some endpoint of the peer has answered, so one may again."""
     _need: RelayNeed = field(default_factory=RelayNeed)
 
     # What is known changes
@@ -130,8 +124,9 @@ class Ladder:
     def set_active(self, now_s: float, *, active: bool) -> None:
         """Whether pods have traffic with the peer: then its path has to be right at any time."""
         if active and not self.active:
-            for standing in self._standings.values():
-                if standing.used or not self._is_firm():
+            firm = self._is_firm()
+            for trial, standing in self._standings.items():
+                if standing.used or not firm or (self._is_relayed and _is_direct(trial)):
                     lately = standing.sent_s + QUICK_S > now_s
                     at_s = standing.sent_s + ACTIVE_S if lately else now_s
                     standing.begin_anew(at_s, urgent=True)
@@ -197,7 +192,7 @@ class Ladder:
                 continue
             if standing.waiting:
                 missed = True
-                self._miss(standing, now_s, stretch)
+                self._miss(trial, standing, now_s, stretch)
                 if standing.next_s > now_s:
                     continue
             standing.send(now_s)
@@ -261,6 +256,10 @@ class Ladder:
         present = tunnel_trial(self.path)
         return (-1, 0) if present is None else self._standings[present].rank
 
+    @property
+    def _is_relayed(self) -> bool:
+        return self.path is not None and bool(self.path.relay)
+
     def _is_firm(self) -> bool:
         used = [each for each in self._standings.values() if each.used]
         return bool(used) and all(each.firm for each in used)
@@ -271,11 +270,20 @@ class Ladder:
         if trial.ask is Ask.SITE:
             yield from self._choice().links_to(trial.address)
 
-    def _miss(self, standing: Standing, now_s: float, stretch: float) -> None:
+    def _miss(self, trial: Trial, standing: Standing, now_s: float, stretch: float) -> None:
         used = standing.used and standing.proven
-        lost = standing.miss(now_s, stretch)
+        lost = standing.miss(now_s, self._slowest_s(trial, standing), stretch)
         if used and (lost or standing.misses == 1):
             self._look_around(now_s, every=lost)
+
+    def _slowest_s(self, trial: Trial, standing: Standing) -> float:
+        """At most between probes of what does not answer."""
+        firm = self._is_firm()
+        hopeful = standing.answered_s > -math.inf or (
+            self._was_direct and _is_direct(trial) and (self._is_relayed or not firm)
+        )
+        # Who answers in no way is asked anew as soon as it does in one.
+        return slowest_retry_s(active=self.active, hopeful=hopeful and (self.active or firm))
 
     def _look_around(self, now_s: float, *, every: bool) -> None:
         """The path is in doubt: what else there is has to be known soon."""
@@ -306,15 +314,20 @@ class Ladder:
             self._carries(standing, packet_bytes, now_s)
             return
         grade, via_before = standing.grade, standing.via
+        if not any(each.grade for each in self._standings.values()):
+            self._look_around(now_s, every=True)  # it is there again, perhaps by other ways too
         standing.answer(now_s, rtt_s, via)
+        self._was_direct |= _is_direct(trial)
         if trial.ask is Ask.LINK and not grade:
             for other, its in self._standings.items():
                 if other.ask is Ask.OVERLAY and its.gates[0] is standing and not its.waiting:
                     its.begin_anew(now_s, urgent=True)
-        beside = bool(trial.relay) and not standing.used  # it may be the faster one now
+        used = standing.used
+        beside = bool(trial.relay) and not used  # it may be the faster one now
         if standing.grade != grade or via != via_before or beside or self._in_doubt():
             self._choose(now_s)
-        standing.next_s = now_s + self._pause_s(trial, standing, rtt_s, stretch)
+        if used or not standing.used or trial.ask is not Ask.TUNNEL:
+            standing.next_s = now_s + self._pause_s(trial, standing, rtt_s, stretch)
 
     def _carries(self, standing: Standing, packet_bytes: int, now_s: float) -> None:
         known = standing.mtu_bytes
@@ -324,15 +337,10 @@ class Ladder:
             self._choose(now_s)
 
     def _pause_s(self, trial: Trial, standing: Standing, rtt_s: float, stretch: float) -> float:
-        if not standing.proven:
-            return QUICK_S * min(max(standing.needed // 2, 1), _SLOWEST_QUICK)
         path = self.path
         # An answered overlay probe has used the link too.
-        if standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE):
-            if self.active:
-                return max(ACTIVE_S - rtt_s, 0.0)  # since it was asked
-            return (STANDBY_S if trial.ask is Ask.TUNNEL else STEADY_S) * stretch
-        return (BESIDE_S if trial.ask is Ask.TUNNEL else STANDBY_S) * stretch
+        bears = standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE)
+        return pause_s(trial, standing, rtt_s, bears=bears, active=self.active, stretch=stretch)
 
     # Choosing
 
@@ -394,7 +402,7 @@ class Ladder:
         """Whether a relay is needed; None: not, but one that is there should be kept."""
         if not self._facts.tunnel:
             return False
-        relayed = self.path is not None and bool(self.path.relay)
+        relayed = self._is_relayed
         direct = [each for trial, each in self._standings.items() if not trial.relay]
         return self._need.of(
             now_s,

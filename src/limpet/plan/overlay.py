@@ -89,6 +89,8 @@ class View:
     """By IP version of the underlay."""
     taken: Mapping[int, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
     """First and last address by IP version of what no peer may have, and what it is."""
+    tunnel_only: frozenset[str] = frozenset()
+    """Peers that send through tunnels only (`TunnelOnly`)."""
 
     def same_node(self, other: View) -> bool:
         """Whether all but the peers is the same."""
@@ -109,6 +111,7 @@ def view_of(
     own: OwnSide,
     *,
     before: View | None = None,
+    tunnel_only: frozenset[str] = frozenset(),
 ) -> View:
     """The node's view. `before`: an older one, from which is taken what cannot have changed."""
     if before is not None and _same_segments(snapshot, before):
@@ -143,6 +146,7 @@ def view_of(
             if firsts
         },
         taken={version: tuple(intervals) for version, intervals in taken.items()},
+        tunnel_only=tunnel_only,
     )
 
 
@@ -213,9 +217,11 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         behind = []
     without += lost_behind
     path = view.paths.get(uid)
+    in_clear = _may_send_in_clear(view, uid, path)
     let_in = PeerPart(
         sources=_collapsed([*segments, *behind]) if behind else tuple(segments),
-        outer=() if in_clear_refused(view.network) else _outer(view, entry, path),
+        outer=_outer(view, entry, path) if in_clear else (),
+        in_clear=in_clear,
         without=tuple(without),
     )
     if path is None:
@@ -227,8 +233,18 @@ def plan_peer(view: View, uid: str) -> PeerPart:
 
 def _refused(let_in: PeerPart, reason: str) -> PeerPart:
     return PeerPart(
-        sources=let_in.sources, outer=let_in.outer, without=let_in.without, refused=reason
+        sources=let_in.sources,
+        outer=let_in.outer,
+        in_clear=let_in.in_clear,
+        without=let_in.without,
+        refused=reason,
     )
+
+
+def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
+    if view.network is None or in_clear_refused(view.network):
+        return False
+    return uid not in view.tunnel_only or path is None or path.rung not in TUNNELLED
 
 
 def _free(view: View, prefixes: Iterable[Prefix]) -> tuple[list[Prefix], list[tuple[Prefix, str]]]:
@@ -321,6 +337,7 @@ def _reach(
         (vxlan,) if isinstance(vxlan, FdbEntry) and tunnels else (),
         let_in.sources,
         let_in.outer,
+        let_in.in_clear,
         tuple(without),
     )
 
@@ -353,10 +370,15 @@ def changed_peers(before: View, after: View) -> list[str]:
     known, nodes = before.snapshot.nodes, after.snapshot.nodes
     others = differing(known, nodes)
     others |= differing(before.paths, after.paths) | differing(before.segments, after.segments)
+    sealed = frozenset[str]()
+    if before.tunnel_only is not after.tunnel_only:  # they are mostly the same thousands
+        sealed = before.tunnel_only ^ after.tunnel_only
+        others |= sealed
     return [
         uid
         for uid in sorted(uid for uid in others - {after.uid} if uid in known or uid in nodes)
         # Another object may say the same.
-        if (known.get(uid), before.paths.get(uid), before.segments.get(uid))
+        if uid in sealed
+        or (known.get(uid), before.paths.get(uid), before.segments.get(uid))
         != (nodes.get(uid), after.paths.get(uid), after.segments.get(uid))
     ]

@@ -188,7 +188,8 @@ def _all_elements(
         for outer in part.outer:
             if outers is None or outer in outers:
                 by_outer[outer].update(part.sources)
-        on_links.update(prefix for prefix in part.sources if _is_let_in_plainly(view, prefix))
+        if part.in_clear:
+            on_links.update(prefix for prefix in part.sources if _is_let_in_plainly(view, prefix))
     found: dict[str, set[str]] = defaultdict(set)
     for outer, sources in by_outer.items():
         for prefix in _outermost(sources):
@@ -214,7 +215,7 @@ def _elements(view: View, part: PeerPart) -> Iterable[tuple[str, str]]:
     for prefix in part.sources:
         for outer in part.outer:
             yield _vxlan_element(view, outer, prefix)
-        if _is_let_in_plainly(view, prefix):
+        if part.in_clear and _is_let_in_plainly(view, prefix):
             yield _link_element(view, prefix)
 
 

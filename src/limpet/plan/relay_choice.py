@@ -23,8 +23,9 @@ from limpet.model.relay import (
     Seen,
     Token,
 )
+from limpet.model.tunnel import NAT_TIMEOUT_S
 from limpet.plan.due import Due
-from limpet.plan.relay_contact import Contacts, Line, RelaySite
+from limpet.plan.relay_contact import NEAR_S, Contacts, Line, RelaySite
 from limpet.plan.relay_effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.plan.relay_end import RECHECK_S, End, Phase
 from limpet.plan.relay_peer import SETTLED_S, RelayPeer
@@ -45,9 +46,12 @@ _MOST_ENDS = 1024
 class RelayChoice:
     """Each call returns what has to be done now; `tick` is due at `wake_at_s`."""
 
-    def __init__(self, own_uid: str, make_nonce: Callable[[], bytes]) -> None:
-        """`make_nonce`: 8 random bytes."""
-        self.contacts = Contacts(make_nonce)
+    def __init__(
+        self, own_uid: str, make_nonce: Callable[[], bytes], *, nat_timeout_s: float = NAT_TIMEOUT_S
+    ) -> None:
+        """`make_nonce`: 8 random bytes. `nat_timeout_s`: of silence, then NATs forget the node."""
+        self._haste = nat_timeout_s / NAT_TIMEOUT_S
+        self.contacts = Contacts(make_nonce, near_s=NEAR_S * self._haste)
         self.peers: dict[str, RelayPeer] = {}
         self._own = own_uid
         self._make_nonce = make_nonce
@@ -112,6 +116,12 @@ class RelayChoice:
         if now_s >= self._hurried_s + _HURRY_S:
             self._hurried_s = now_s
             self._hurry(now_s, self.contacts.nearest)
+        return self._done(now_s)
+
+    def met(self, uid: str, now_s: float) -> list[Effect]:
+        """A node has answered as a peer: if it is a relay that counts as dead, it is asked now."""
+        if uid in self.contacts.sites and self.contacts.best_line(uid) is None:
+            self._hurry(now_s, (uid,))
         return self._done(now_s)
 
     def need(self, uid: str, wanted: bool, now_s: float) -> list[Effect]:
@@ -262,8 +272,9 @@ class RelayChoice:
             self._full[relay] = now_s + _FULL_S
         self._put_lines()
         if not was_alive:
-            for uid in list(self._short):
-                self._plan(self.peers[uid], now_s)
+            for uid in list(self._needed):
+                if uid in self._short or len(self.peers[uid].ends) < self._ends_each:
+                    self._plan(self.peers[uid], now_s)
 
     def _told(self, relay: str, pair: Pair, now_s: float) -> None:
         peer = self.peers.get(pair.peer)
@@ -292,7 +303,8 @@ class RelayChoice:
                 self._send_by(end, check, now_s)
         else:
             each_s = len(self._by_port) * 2 / _CHECKS_PER_S
-            if end.bind(message, now_s, min(max(RECHECK_S, each_s), _SLOWEST_RECHECK_S)):
+            recheck_s = max(RECHECK_S * self._haste, each_s)
+            if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self._haste)):
                 self._effects.append(SeenAs((end.address[0], end.port), message.endpoint))
             self._plan(self.peers[end.peer], now_s)
         self._due.put(end, end.next_s)

@@ -87,9 +87,10 @@ class Line:
 
 
 class Contacts:
-    def __init__(self, make_nonce: Callable[[], bytes]) -> None:
-        """`make_nonce`: 8 random bytes."""
+    def __init__(self, make_nonce: Callable[[], bytes], *, near_s: float = NEAR_S) -> None:
+        """`make_nonce`: 8 random bytes. `near_s`: between hellos to the nearest."""
         self._make_nonce = make_nonce
+        self._near_s = near_s
         self.sites: Mapping[str, RelaySite] = {}
         """By the relay's uid."""
         self.lines: dict[tuple[str, int], Line] = {}
@@ -238,4 +239,4 @@ class Contacts:
         for uid in self._near:
             for line in self.lines_of(uid):
                 if line.alive:
-                    line.next_s = min(line.next_s, now_s + NEAR_S)
+                    line.next_s = min(line.next_s, now_s + self._near_s)

@@ -12,8 +12,6 @@ from limpet.plan.path_mtu import SizeSearch
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
-SLOWEST_S = 60.0
-"""Between probes of what does not answer."""
 MISSES = 5
 """In a row, then what was proven is lost: a fifth of the packets may be lost by chance."""
 TRIES = 3
@@ -26,7 +24,8 @@ _FIRST_S, _FIRST_RTTS = 0.7, 1.25
 """The first answer of several is waited for two round trips, but no longer than the larger."""
 _FIRST_DELAY_S = 1.0
 _MOST_NEEDED = 16
-_FORGIVEN_AFTER_S = 600.0
+_FORGIVEN_AFTER_S = 120.0
+"""Each time that it has held for so long, one loss of the past counts no more."""
 _RTT_WEIGHT = 0.25
 
 
@@ -59,7 +58,7 @@ class Standing:
     answered_s: float = -math.inf
     failing_s: float = -math.inf
     """Since when it missed answers, the last time that it did."""
-    lost_s: float = -math.inf
+    proven_s: float = -math.inf
     rtt_s: float = 0.0
     """Smoothed."""
     via: str = ""
@@ -112,7 +111,7 @@ class Standing:
 
     def ask_soon(self, now_s: float) -> None:
         """Something speaks for an answer."""
-        if not self.proven and self.is_idle(now_s):
+        if not self.proven and (self.waiting or self.is_idle(now_s)):
             self.begin_anew(now_s, urgent=True)
 
     def send(self, now_s: float) -> None:
@@ -123,8 +122,11 @@ class Standing:
             most_s = max(_FIRST_S, _FIRST_RTTS * self.rtt_s)
             self.next_s = now_s + max(QUICK_S, min(2 * self.rtt_s, most_s))
 
-    def miss(self, now_s: float, stretch: float) -> bool:
-        """No answer came in time. Whether it was proven, and is lost now."""
+    def miss(self, now_s: float, slowest_s: float, stretch: float) -> bool:
+        """No answer came in time. Whether it was proven, and is lost now.
+
+        `slowest_s`: it is asked again after no more than that, times `stretch`.
+        """
         self.waiting = False
         self.answers = 0
         if not self.misses:
@@ -134,10 +136,11 @@ class Standing:
             return False
         lost, self.proven, self.urgent = self.proven, False, False
         if lost:
-            self.needed, self.lost_s = min(2 * self.needed, _MOST_NEEDED), now_s
+            forgiven = int(min((now_s - self.proven_s) / _FORGIVEN_AFTER_S, 10))
+            self.needed = min(2 * max(self.needed >> forgiven, 1), _MOST_NEEDED)
             self.misses = TRIES
         delay_s = _FIRST_DELAY_S * 2 ** min(self.misses - TRIES, 10)
-        self.next_s = now_s + min(delay_s, SLOWEST_S) * stretch
+        self.next_s = now_s + min(delay_s, slowest_s) * stretch
         return lost
 
     def answer(self, now_s: float, rtt_s: float, via: str) -> None:
@@ -149,9 +152,9 @@ class Standing:
         if self.answers >= self.needed:
             if not self.proven and self.sizes is not None and not self.mtu_bytes:
                 self.sizes.begin(now_s)  # what was asked before may have been lost with the way
+            if not self.proven:
+                self.proven_s = now_s
             self.proven, self.urgent = True, False
-        if self.proven and now_s - self.lost_s >= _FORGIVEN_AFTER_S:
-            self.needed = min(self.needed, 2)
 
 
 def searches(

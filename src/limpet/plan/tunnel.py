@@ -21,6 +21,7 @@ from limpet.model.network import InterfaceAddress
 from limpet.model.overlay import MIN_MTU_BYTES, TUNNELLED, OverlayPlan, PeerPart
 from limpet.model.tunnel import (
     KEEPALIVE_S,
+    NAT_TIMEOUT_S,
     TUNNEL_IFNAME,
     Claim,
     Endpoint,
@@ -128,7 +129,9 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
         return TunnelPart(refused="its key is none that a tunnel of this node could have")
     end = view.ends.get(uid, _NO_END)
     endpoint, refused = _endpoint(view, part, end)
-    keepalive_s = KEEPALIVE_S if end.behind_nat and endpoint is not None else 0
+    keepalive_s = 0
+    if end.behind_nat and endpoint is not None:
+        keepalive_s = KEEPALIVE_S * view.view.own.nat_timeout_s // NAT_TIMEOUT_S
     peer = TunnelPeer(key, frozenset(part.sources), endpoint, keepalive_s)
     return TunnelPart(peer, _mtu_bytes(view, entry, end), refused)
 

@@ -38,7 +38,8 @@ def has_payload(moved_bytes: int, *, within_s: float, handshaken: bool = False) 
     handshakes_bytes = _HANDSHAKES_BYTES.get(moved_bytes % 16, 0)
     if handshaken and not handshakes_bytes:
         handshakes_bytes = 148 + 92
-    keepalives = 1 + int(within_s / _KEEPALIVE_S)
+    # A handshake is confirmed by one, and who was called while it was under way gets another.
+    keepalives = (2 if handshakes_bytes else 1) + int(within_s / _KEEPALIVE_S)
     return moved_bytes - handshakes_bytes > keepalives * _KEEPALIVE_BYTES
 
 

@@ -85,6 +85,7 @@ class Code(StrEnum):
     TOO_OLD = "too_old"
     """Watch without `since`."""
     TRY_AGAIN = "try_again"
+    """`after_s` of the refusal, where it has one: not before that."""
 
 
 HTTP_STATUS = {
@@ -117,6 +118,7 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int | None = None
     grant: Sealed | None = None
     network: Sealed | None = None
+    after_s: float | None = None
 
 
 class PodAddress(msgspec.Struct, frozen=True, omit_defaults=True):

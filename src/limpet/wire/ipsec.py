@@ -14,6 +14,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from limpet.model.ipsec import (
+    IPSEC_IF_ID,
     IPSEC_IFNAME,
     IPSEC_RULE_PRIORITY,
     IPSEC_TABLE,
@@ -22,7 +23,7 @@ from limpet.model.ipsec import (
     IpsecPeer,
 )
 from limpet.model.network import Prefix
-from limpet.model.tunnel import Endpoint
+from limpet.model.tunnel import TUNNEL_MARK, Endpoint
 from limpet.wire import netlink
 
 Document = Mapping[str, Any]
@@ -30,11 +31,13 @@ Document = Mapping[str, Any]
 
 _RULE = struct.Struct("=BBBBBBBBI")
 
-PLUGINS = (
+_PLUGINS = (
     *("random", "nonce", "openssl", "pem", "pkcs1", "pkcs8", "x509", "pubkey", "constraints"),
-    *("kdf", "drbg", "kernel-libipsec", "kernel-netlink", "socket-default", "vici"),
+    *("kdf", "drbg", "kernel-netlink", "socket-default", "vici"),
 )
-NEEDED = ("openssl", "kernel-libipsec", "kernel-netlink", "socket-default", "vici")
+_OWN_ESP = "kernel-libipsec"
+"""Makes ESP if it is loaded before kernel-netlink, which has the kernel make it."""
+_NEEDED = ("openssl", "kernel-netlink", "socket-default", "vici")
 """Those that packages of their own bring."""
 WHOLE = "all"
 """Name of the child with every prefix of the peer: what the peer may begin with, too."""
@@ -46,14 +49,22 @@ _IKE_REKEY_S = 4 * 3600
 _ANYWHERE = ("0.0.0.0/0", "::/0")
 
 
-def daemon_settings(folder: str, *, port: int, mark: int, bridge: str) -> str:
+def needed_plugins(*, in_kernel: bool) -> tuple[str, ...]:
+    """What a daemon has to have loaded."""
+    return _NEEDED if in_kernel else (*_NEEDED, _OWN_ESP)
+
+
+def daemon_settings(
+    folder: str, *, port: int, mark: int, bridge: str, in_kernel: bool = False
+) -> str:
     """The text of the daemon's strongswan.conf; its socket and its log are in `folder`.
 
-    `bridge`: of the pods; its addresses are none that peers could reach the daemon at.
+    `bridge`: of the pods; its addresses are none that peers could reach the daemon at. `in_kernel`:
+    the kernel makes ESP.
     """
     return f"""\
 charon-systemd {{
-  load = {" ".join(PLUGINS)}
+  load = {" ".join(_PLUGINS if in_kernel else (_OWN_ESP, *_PLUGINS))}
   # Every packet goes by the one port, which has ESP in it too.
   port = 0
   port_nat_t = {port}
@@ -61,6 +72,7 @@ charon-systemd {{
   routing_table = {IPSEC_TABLE}
   routing_table_prio = {IPSEC_RULE_PRIORITY}
   install_virtual_ip = no
+{_OF_KERNEL if in_kernel else ""}\
   interfaces_ignore = {bridge}, {IPSEC_IFNAME}
   # Never the first bytes of a probe or of WireGuard, which may share the port.
   spi_min = 0xc0000000
@@ -81,9 +93,11 @@ charon-systemd {{
     }}
     kernel-netlink {{
       fwmark = !{mark:#x}
+      # The kernel's own value; the daemon would write another one.
+      xfrm_acq_expires = 30
     }}
     kernel-libipsec {{
-      load = yes
+      load = {"no" if in_kernel else "yes"}
     }}
   }}
   journal {{
@@ -101,6 +115,14 @@ charon-systemd {{
     }}
   }}
 }}
+"""
+
+
+_OF_KERNEL = """\
+  # The device's routes are ours.
+  install_routes = no
+  # Packets of one flow may come by several CPUs and change their order there.
+  replay_window = 1024
 """
 
 
@@ -139,15 +161,17 @@ def connection(
     own_uid: str,
     port: int,
     more: Iterable[Prefix] = (),
+    in_kernel: bool = False,
 ) -> dict[str, Any]:
     """A message for `load-conn`.
 
     This end's prefixes are whatever the peer lets in: each end names the other's only. `more`: for
-    a further child that has just these.
+    a further child that has just these. `in_kernel`: the kernel makes ESP.
     """
-    children = {WHOLE: _child(peer.allowed)}
+    esp = _IN_KERNEL if in_kernel else {}
+    children = {WHOLE: _child(peer.allowed) | esp}
     if more:
-        children[MORE] = _child(more)
+        children[MORE] = _child(more) | esp
     conn: dict[str, Any] = {
         "version": "2",
         "local_addrs": ["%any"],
@@ -171,6 +195,15 @@ def connection(
         address, remote_port = peer.endpoint
         conn |= {"remote_addrs": [str(address), "%any"], "remote_port": str(remote_port)}
     return {connection_name(peer.public_key, peer.generation): conn}
+
+
+_IN_KERNEL = {
+    "if_id_in": str(IPSEC_IF_ID),
+    "if_id_out": str(IPSEC_IF_ID),
+    # As what the daemon itself sends: kept out of our routing table.
+    "set_mark_out": str(TUNNEL_MARK),
+}
+"""Children are of the xfrm interface."""
 
 
 def _child(remote: Iterable[Prefix]) -> dict[str, Any]:

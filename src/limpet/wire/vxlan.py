@@ -20,7 +20,7 @@ _ADDR_GEN_NONE = b"\x01"
 IFLA_VXLAN_ID, IFLA_VXLAN_GROUP, IFLA_VXLAN_LINK, IFLA_VXLAN_LOCAL = 1, 2, 3, 4
 IFLA_VXLAN_LEARNING, IFLA_VXLAN_PORT = 7, 15
 IFLA_VXLAN_GROUP6, IFLA_VXLAN_LOCAL6, IFLA_VXLAN_COLLECT_METADATA = 16, 17, 25
-NDA_PORT, NDA_VNI, NDA_IFINDEX = 6, 7, 8
+NDA_CACHEINFO, NDA_PORT, NDA_VNI, NDA_IFINDEX = 3, 6, 7, 8
 NUD_NOARP, NUD_PERMANENT = 0x40, 0x80
 NTF_SELF = 0x02
 RTA_VIA = 18
@@ -179,6 +179,11 @@ class NeighbourInfo:
     """For good, and with nothing beside the destination."""
     usable: bool
     """False: it only says that the address is looked for, or stands for a group."""
+    echo: bool = False
+    """A request for an FDB entry told a second time, without what the device made of it.
+
+    Linux before 6.13. Source: rtnl_fdb_notify in net/core/rtnetlink.c.
+    """
 
 
 def parse_neighbour(message: Message) -> NeighbourInfo:
@@ -195,6 +200,8 @@ def parse_neighbour(message: Message) -> NeighbourInfo:
         netlink.mac_text(mac),
         permanent=bool(state & NUD_PERMANENT) and not own_way,
         usable=len(mac) == 6 and netlink.NDA_DST in attrs and not group,
+        # What a device tells of its entries has their age with it.
+        echo=family == netlink.AF_BRIDGE and not attrs.keys() & {netlink.NDA_DST, NDA_CACHEINFO},
     )
 
 

@@ -158,12 +158,18 @@ def _encode_endpoint(endpoint: Endpoint) -> bytes:
 # Readings.
 
 
-def parse_device(messages: Iterable[Message]) -> DeviceReading:
+def parse_device(
+    messages: Iterable[Message], known: dict[bytes, PeerReading] | None = None
+) -> DeviceReading:
     """What the device says of itself in all answers to a dump. Raises: ValueError.
 
-    A peer whose prefixes do not fit goes on in the next message, with its key only.
+    `known`: peers of the last dump by their bytes, who are not read again while these are the same;
+    afterwards those of this one. A peer whose prefixes do not fit goes on in the next message, with
+    its key only.
     """
     private_key, port, mark = b"", 0, 0
+    before = known if known is not None else {}
+    found: dict[bytes, PeerReading] = {}
     peers: dict[bytes, PeerReading] = {}
     for message in messages:
         attrs = parse_attrs(message.body, _GENL.size)
@@ -171,9 +177,13 @@ def parse_device(messages: Iterable[Message]) -> DeviceReading:
         port = _number(attrs.get(_LISTEN_PORT), _U16) or port
         mark = _number(attrs.get(_FWMARK), _U32) or mark
         for item in _items(attrs.get(_PEERS, b"")):
-            reading = _parse_peer(parse_attrs(memoryview(item), 0))
+            found[item] = before.get(item) or _parse_peer(parse_attrs(memoryview(item), 0))
+            reading = found[item]
             key = reading.peer.public_key
             peers[key] = _continued(peers[key], reading) if key in peers else reading
+    if known is not None:
+        known.clear()
+        known.update(found)
     return DeviceReading(private_key, port, mark, peers)
 
 

@@ -6,7 +6,6 @@ Source: https://www.wireguard.com/xplatform/, 'Configuration Protocol'.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from limpet.model.network import Prefix
@@ -72,25 +71,7 @@ def parse_errno(answer: bytes) -> int:
     return abs(int(value))
 
 
-@dataclass(slots=True)
-class _Peer:
-    public_key: bytes
-    allowed: set[Prefix] = field(default_factory=set)
-    endpoint: Endpoint | None = None
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def reading(self) -> PeerReading:
-        numbers = self.numbers
-        keepalive_s = numbers.get("persistent_keepalive_interval", 0)
-        seconds = numbers.get("last_handshake_time_sec", 0)
-        return PeerReading(
-            TunnelPeer(self.public_key, frozenset(self.allowed), self.endpoint, keepalive_s),
-            seconds * 10**9 + numbers.get("last_handshake_time_nsec", 0),
-            numbers.get("rx_bytes", 0),
-            numbers.get("tx_bytes", 0),
-        )
-
-
+_PEER_BEGINS = "\npublic_key="
 _PEER_NUMBERS = frozenset(
     {
         "persistent_keepalive_interval",
@@ -102,35 +83,59 @@ _PEER_NUMBERS = frozenset(
 )
 
 
-def parse_get(answer: bytes) -> DeviceReading:
+def parse_get(answer: bytes, known: dict[str, PeerReading] | None = None) -> DeviceReading:
     """What the device says of itself; keys that are not known here are left out.
 
-    Raises: ValueError.
+    `known`: peers of the last answer by their text, who are not read again while it is the same;
+    afterwards those of this one. Raises: ValueError.
     """
-    device: dict[str, str] = {}
-    peers: list[_Peer] = []
-    for line in answer.decode("ascii").splitlines():
-        key, separator, value = line.partition("=")
-        if not separator:
-            if line:
-                raise ValueError(f"a line without `=`: {line[:40]!r}")
-        elif key == "public_key":
-            peers.append(_Peer(_parse_key(value)))
-        elif not peers:
-            device[key] = value
-        elif key == "allowed_ip":
-            peers[-1].allowed.add(ip_network(value))
-        elif key == "endpoint":
-            peers[-1].endpoint = _parse_endpoint(value)
-        elif key in _PEER_NUMBERS:
-            peers[-1].numbers[key] = int(value)
+    head, *texts = ("\n" + answer.decode("ascii")).split(_PEER_BEGINS)
+    before = known if known is not None else {}
+    found = {text: before.get(text) or _parse_peer(text) for text in texts}
+    if known is not None:
+        known.clear()
+        known.update(found)
+    device = dict(_pairs(head))
     private_key = device.get("private_key", "")
     return DeviceReading(
         _parse_key(private_key) if private_key else b"",
         int(device.get("listen_port", 0)),
         int(device.get("fwmark", 0)),
-        {peer.public_key: peer.reading() for peer in peers},
+        {reading.peer.public_key: reading for reading in found.values()},
     )
+
+
+def _parse_peer(text: str) -> PeerReading:
+    """Of its key and what follows. Raises: ValueError."""
+    public_key, _, rest = text.partition("\n")
+    allowed: list[Prefix] = []
+    endpoint: Endpoint | None = None
+    numbers: dict[str, int] = {}
+    for key, value in _pairs(rest):
+        if key == "allowed_ip":
+            allowed.append(ip_network(value))
+        elif key == "endpoint":
+            endpoint = _parse_endpoint(value)
+        elif key in _PEER_NUMBERS:
+            numbers[key] = int(value)
+    keepalive_s = numbers.get("persistent_keepalive_interval", 0)
+    seconds = numbers.get("last_handshake_time_sec", 0)
+    return PeerReading(
+        TunnelPeer(_parse_key(public_key), frozenset(allowed), endpoint, keepalive_s),
+        seconds * 10**9 + numbers.get("last_handshake_time_nsec", 0),
+        numbers.get("rx_bytes", 0),
+        numbers.get("tx_bytes", 0),
+    )
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Of its lines. Raises: ValueError."""
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            yield key, value
+        elif line:
+            raise ValueError(f"a line without `=`: {line[:40]!r}")
 
 
 def _parse_key(text: str) -> bytes:

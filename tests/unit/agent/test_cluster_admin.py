@@ -15,11 +15,12 @@ from limpet.agent.cluster_admin import (
     peer_documents,
     probe_documents,
     session_document,
+    shared_endpoints,
 )
 from limpet.agent.measuring import Measured
 from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
 from limpet.agent.session import SessionState
-from limpet.model.cluster import Snapshot
+from limpet.model.cluster import NodeEntry, Snapshot
 from limpet.model.errors import LimpetError
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Ask, Trial
@@ -372,3 +373,25 @@ def test_a_peers_segments_are_those_that_count_not_those_it_once_had() -> None:
 
     assert found["node-2"]["segments"] == []
     assert found["node-3"]["segments"] == ["10.244.2.0/24"]
+
+
+def test_endpoints_that_another_node_names_too_are_told_and_those_of_removed_nodes_are_not() -> (
+    None
+):
+    def telling(number: int, *ports: int, **changes: object) -> NodeEntry:
+        told = node(number, **changes)
+        assert told.presence is not None
+        endpoints = tuple((ip_address("203.0.113.7"), port) for port in ports)
+        return replace(told, presence=replace(told.presence, endpoints=endpoints))
+
+    known = snapshot(
+        telling(1, 51820, 51821),
+        telling(2, 51820),
+        telling(3, 51820, 51822),
+        telling(4, 51821, tombstone=True, segments=()),
+    )
+
+    assert shared_endpoints(known, UID) == [
+        {"endpoint": "203.0.113.7:51820", "nodes": ["node-2", "node-3"]}
+    ]
+    assert shared_endpoints(snapshot(node(1), telling(2, 51820)), UID) == []

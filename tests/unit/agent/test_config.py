@@ -36,6 +36,7 @@ tunnel_port = 51820
 tunnel_endpoints = ["203.0.113.9:51820", "[2001:db8::9]:51820"]
 tunnel_program = "/opt/wireguard-go"
 ipsec_program = "/opt/charon"
+nat_timeout_s = 12
 port_mapping = false
 relay_ports = [30000, 30099]
 relay_tls_listen = ["203.0.113.9:8443"]
@@ -75,6 +76,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
         ),
         tunnel_program="/opt/wireguard-go",
         ipsec_program="/opt/charon",
+        nat_timeout_s=12,
         port_mapping=False,
         relay_ports=(30000, 30099),
         relay_tls_listen=(("203.0.113.9", 8443),),
@@ -105,6 +107,8 @@ def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, Any]] = [
+    ("nat_timeout_s", 3),
+    ("nat_timeout_s", 31),
     ("segments", "10.244.7.0/24"),
     ("segments", [7]),
     ("segments", ["10.244.7.0"]),

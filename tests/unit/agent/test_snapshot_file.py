@@ -29,6 +29,7 @@ class IllDisk(Disk):
     def __init__(self) -> None:
         self.refused: tuple[str, ...] = ()
         self.error = errno.ENOSPC
+        self.unforeseen: Exception | None = None
         self.refusals = threading.Semaphore(0)
         self.renamed = threading.Semaphore(0)
         self._names: dict[int, str] = {}
@@ -54,7 +55,7 @@ class IllDisk(Disk):
     def _ask(self, name: str) -> None:
         if any(part in name for part in self.refused):
             self.refusals.release()
-            raise OSError(self.error, "no space left on device")
+            raise self.unforeseen or OSError(self.error, "no space left on device")
 
 
 @contextmanager
@@ -239,9 +240,12 @@ def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_pat
     assert read(tmp_path) == (merge_snapshots(first, second), [])
 
 
-def test_what_was_refused_is_tried_again_though_nobody_asks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unforeseen", [None, RuntimeError("nobody has foreseen this")])
+def test_what_was_refused_is_tried_again_though_nobody_asks(
+    tmp_path: Path, unforeseen: Exception | None
+) -> None:
     disk = IllDisk()
-    disk.refused = (NAME,)
+    disk.refused, disk.unforeseen = (NAME,), unforeseen
     with opened(tmp_path, disk=disk, retry_s=0.01) as (file, _, _):
         file.put(None, [entry(2)])
         for _ in range(3):

@@ -141,3 +141,39 @@ def test_what_fails_without_a_word_of_ours_is_the_askers_alone(tmp_path: Path) -
         await store.close()
 
     asyncio.run(run())
+
+
+class Surprising(OneByOne):
+    """A store that fails once in a way that nobody has foreseen."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, 0)
+        self.surprises = 1
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        if self.surprises:
+            self.surprises -= 1
+            raise RuntimeError("nobody has foreseen this")
+        return await self._store.write(changes)
+
+
+def test_an_error_that_nobody_has_foreseen_is_the_askers_and_holds_up_no_later_one(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        sqlite = SqliteStore(tmp_path / "store.db")
+        first = Registry(sqlite, 0.0)
+        await first.start()
+        await first.change(lambda tables: create_cluster(tables, network("10.0.0.0/12")))
+        await first.stop()
+        registry = Registry(Surprising(sqlite), 0.0)
+        await registry.start()
+        async with asyncio.timeout(30):
+            with pytest.raises(RuntimeError, match="nobody has foreseen this"):
+                await registry.change(lambda tables: join(tables, 1, "n1"))
+            grant = await registry.change(lambda tables: join(tables, 1, "n1"))
+            assert grant.name == "n1"
+            await registry.stop()
+        await sqlite.close()
+
+    asyncio.run(run())

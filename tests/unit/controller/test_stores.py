@@ -27,6 +27,7 @@ from limpet.controller.store import (
     Store,
     TooOldError,
 )
+from limpet.model.errors import StorageError
 
 OpenStore = Callable[[Path], AbstractAsyncContextManager[Store]]
 KEPT_DELETIONS = 8
@@ -332,3 +333,18 @@ def test_a_store_is_as_a_dictionary_that_is_written_by_one_at_a_time(name: str) 
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written(
+    with_store: Callable[..., Any],
+) -> None:
+    async def body(store: Store) -> None:
+        async with asyncio.timeout(30):
+            with pytest.raises(StorageError):
+                await store.write([Create("a", "\ud800", b"no text")])
+            await store.write([Create("a", "x", b"1")])
+            item = await store.get("a", "x")
+            assert item is not None
+            assert item.value == b"1"
+
+    with_store(body)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from limpet import __version__
-from limpet.ctl.doctor import agent_findings
+from limpet.ctl.doctor import agent_findings, said_by_agent
 from limpet.ctl.examine import examine_network_daemons
 from limpet.ctl.findings import Level
+from limpet.model.settings import Settings
 
 SOUND: dict[str, Any] = {
     "version": __version__,
@@ -72,6 +73,17 @@ def test_what_is_wrong_is_said_with_its_level(
 
 def test_addresses_of_absent_pods_count_as_free() -> None:
     assert levels(segments=segment(free=0, bound=240)) == {}
+
+
+@pytest.mark.parametrize("lacking", [{"ready"}, {"segments", "findings"}])
+def test_an_agent_that_speaks_as_another_version_does_is_to_be_restarted(lacking: set[str]) -> None:
+    status = {key: value for key, value in SOUND.items() if key not in lacking}
+
+    (found,) = said_by_agent(status, Settings()).findings
+
+    assert found.level is Level.ERROR
+    assert "the agent that runs is older or newer than this command" in found.what
+    assert "systemctl restart limpet-agent" in found.advice
 
 
 def test_every_finding_that_is_not_ok_says_why_and_what_to_do() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from limpet.ctl.path import path_lines, silent
-from limpet.ctl.status import cluster_lines
+from limpet.ctl.path import path_lines, silent, why_relayed
+from limpet.ctl.status import across_lines, cluster_lines
 
 LEG: dict[str, Any] = {
     "origin": "10.244.1.2",
@@ -117,6 +117,15 @@ def test_a_node_is_silent_if_it_answers_nothing_at_all(
     assert silent(found) == expected
 
 
+RELAYS: dict[str, Any] = {
+    "nat": {"ipv4": "unknown", "ipv6": "unknown"},
+    "endpoints": [],
+    "mapped": [],
+    "port_mapping": None,
+    "relays": [],
+    "pairs": [],
+}
+ACROSS: dict[str, Any] = {"relays": RELAYS, "relaying": None, "relaying_tls": None, "tls": {}}
 CLUSTER: dict[str, Any] = {
     "name": "edge",
     "node": "n1",
@@ -133,6 +142,7 @@ CLUSTER: dict[str, Any] = {
         "over": False,
     },
     "revision": 12,
+    "across": ACROSS,
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
     "tunnel": {
@@ -221,3 +231,98 @@ def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
 def test_what_is_not_well_stands_out(changes: dict[str, Any], words: str) -> None:
     assert words in status(**changes)
     assert words not in status()
+
+
+# Between sites
+
+HUB: dict[str, Any] = {"name": "hub", "uid": "h", "answers": True, "rtt_ms": 3.34}
+RELAYING: dict[str, Any] = {
+    "active": True,
+    "trouble": "",
+    "for_s": 600.0,
+    "heard_s": {"hello": 3.0, "ask": 30.0, "check": 7.0},
+    "ports": [21000, 22999],
+    "pairs": [{}, {}],
+}
+
+
+def across(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
+    told = {**ACROSS, "relays": {**RELAYS, **relays}, "relaying": relaying}
+    return "\n".join(across_lines(told, CLUSTER["links"]))
+
+
+def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
+    assert across() == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("none", "IPv4: no NAT in front"),
+        ("same", "IPv4: behind a NAT that shows all others one port"),
+        ("symmetric", "IPv4: behind a symmetric NAT"),
+        ("blocked", "IPv4: UDP does not get out of this site"),
+        ("unknown", "IPv4: whether a NAT is in front of this node is not known"),
+    ],
+)
+def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, words: str) -> None:
+    nat = {"ipv4": kind, "ipv6": "unknown"}
+
+    text = across(relays=[HUB], nat=nat, endpoints=["198.18.1.2:25000"])
+
+    assert words in text
+    assert "others are told of it at 198.18.1.2:25000" in text
+    assert "IPv6" not in text  # the node has no such address
+
+
+def test_relays_are_told_with_how_far_away_they_are() -> None:
+    silent = {"name": "buoy", "uid": "b", "answers": False, "rtt_ms": None}
+    told = {**ACROSS, "relays": {**RELAYS, "relays": [HUB, silent]}, "tls": {"b": {"rtt_ms": 12.0}}}
+
+    text = "\n".join(across_lines(told, ()))
+
+    assert text.endswith("relays: hub 3.3 ms, buoy no answer over UDP, 12.0 ms in TLS")
+
+
+@pytest.mark.parametrize(
+    ("relaying", "words"),
+    [
+        (RELAYING, "this node is a relay: 2 pairs, UDP ports 21000 to 22999"),
+        ({**RELAYING, "trouble": "no public address"}, "OF LITTLE USE AS A RELAY: no public addr"),
+        ({"active": False, "trouble": ""}, "OF LITTLE USE AS A RELAY: it has no tunnel"),
+    ],
+)
+def test_a_relay_says_what_it_does_or_why_it_is_of_no_use(
+    relaying: dict[str, Any], words: str
+) -> None:
+    assert words in across(relaying)
+
+
+def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> dict[str, Any]:
+    told = {"node": "n2", "uid": "u2", "asked": asked, "version": 4}
+    return {**told, "endpoint": "192.0.2.2:25000", "relay": relay, "answered": answered}
+
+
+@pytest.mark.parametrize(
+    ("rung", "probes", "kind", "words"),
+    [
+        ("tunnel", [probe(answered=4)], "symmetric", []),
+        (
+            "relay",
+            [probe(), probe(), probe(answered=4, relay="hub"), probe(asked="site")],
+            "symmetric",
+            ["does not answer directly (tried: 192.0.2.2:25000, 192.0.2.2:25000): this node's NAT"],
+        ),
+        ("relay", [probe()], "same", ["perhaps its NAT is symmetric, or a firewall"]),
+        ("relay-tls", [probe(answered=1, relay="hub")], "blocked", ["UDP does not get out"]),
+        ("relay", [probe(answered=3)], "same", ["n2 answers directly too"]),
+    ],
+)
+def test_why_a_pair_is_on_a_relay_is_said(
+    rung: str, probes: list[dict[str, Any]], kind: str, words: list[str]
+) -> None:
+    paths = [{"peer_uid": "u2", "there": {"rung": rung}}]
+
+    said = list(why_relayed(paths, probes, {"ipv4": kind, "ipv6": "none"}))
+
+    assert [word in line for word, line in zip(words, said, strict=True)] == [True] * len(words)

@@ -87,6 +87,7 @@ def test_sites_behind_nats_may_number_their_lans_alike_but_not_like_what_others_
 
 def test_what_a_gateway_does_is_read_and_has_defaults() -> None:
     told = 'nat = "symmetric"\nhairpin = true\nudp = "blocked"\nudp_timeout_s = 9\nrate_mbit = 7\n'
+    told += "delay_ms = 5\nloss_percent = 2\n"
     four = SITE.replace(', "fd00:10::/64"', "")
 
     (site,) = parse(CLOUD + four + told).sites
@@ -94,8 +95,10 @@ def test_what_a_gateway_does_is_read_and_has_defaults() -> None:
 
     assert (site.nat, site.hairpin, site.udp_blocked) == (Nat.SYMMETRIC, True, True)
     assert (site.udp_timeout_s, site.rate_mbit) == (9, 7)
+    assert (site.delay_ms, site.loss_percent, site.is_late) == (5, 2, True)
     assert (plain.nat, plain.hairpin, plain.udp_blocked) == (Nat.NONE, False, False)
     assert (plain.udp_timeout_s, plain.rate_mbit) == (30, 0)
+    assert (plain.delay_ms, plain.loss_percent, plain.is_late) == (0, 0, False)
 
 
 def test_nodes_of_the_cloud_are_in_its_network_and_relays_have_that_role_too() -> None:
@@ -155,6 +158,8 @@ def test_a_public_address_that_changes_is_a_new_one_for_a_long_time() -> None:
         (CLOUD + SITE + "hairpin = true\n", "site.one.hairpin: there is no NAT"),
         (CLOUD + SITE + 'udp = "closed"\n', "site.one.udp = 'closed': not one of open, blocked"),
         (CLOUD + SITE + "udp_timeout_s = 0\n", "site.one.udp_timeout_s = 0: not a whole number"),
+        (CLOUD + SITE + "delay_ms = 2.5\n", "site.one.delay_ms = 2.5: not a whole number from 0"),
+        (CLOUD + SITE + "loss_percent = 100\n", "site.one.loss_percent = 100: not a whole number"),
         (CLOUD + SITE + "rate_mbit = -1\n", "site.one.rate_mbit = -1: not a whole number"),
         (CLOUD + SITE + 'relays = ["c"]\n', "site.one.relays: 'c' is none of a, b"),
         (

@@ -15,6 +15,7 @@ from limpet.model.probe import Ask
 from limpet.model.relay import Endpoint, RelayEnd
 from limpet.plan.ladder import Ladder
 from limpet.plan.standing import Question
+from limpet.plan.strangers import Strangers
 from limpet.plan.trials import Facts
 
 PORT, TUNNEL_PORT = 7471, 51820
@@ -22,6 +23,8 @@ RELAYS = ("relay-one", "relay-two", "relay-tls")
 DIRECT_S, RELAY_S = 0.02, 0.035
 TIMEOUT_S = 30.0
 STEP_S = 0.1
+PRESENCE_S = 3.0
+"""Until a peer has heard of another mapping; relays and neighbours bring it."""
 
 
 class Nat(Enum):
@@ -90,6 +93,7 @@ class End:
         self.gateway = Gateway(kind, public, (own, TUNNEL_PORT))
         self.link = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface(own),))
         self.ladder = Ladder(leads=leads, active=True)
+        self.strangers = Strangers()
         self.heard: tuple[Endpoint, ...] = ()
         self.needs_relay = False
         self.ends: tuple[RelayEnd, ...] = ()
@@ -129,6 +133,10 @@ class End:
         self.ladder.settle(facts, (self.link,), at_s=now_s, urgent=True, anew=anew)
         self.note()
 
+    def settle_anew(self) -> None:
+        """The peer's presence is another one."""
+        self.settle(anew=True)
+
     def note(self) -> None:
         if not self.changes or self.changes[-1][1] != self.path:
             self.changes.append((self.world.now_s, self.path))
@@ -140,9 +148,17 @@ class End:
     def tick(self) -> None:
         for vital in (True, False):
             for question in self.ladder.take_due(self.world.now_s, vital=vital):
-                self.sent.append((self.world.now_s, question))
-                self.world.carry(self, question)
+                if self._may_ask(question):
+                    self.sent.append((self.world.now_s, question))
+                    self.world.carry(self, question)
         self.note()
+
+    def _may_ask(self, question: Question) -> bool:
+        """As the agent bounds it."""
+        trial = question.trial
+        if trial.ask is not Ask.TUNNEL or trial.relay:
+            return True
+        return self.strangers.may_ask("peer", trial.address, self.world.now_s)
 
     def probed(self, source: Endpoint, question: Question, answer: Callable[[], None]) -> None:
         trial = question.trial
@@ -164,6 +180,8 @@ class End:
 
     def answered(self, question: Question, sent_s: float) -> None:
         now_s = self.world.now_s
+        if question.trial.ask is Ask.TUNNEL and not question.trial.relay:
+            self.strangers.answered(question.trial.address, now_s)
         self.ladder.answered(
             question.trial,
             now_s,
@@ -189,6 +207,8 @@ class World:
         self.mtu_bytes = 1500
         self.direct_s, self.relay_s = DIRECT_S, RELAY_S
         """There, and the same back."""
+        self.farther_s: dict[str, float] = {}
+        """That a relay's way takes longer than others'."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.ends = (End(self, 1, one, leads=True), End(self, 2, two, leads=False))
@@ -232,6 +252,10 @@ class World:
                 for end in self.ends:
                     end.tick()
 
+    def reboot_gateway(self, end: End) -> None:
+        end.gateway.reboot()
+        self.later(PRESENCE_S, end.other.settle_anew)
+
     def give_relays(self) -> None:
         """A pair of ports serves both ends, as soon as one wants it."""
         wanted = any(end.needs_relay for end in self.ends)
@@ -271,7 +295,8 @@ class World:
         if source is None or self.chance.random() < self.loss:
             return
         sent_s = self.now_s
-        delay_s = self.relay_s if question.trial.relay else self.direct_s
+        relay = question.trial.relay
+        delay_s = self.relay_s + self.farther_s.get(relay, 0.0) if relay else self.direct_s
 
         def arrive() -> None:
             peer = end.other
@@ -296,3 +321,7 @@ class World:
         found = [each for each in end.ladder.trials if each.ask is Ask.TUNNEL]
         now = next((t for t in found if (t.address, t.port) == path.endpoint), None)
         return now is not None and self.source_at_peer(end, Question(now)) is not None
+
+
+def rungs(world: World) -> list[Rung | None]:
+    return [end.rung for end in world.ends]

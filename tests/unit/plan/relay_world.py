@@ -23,6 +23,7 @@ from limpet.model.relay import (
     Seen,
     Token,
 )
+from limpet.model.tunnel import NAT_TIMEOUT_S
 from limpet.plan.relay_choice import RelayChoice
 from limpet.plan.relay_contact import RelaySite
 from limpet.plan.relay_effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
@@ -105,7 +106,9 @@ class SimRelay:
 
 
 class SimNode:
-    def __init__(self, world: RelayWorld, uid: str, number: int) -> None:
+    def __init__(
+        self, world: RelayWorld, uid: str, number: int, nat_timeout_s: float = NAT_TIMEOUT_S
+    ) -> None:
         self.world = world
         self.uid = uid
         self.address = ip_address(f"198.51.100.{number}")
@@ -115,7 +118,7 @@ class SimNode:
         self.reaches: frozenset[str] | None = None
         """Relays; None: all."""
         nonces = (f"{n:08d}".encode() for n in itertools.count(1))
-        self.choice = RelayChoice(uid, lambda: next(nonces))
+        self.choice = RelayChoice(uid, lambda: next(nonces), nat_timeout_s=nat_timeout_s)
         self.ends: dict[str, tuple[RelayEnd, ...]] = {}
         self.changes: list[tuple[float, str, tuple[RelayEnd, ...]]] = []
         self.sent: list[tuple[float, Send]] = []
@@ -172,8 +175,8 @@ class RelayWorld:
         self._events: list[tuple[float, int, str, str, RelayMessage | RelayEnd, str]] = []
         self._order = itertools.count()
 
-    def node(self, uid: str) -> SimNode:
-        made = self.nodes[uid] = SimNode(self, uid, len(self.nodes) + 1)
+    def node(self, uid: str, nat_timeout_s: float = NAT_TIMEOUT_S) -> SimNode:
+        made = self.nodes[uid] = SimNode(self, uid, len(self.nodes) + 1, nat_timeout_s)
         self.tell_sites()
         return made
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import Phase as Stage
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from limpet.model.overlay import PeerPath, Rung
 from limpet.model.probe import Ask
-from limpet.plan.ladder import BESIDE_S, STANDBY_S, Ladder
+from limpet.plan.ladder import Ladder
 from limpet.plan.path_mtu import LEAST_BYTES
+from limpet.plan.pauses import BESIDE_S, STANDBY_S
 from limpet.plan.standing import Question
-from tests.unit.plan.ladder_world import PUNCHABLE, RELAYS, End, Nat, World
+from tests.unit.plan.ladder_world import PUNCHABLE, RELAYS, End, Nat, World, rungs
 
 SILENCE_S = 3.0
 PAIRS = list(itertools.product(Nat, Nat))
 CONES = Nat.CONE, Nat.RESTRICTED
-
-
-def rungs(world: World) -> list[Rung | None]:
-    return [end.rung for end in world.ends]
 
 
 def endpoints(end: End) -> list[str]:
@@ -165,6 +159,25 @@ def test_a_relay_that_is_withdrawn_is_left_at_once() -> None:
     assert end.path.relay not in ("", used)
 
 
+@pytest.mark.parametrize("active", [True, False])
+def test_a_much_nearer_relay_is_gone_over_to_soon_after_its_first_answer(active: bool) -> None:
+    world = World(Nat.SYMMETRIC, Nat.SYMMETRIC)
+    world.relays, world.farther_s = {"relay-one"}, {"relay-one": 0.04}
+    world.run(20)
+    for end in world.ends:
+        end.ladder.set_active(world.now_s, active=active)
+    world.relays.add("relay-two")
+    while not any(each.trial.relay == "relay-two" for each in asked(world, 1)):
+        pass
+    world.run(5)
+    assert [end.path.relay for end in world.ends if end.path] == ["relay-two"] * 2
+    assert world.longest_dark_s == [pytest.approx(0, abs=1)] * 2
+
+    world.farther_s = {"relay-two": 0.01}
+    world.run(400)
+    assert [end.path.relay for end in world.ends if end.path] == ["relay-two"] * 2
+
+
 def test_both_ends_choose_the_same_of_several_ways() -> None:
     world = World(Nat.SYMMETRIC, Nat.SYMMETRIC, loss=0.1, seed=7)
     for _ in range(10):
@@ -219,61 +232,6 @@ def test_a_path_that_loses_packets_by_chance_is_hardly_ever_left(
     before = [len(end.changes) for end in world.ends]
     world.run(200)
     assert all(len(end.changes) - was <= most for end, was in zip(world.ends, before, strict=True))
-
-
-# Whatever happens
-
-
-@dataclass(frozen=True)
-class Phase:
-    relays: frozenset[str]
-    direct: bool
-    clear: bool
-    reboots: frozenset[int]
-    """Ends whose gateway comes back with other ports."""
-    lasts_s: float
-
-
-relays = st.frozensets(st.sampled_from(RELAYS), min_size=1)
-phases = st.builds(
-    Phase,
-    relays,
-    st.booleans(),
-    st.booleans(),
-    st.frozensets(st.sampled_from([0, 1]), max_size=1),
-    st.sampled_from([4.0, 8.0, 35.0]),
-)
-
-
-@settings(max_examples=8, phases=(Stage.explicit, Stage.reuse, Stage.generate))
-@given(st.sampled_from(PAIRS), st.lists(phases, min_size=1, max_size=5))
-def test_while_any_rung_works_no_silence_is_long_and_the_best_one_is_found(
-    kinds: tuple[Nat, Nat], found: list[Phase]
-) -> None:
-    world = World(*kinds).run(5)
-    for phase, following in itertools.pairwise([*found, found[0]]):
-        # A relay that works now goes on working until another has shown that it does.
-        world.relays = set(phase.relays | following.relays)
-        world.direct, world.clear = phase.direct, phase.clear
-        for number in phase.reboots:
-            world.ends[number].gateway.reboot()
-        world.longest_dark_s = [0, 0]
-        world.run(phase.lasts_s)
-        assert max(world.longest_dark_s) <= SILENCE_S
-    for end in world.ends:
-        end.settle()
-    world.run(130)
-    punched = world.direct and frozenset(kinds) in PUNCHABLE
-    udp = world.relays - {"relay-tls"}
-    below = Rung.TUNNEL if punched else Rung.RELAY if udp else Rung.RELAY_TLS
-    clear = world.clear and Nat.NONE not in kinds  # never between public addresses
-    best = Rung.VXLAN if clear else below
-    assert rungs(world) == [best, best]
-    for end in world.ends:
-        assert end.path is not None
-        assert best is Rung.VXLAN or end.path.mtu_bytes == 1500
-        changes = [at_s for at_s, _path in end.changes if at_s > world.now_s - 60]
-        assert not changes
 
 
 # What a way carries

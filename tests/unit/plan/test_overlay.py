@@ -311,6 +311,18 @@ def test_in_clear_a_peer_is_let_in_from_its_site_only(
     assert found == ((ip_address(named),) if let_in else ())
 
 
+def test_a_peer_that_sends_through_tunnels_only_is_let_in_in_clear_where_we_send_so() -> None:
+    peer = entry(a_grant(2), a_presence(2, addresses=(ip_address("192.0.2.2"),)))
+    known = snapshot(node(OURS), peer)
+    tunnel = PeerPath(Rung.TUNNEL, endpoint=(ip_address("203.0.113.9"), 51820))
+    own = replace(TUNNELLING, link_prefixes=(ip_network("192.0.2.0/24"),))
+    for path, let_in in ((tunnel, False), (vxlan(2), True), (None, True)):
+        paths = {} if path is None else {PEER: path}
+        part = plan_peer(view_of(known, UID, paths, own, tunnel_only=frozenset({PEER})), PEER)
+        assert (part.in_clear, bool(part.outer)) == (let_in, let_in)
+        assert part.sources  # through its tunnel it is let in at any time
+
+
 # The node.
 
 
@@ -434,8 +446,10 @@ def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
         made = data.draw(st.none() | entries(number))
         known = replace(known, nodes=alter(known.nodes, {uid(number): made}))
         paths = alter(paths, {uid(number): data.draw(st.none() | overlay_values.paths(number))})
-        after = view_of(known, UID, paths, TUNNELLING, before=before)
-        anew = view_of(replace(known, nodes=dict(known.nodes)), UID, dict(paths), TUNNELLING)
+        only = frozenset(map(uid, data.draw(st.sets(st.sampled_from([2, 3, 10])))))
+        after = view_of(known, UID, paths, TUNNELLING, before=before, tunnel_only=only)
+        copy = replace(known, nodes=dict(known.nodes))
+        anew = view_of(copy, UID, dict(paths), TUNNELLING, tunnel_only=only)
         assert after == anew
         old = planned
         planned, touched = replan_overlay(old, before, after)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.model.relay import Check, Hello, Seen
+from limpet.model.relay import Check, Endpoint, Hello, Seen
+from limpet.model.tunnel import NAT_TIMEOUT_S
 from limpet.plan.relay_choice import BURST, RATE_PER_S
 from limpet.plan.relay_contact import NEAR_S
 from limpet.plan.relay_streams import STREAM_KEPT_S
@@ -62,6 +65,19 @@ def test_an_end_is_there_within_a_few_round_trips() -> None:
     assert a.changes[0][0] <= 4 * 0.1 + 1e-6
 
 
+def test_a_relay_that_is_heard_of_later_gives_every_peer_its_second_end_at_once() -> None:
+    world = RelayWorld(*relays(0.02))
+    a, b = meet(world)
+    assert used(a, "b") == ["r1"]
+
+    world.relays["r2"] = SimRelay("r2", 2, 0.05)
+    world.tell_sites()
+    world.run(1)
+
+    assert [end.relay for end in a.working("b")] == ["r1", "r2"]
+    assert [end.relay for end in b.working("a")] == ["r1", "r2"]
+
+
 def test_a_relay_that_dies_is_left_and_another_takes_its_place() -> None:
     world = RelayWorld(*relays(0.02, 0.03, 0.2))
     a, b = meet(world)
@@ -98,6 +114,24 @@ def test_a_relay_that_comes_back_serves_again() -> None:
 
     assert used(a, "b") == ["r1", "r1"] or used(a, "b") == ["r1"]
     assert any(not end.tls for end in a.working("b"))
+
+
+def test_a_dead_relay_that_answers_as_a_peer_serves_again_at_once() -> None:
+    relay = SimRelay("only", 1)
+    world = RelayWorld(relay)
+    one, two = world.node("one"), world.node("two")
+    one.need("two")
+    two.need("one")
+    world.run(10)
+    relay.up = False
+    world.run(300)
+    relay.up = True
+    for node in (one, two):
+        node.do(node.choice.met("only", world.now_s))
+        node.do(node.choice.met("one", world.now_s))
+    world.run(0.5)
+    assert one.working("two")
+    assert two.working("one")
 
 
 def test_a_relay_that_forgot_its_pairs_is_asked_anew() -> None:
@@ -403,6 +437,26 @@ def test_only_the_nearest_relays_are_greeted_often() -> None:
     assert {relay for relay in hellos if hellos.count(relay) > 5} == {"r1", "r2", "r3"}
     assert all(hellos.count(relay) <= 19 for relay in hellos)
     assert set(hellos) == set(world.relays)
+
+
+@pytest.mark.parametrize("timeout_s", [4, 13, NAT_TIMEOUT_S])
+def test_no_nat_has_time_to_forget_the_nearest_relays_and_their_ends(timeout_s: int) -> None:
+    world = RelayWorld(*relays(0.01, 0.02))
+    a, b = world.node("a", timeout_s), world.node("b", timeout_s)
+    world.run(1)
+    a.need("b")
+    b.need("a")
+    world.run(10)
+    a.sent.clear()
+    world.run(300)
+
+    times: dict[Endpoint, list[float]] = {}
+    for at_s, send in a.sent:
+        times.setdefault(send.endpoint, []).append(at_s)
+    assert len(times) == 4
+    for found in times.values():
+        gaps_s = [after - before for before, after in pairwise([world.now_s - 300, *found])]
+        assert max(gaps_s) <= timeout_s * 0.7
 
 
 def test_an_answer_that_was_not_asked_for_counts_for_nothing() -> None:

@@ -15,6 +15,7 @@ from limpet.model.network import Prefix
 from limpet.model.overlay import OwnSide, PeerPath
 from limpet.model.tunnel import (
     KEEPALIVE_S,
+    NAT_TIMEOUT_S,
     Endpoint,
     TunnelDevice,
     TunnelEnd,
@@ -100,6 +101,14 @@ def test_a_nat_in_the_way_asks_for_keepalives() -> None:
 
     assert part.peer is not None
     assert part.peer.keepalive_s == KEEPALIVE_S
+
+
+@pytest.mark.parametrize("timeout_s", [4, 7, 29, NAT_TIMEOUT_S])
+def test_a_hasty_nat_is_reminded_sooner_than_it_forgets(timeout_s: int) -> None:
+    part = part_of(2, peer(2), TunnelEnd(ENDPOINT, behind_nat=True), nat_timeout_s=timeout_s)
+
+    assert part.peer is not None
+    assert timeout_s / 2 <= part.peer.keepalive_s < timeout_s
 
 
 def test_a_peer_without_a_known_endpoint_may_speak_first() -> None:

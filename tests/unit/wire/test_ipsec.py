@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.model.ipsec import ChildSa, IkeSa, IpsecPeer
+from limpet.model.ipsec import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
+from limpet.model.tunnel import TUNNEL_MARK
 from limpet.wire.ipsec import (
     connection,
     connection_name,
@@ -48,6 +49,18 @@ def test_a_connection_names_the_peers_prefixes_and_leaves_this_ends_to_the_peer(
     assert whole["remote_ts"] == ["10.0.1.0/24", "fd00::/64"]
     assert more["remote_ts"] == ["10.0.1.0/24"]
     assert whole["local_ts"] == more["local_ts"] == ["0.0.0.0/0", "::/0"]
+
+
+def test_where_the_kernel_makes_esp_every_child_is_of_its_interface_and_marks_its_packets() -> None:
+    peer = IpsecPeer(KEY, "theirs", frozenset({V4}))
+
+    (conn,) = connection(peer, own_uid="mine", port=1, more=[V4], in_kernel=True).values()
+
+    for child in conn["children"].values():
+        assert child["if_id_in"] == child["if_id_out"] == str(IPSEC_IF_ID)
+        assert child["set_mark_out"] == str(TUNNEL_MARK)
+    (conn,) = connection(peer, own_uid="mine", port=1, more=[V4]).values()
+    assert not any("if_id_in" in child for child in conn["children"].values())
 
 
 def test_connections_of_two_generations_are_never_equal_to_the_daemon() -> None:

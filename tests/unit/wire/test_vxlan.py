@@ -96,6 +96,22 @@ def test_a_neighbour_that_is_only_looked_for_is_not_usable() -> None:
     assert (info.usable, info.permanent) == (False, False)
 
 
+def test_what_the_kernel_tells_a_second_time_is_no_entry_that_lost_its_destination() -> None:
+    def parsed(text: str) -> vxlan.NeighbourInfo:
+        body = memoryview(bytes.fromhex(text))
+        return vxlan.parse_neighbour(Message(netlink.RTM_NEWNEIGH, 0, 0, body))
+
+    # Both of one entry, as Linux 6.1 tells them.
+    mac, destination, age = "0a000200024c000004990000", "08000100ac140202", "14000300" + "00" * 16
+    entry = parsed("070000000500000080000201" + mac + destination + age)
+    echo = parsed("070000000500000080000200" + mac)
+
+    assert (entry.usable, entry.echo) == (True, False)
+    assert (echo.usable, echo.echo) == (False, True)
+    # Somebody has given it another way.
+    assert not parsed("070000000500000080000201" + mac + age).echo
+
+
 def test_an_entry_with_a_port_of_its_own_does_not_count_as_ours() -> None:
     request = vxlan.put_fdb(3, MAC, ip_address("192.0.2.2"), on="limvx4")
     port = netlink.attr(vxlan.NDA_PORT, b"\x12\xb5")

@@ -8,6 +8,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from limpet.model.tunnel import DeviceReading, DeviceSetting, PeerReading, PeerSetting, TunnelPeer
@@ -46,6 +47,19 @@ def test_what_is_set_is_what_is_read(setting: DeviceSetting) -> None:
     messages = received(kernel_wire.set_device(FAMILY, "limwg0", setting))
 
     assert kernel_wire.parse_device(messages) == taken(setting)
+
+
+@given(settings(), settings())
+@run_settings(max_examples=25)
+def test_what_is_known_of_the_last_dump_changes_nothing_in_what_is_read(
+    one: DeviceSetting, other: DeviceSetting
+) -> None:
+    known: dict[bytes, PeerReading] = {}
+
+    for told in (one, other, one):
+        messages = received(kernel_wire.set_device(FAMILY, "limwg0", told))
+        assert kernel_wire.parse_device(messages, known) == taken(told)
+        assert {each.peer.public_key for each in known.values()} == taken(told).peers.keys()
 
 
 def test_many_peers_go_in_messages_that_fit_and_the_device_is_set_once() -> None:

@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from limpet.model.tunnel import (
@@ -68,6 +69,20 @@ def setting_of(peer: TunnelPeer) -> PeerSetting:
 @given(readings())
 def test_what_a_device_says_is_read_whole(reading: DeviceReading) -> None:
     assert uapi.parse_get(answer(reading)) == reading
+
+
+@given(readings(), readings())
+@run_settings(max_examples=25)
+def test_what_is_known_of_the_last_answer_changes_nothing_in_what_is_read(
+    one: DeviceReading, other: DeviceReading
+) -> None:
+    known: dict[str, PeerReading] = {}
+    peers = {**one.peers, **other.peers}
+    moved = {key: replace(each, sent_bytes=each.sent_bytes + 1) for key, each in peers.items()}
+
+    for told in (one, other, replace(one, peers=peers), replace(one, peers=moved), one):
+        assert uapi.parse_get(answer(told), known) == told
+        assert sorted(map(hash, known.values())) == sorted(map(hash, told.peers.values()))
 
 
 def test_the_documented_answer_is_read() -> None:
