@@ -7,7 +7,7 @@ demo: setup
 	$(py) -m limpet lab demo
 
 test: setup
-	$(py) -m pytest -q -n 2 --dist loadfile tests
+	$(py) -m pytest -q -n 3 --dist loadfile tests
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := tests/kernel/test_wireguard_device.py tests/kernel/test_wireguard.py tests/kernel/test_tunnels.py \
