@@ -272,7 +272,7 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "across-vxlan": (across_vxlan, 24, 2),
     "across-route-masq": (across_route_masq, 24, 2),
     "across-vxlan-masq": (across_vxlan_masq, 24, 2),
-    "across-tunnel": (across_tunnel, 15, 2),
+    "across-tunnel": (across_tunnel, 45, 2),
     "tunnel-peers": (tunnel_peers, 5, 1),
     "tunnel-idle": (tunnel_idle, 10, 1),
     "overlay": (overlay, 5, 1),
