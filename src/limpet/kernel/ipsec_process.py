@@ -6,23 +6,16 @@ asked at its socket. Its tunnel device lives as long as it does.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
-import select
 import shutil
-import signal
 import socket
 import struct
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limpet.kernel.companion import cut_log, end_process
+from limpet.kernel.companion import cut_log, end_process, locked, start_process
 from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
 
@@ -31,12 +24,9 @@ IPSEC_FOLDER = "ipsec"
 """In the agent's run folder."""
 _FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
 """Where distributions have it, beside PATH."""
-_START_TIMEOUT_S = 10.0
 ANSWER_S = 2.0
 """It answers in milliseconds."""
 _TAKEN_S = 0.1
-_LOOK_AGAIN_MS = 2
-_LOG_SHOWN = 300
 _LONGEST_PATH = 107
 """Source: unix(7)."""
 _CREDENTIALS = struct.Struct("=iII")
@@ -172,7 +162,7 @@ class IpsecProcess:
             raise KernelError("listen at", str(self.socket_path), errno.ENAMETOOLONG, hint)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._locked():
+            with locked(self.folder):
                 if self.pid is not None:
                     if self.settings == settings:
                         return
@@ -185,66 +175,29 @@ class IpsecProcess:
     def stop(self) -> None:
         """It does not run, and its device is gone. Raises: KernelError."""
         try:
-            with self._locked():
+            with locked(self.folder):
                 self._stop()
         except FileNotFoundError:
             return
         except OSError as error:
             raise self.error("stop", error) from error
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Nobody else starts or stops one meanwhile."""
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
     def _start(self) -> None:
         if self.missing:
             raise KernelError("start", self._program, errno.ENOENT, self.missing)
         path = _path()
         program = shutil.which(self._program, path=path) or self._program
-        with open(self._log, "wb") as fresh, open(self._log, "ab") as log:
-            fresh.truncate()
-            child = subprocess.Popen(
-                [program],
-                env={"PATH": path, "STRONGSWAN_CONF": str(self._settings_path)},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        descriptor = os.pidfd_open(child.pid)
-        self._pid_path.write_text(f"{child.pid} {_began(child.pid)}\n", encoding="ascii")
-        # It is not waited for otherwise, and would stay a zombie.
-        threading.Thread(target=child.wait, name="reap charon", daemon=True).start()
-        try:
-            self._await_answer(descriptor)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            raise
-        finally:
-            os.close(descriptor)
+        start_process(
+            [program],
+            {"PATH": path, "STRONGSWAN_CONF": str(self._settings_path)},
+            self._log,
+            answers=lambda: self.pid is not None,
+            what=self._program,
+            begun=self._remember,
+        )
 
-    def _await_answer(self, descriptor: int) -> None:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while self.pid is None:
-            if ended.poll(_LOOK_AGAIN_MS):
-                raise self._failed(errno.ECHILD, "it ended at once")
-            if time.monotonic() > deadline_s:
-                raise self._failed(errno.ETIMEDOUT, f"no answer in {_START_TIMEOUT_S:g} s")
-
-    def _failed(self, number: int, cause: str) -> KernelError:
-        said = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
-        words = " ".join(said.split()) or "it said nothing"
-        return KernelError("start", self._program, number, f"{cause}: {words}")
+    def _remember(self, pid: int) -> None:
+        self._pid_path.write_text(f"{pid} {_began(pid)}\n", encoding="ascii")
 
     def _stop(self) -> None:
         end_process(lambda: self.pid, self.socket_path)

@@ -8,25 +8,20 @@ it again.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import math
 import os
 import re
-import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limpet.kernel.companion import cut_log, end_process
+from limpet.kernel.companion import cut_log, end_process, locked, start_process
 from limpet.kernel.namespaces import namespace_id, own_namespace_id
 from limpet.model.errors import KernelError
 from limpet.wire.wireguard_uapi import END, GET
@@ -39,7 +34,6 @@ WIREGUARD_LOG = "wireguard.log"
 SLOW_BEFORE = (0, 0, 20230223)
 """Versions before it pass a sixth of the traffic: they do not use the offloads of a tun device."""
 _INSTALL = "install the package wireguard-go, on Debian 12 the one of its backports"
-_START_TIMEOUT_S = 10.0
 _VERSION_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 3.0
 """For each part of an answer: whoever asks is the agent itself, which must not stand still."""
@@ -47,8 +41,6 @@ _SET_TIMEOUT_S = 10.0
 """A thousand peers at once take their time."""
 _REST_S = 5.0
 _HANGS_AFTER = 2
-_LOOK_AGAIN_MS = 2
-_LOG_SHOWN = 300
 _CREDENTIALS = struct.Struct("=iII")
 _GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
@@ -180,7 +172,7 @@ class WireguardProcess:
         try:
             SOCKET_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with self._locked():
+            with locked(SOCKET_FOLDER):
                 if self.pid is None:
                     self._start()
         except OSError as error:
@@ -189,7 +181,7 @@ class WireguardProcess:
     def stop(self) -> None:
         """It does not run, and its device is gone. Raises: KernelError."""
         try:
-            with self._locked():
+            with locked(SOCKET_FOLDER):
                 self._stop()
         except FileNotFoundError:
             return  # there is not even the folder of the sockets
@@ -203,69 +195,25 @@ class WireguardProcess:
             connection.connect(str(self.socket_path))
             yield connection
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Nobody else starts or stops one meanwhile."""
-        # The folder itself is locked: a lock file would stay for every name.
-        fd = os.open(SOCKET_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
     def _start(self) -> None:
         # The variable keeps it from talking of the kernel's own WireGuard, and from forking.
         environment = {"LOG_LEVEL": "error", "WG_PROCESS_FOREGROUND": "1"}
         if self._memory_limit_bytes is not None:
             environment["GOMEMLIMIT"] = str(self._memory_limit_bytes)
-        with open(self._log, "wb") as fresh, open(self._log, "ab") as log:
-            fresh.truncate()
-            try:
-                child = subprocess.Popen(
-                    [self._program, "-f", self.ifname],
-                    env=_environment() | environment,
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise KernelError(
-                    "start",
-                    f"{self._program} for {self.ifname}",
-                    errno.ENOENT,
-                    f"this kernel has no WireGuard, and the userspace one is not there: {_INSTALL}",
-                ) from error
-        descriptor = os.pidfd_open(child.pid)
-        # It is not waited for otherwise, and would stay a zombie.
-        threading.Thread(target=child.wait, name=f"reap {self.ifname}", daemon=True).start()
-        try:
-            self._await_answer(descriptor)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            raise
-        finally:
-            os.close(descriptor)
-
-    def _await_answer(self, descriptor: int) -> None:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while self.pid is None:
-            if ended.poll(_LOOK_AGAIN_MS):
-                raise self._failed(errno.ECHILD, "it ended at once")
-            if time.monotonic() > deadline_s:
-                raise self._failed(errno.ETIMEDOUT, f"no answer in {_START_TIMEOUT_S:g} s")
-
-    def _failed(self, number: int, cause: str) -> KernelError:
-        said = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
-        words = " ".join(said.split()) or "it said nothing"
-        hint = "" if os.path.exists("/dev/net/tun") else "; /dev/net/tun is missing: modprobe tun"
         what = f"{self._program} for {self.ifname}"
-        return KernelError("start", what, number, f"{cause}: {words}{hint}")
+        hint = "" if os.path.exists("/dev/net/tun") else "; /dev/net/tun is missing: modprobe tun"
+        try:
+            start_process(
+                [self._program, "-f", self.ifname],
+                _environment() | environment,
+                self._log,
+                answers=lambda: self.pid is not None,
+                what=what,
+                hint=hint,
+            )
+        except FileNotFoundError as error:
+            cause = f"this kernel has no WireGuard, and the userspace one is not there: {_INSTALL}"
+            raise KernelError("start", what, errno.ENOENT, cause) from error
 
     def _stop(self) -> None:
         end_process(lambda: self.pid, self.socket_path)
