@@ -349,6 +349,10 @@ class Node:
                     type filter hook output priority filter
                     oifname "eth0" meta l4proto udp drop
                 }
+                chain input {
+                    type filter hook input priority filter
+                    iifname "eth0" meta l4proto udp drop
+                }
             }
             """,
         )

@@ -15,6 +15,7 @@ from limpet.plan.relay_effects import Effect
 from limpet.wire.courier import Kind
 from limpet.wire.relay import encode
 from tests.kernel.relays_bed import (
+    PATIENCE_S,
     TUNNEL_PORT,
     NamespacesLoop,
     Node,
@@ -184,7 +185,23 @@ def test_where_udp_is_blocked_a_pair_is_joined_over_tls_and_over_udp_again_later
         a.need(b)
         await until(lambda: a.relay_uids(b) == {relay.uid})
 
+        # The connection is still there, but what is for the node was turned to UDP meanwhile.
+        a.block_udp()
+        a.need(b)
+        async with asyncio.timeout(PATIENCE_S):
+            while not await hears(b, a, relay):
+                pass
+
     run(bed, scenario)
+
+
+async def hears(sender: Node, hearer: Node, relay: Node) -> bool:
+    try:
+        async with asyncio.timeout(0.5):
+            await sender.says(hearer, relay, b"again")
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_a_router_that_forgets_its_mappings_is_followed(bed: RelaysBed) -> None:

@@ -98,10 +98,20 @@ class RelayLink:
             raise LimpetError(why)
 
     async def open(self, peer: str) -> Endpoint:
-        """Where the tunnel sends what is for the peer. Raises: LimpetError."""
+        """Where the tunnel sends what is for the peer. Raises: LimpetError.
+
+        One that was open is opened again: what is for this node comes by it from then on, also if
+        it had gone by UDP.
+        """
         if self._ended:
             raise LimpetError(self._ended)
-        channel = self._of_peer.get(peer) or self._open(peer)
+        channel = self._of_peer.get(peer)
+        if channel is None:
+            channel = self._new_channel(peer)
+            self._ask(channel)
+        elif channel.answer.done():
+            del self._channels[channel.number]
+            self._ask(channel)
         why = await asyncio.shield(channel.answer)
         if why:
             raise LimpetError(why)
@@ -126,19 +136,23 @@ class RelayLink:
             self._drop(channel, why)
         self._on_end(why, in_use)
 
-    def _open(self, peer: str) -> _Channel:
+    def _new_channel(self, peer: str) -> _Channel:
         """Raises: LimpetError."""
+        send = self._stream.send_packet
+        loopback = LoopbackPeer(self._tunnel_port, lambda packet: send(channel.number, packet))
+        channel = _Channel(CONTROL, peer, loopback, self._loop.create_future())
+        self._of_peer[peer] = channel
+        return channel
+
+    def _ask(self, channel: _Channel) -> None:
+        """Under a new number; the relay lets go that which the peer had before."""
         # Numbers go up, so that late packets of a closed channel are nobody's.
         self._number = self._number % MAX_CHANNEL + 1
         while self._number in self._channels:
             self._number = self._number % MAX_CHANNEL + 1
-        number = self._number
-        send = self._stream.send_packet
-        loopback = LoopbackPeer(self._tunnel_port, lambda packet: send(number, packet))
-        channel = _Channel(number, peer, loopback, self._loop.create_future())
-        self._channels[number] = self._of_peer[peer] = channel
-        self._stream.send_control(Open(number, peer))
-        return channel
+        channel.number, channel.answer = self._number, self._loop.create_future()
+        self._channels[channel.number] = channel
+        self._stream.send_control(Open(channel.number, channel.peer))
 
     def _drop(self, channel: _Channel, why: str) -> None:
         del self._channels[channel.number], self._of_peer[channel.peer]

@@ -301,6 +301,9 @@ class RelayChoice:
             check = end.token(message, now_s, self._make_nonce())
             if check is not None:
                 self._send_by(end, check, now_s)
+                stream = self.peers[end.peer].streams.get(end.relay)
+                if stream is not None:
+                    stream.displaced = True
         else:
             each_s = len(self._by_port) * 2 / _CHECKS_PER_S
             recheck_s = max(RECHECK_S * self._haste, each_s)

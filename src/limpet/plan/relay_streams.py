@@ -35,6 +35,8 @@ class Stream:
     """It has failed, and is opened again then."""
     failures: int = 0
     problem: str = ""
+    displaced: bool = False
+    """A check by UDP has turned what is for this node to there, until it is opened again."""
 
     def hurry(self, now_s: float) -> None:
         """If it has failed it is opened again now."""
@@ -72,10 +74,10 @@ class StreamPlan:
             stream = peer.streams.get(relay)
             if stream is None:
                 peer.streams[relay] = stream = Stream(retry_s=now_s)
-            if stream.retry_s > now_s:
+            if stream.retry_s > now_s and not stream.displaced:
                 continue
             if self._openings.take(now_s):
-                stream.retry_s = math.inf
+                stream.retry_s, stream.displaced = math.inf, False
                 effects.append(OpenStream(relay, peer.uid))
             else:
                 stream.retry_s = now_s + _LATER_S
