@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from limpet.ctl.main import main
 from limpet.lab.node import DEFAULT_CONF, LabNode
 from tests.conftest import NodeFactory
+from tests.kernel.namespaces import NetnsFactory
 
 
 class Shell:
@@ -119,6 +121,28 @@ def test_a_leak_is_found_and_repaired_and_its_binding_stays(
     assert limpet("ipam", "check") == 0
     assert limpet("ipam", "repair") == 0
     assert limpet.out == ""
+
+
+def test_a_namespace_that_has_the_number_of_one_that_is_gone_hides_no_leak(
+    make_node: NodeFactory, make_netns: NetnsFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node(segments=["10.245.78.0/24"])
+    node.start_agent()
+    limpet = Shell(node, capsys)
+    pod = node.pod("web-0")
+    pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
+    number = os.stat(pod.netns_path).st_ino
+    pod.remove()
+
+    # The kernel gives the lowest number that is free, once it has taken the old one apart; another
+    # test's namespace may get it as well.
+    for _ in range(30):
+        if os.stat(make_netns().path).st_ino == number:
+            break
+
+    assert [leak["address"] for leak in limpet.json("ipam", "check")["leaks"]] == ["10.245.78.2"]
+    assert limpet("ipam", "repair") == 0
+    assert "10.245.78.2" in limpet.out
 
 
 def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -> None:

@@ -8,7 +8,7 @@ import time
 import structlog
 
 from limpet.agent.node import Node
-from limpet.agent.sighting import look_everywhere
+from limpet.agent.sighting import Sighting, look_everywhere
 from limpet.ipam.ledger import Ledger
 from limpet.kernel.namespaces import NamespaceId, namespace_id
 from limpet.model.attachment import Attachment
@@ -43,6 +43,12 @@ def _namespace_of(attachment: Attachment) -> NamespaceId:
     return NamespaceId(attachment.netns_device, attachment.netns_inode)
 
 
+def _lives(attachment: Attachment, sighting: Sighting) -> bool:
+    """Its namespace is somewhere, although not where the runtime said."""
+    inside = sighting.namespaces.get(_namespace_of(attachment), frozenset())
+    return any(each.ip.packed in inside for each in attachment.addresses)
+
+
 class Repair:
     """Finds and repairs leaks; runtimes skip DEL after crashes, and most never call GC."""
 
@@ -65,7 +71,7 @@ class Repair:
             attachment
             for attachment in suspects
             if node.attachments.get(attachment.network, attachment.holder) is attachment
-            and _namespace_of(attachment) not in sighting.namespaces
+            and not _lives(attachment, sighting)
             and seems_gone(node, attachment)
         ]
         return gone, leaks

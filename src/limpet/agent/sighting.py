@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from limpet.kernel.namespaces import Namespace, NamespaceId, every_namespace, own_namespace_id
 from limpet.kernel.pods import addresses_inside
@@ -15,20 +16,22 @@ class Sighting:
 
     addresses: frozenset[bytes] = frozenset()
     """Packed addresses of all interfaces of all namespaces but our own."""
-    namespaces: frozenset[NamespaceId] = frozenset()
+    namespaces: Mapping[NamespaceId, frozenset[bytes]] = field(default_factory=dict)
+    """Of each namespace its packed addresses: the number of one that is gone is soon another's."""
 
 
 def look_everywhere() -> Sighting:
     """Slow (a visit to each namespace); safe on any thread."""
     addresses: set[bytes] = set()
-    namespaces: set[NamespaceId] = set()
+    namespaces: dict[NamespaceId, frozenset[bytes]] = {}
     ours = own_namespace_id()
     for path in every_namespace():
         try:
             with Namespace(path) as netns:
-                namespaces.add(netns.id)
+                inside = frozenset(info.packed for info in addresses_inside(netns))
+                namespaces[netns.id] = inside
                 if netns.id != ours:
-                    addresses.update(info.packed for info in addresses_inside(netns))
+                    addresses |= inside
         except KernelError:
             continue  # it went while we looked
-    return Sighting(frozenset(addresses), frozenset(namespaces))
+    return Sighting(frozenset(addresses), namespaces)
