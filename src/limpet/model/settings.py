@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,14 +84,6 @@ class Settings:
         """Everything that the node keeps of its cluster; `cluster.json` is there once it joined."""
         return self.state_dir / "cluster"
 
-    def range_sets(self) -> tuple[RangeSet, ...]:
-        """The segments as one range set for each family that they have."""
-        return tuple(
-            tuple(segment_range(segment) for segment in self.segments if segment.version == version)
-            for version in (4, 6)
-            if any(segment.version == version for segment in self.segments)
-        )
-
 
 def segment_range(segment: Prefix) -> Range:
     """A whole segment: first usable address is the gateway's, network and broadcast left out.
@@ -99,3 +92,13 @@ def segment_range(segment: Prefix) -> Range:
     """
     last = segment[-2] if segment.version == 4 else segment[-1]
     return Range(subnet=segment, range_start=segment[1], range_end=last, gateway=segment[1])
+
+
+def segment_range_sets(segments: Iterable[Prefix]) -> tuple[RangeSet, ...]:
+    """The segments as one range set for each family that they have."""
+    held = tuple(segments)
+    return tuple(
+        tuple(segment_range(segment) for segment in held if segment.version == version)
+        for version in (4, 6)
+        if any(segment.version == version for segment in held)
+    )

@@ -22,7 +22,7 @@ from limpet.model.network import (
     ResultInterface,
     RouteSpec,
 )
-from limpet.model.settings import Settings
+from limpet.model.settings import Settings, segment_range_sets
 from limpet.plan.node import bridge_of_segments, derived_mac, host_ifname, host_mac
 
 _DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -50,7 +50,7 @@ class PlannedNetwork:
 def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int) -> PlannedNetwork:
     """Raises: CniError (7: the configuration contradicts the agent's; 11: no segment yet)."""
     from_segments = not conf.ipam.range_sets
-    range_sets = conf.ipam.range_sets or settings.range_sets()
+    range_sets = conf.ipam.range_sets or segment_range_sets(settings.segments)
     if not range_sets:
         raise CniError(
             CniCode.TRY_AGAIN_LATER,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from limpet.agent.config import load_settings, parse_settings
 from limpet.model.errors import ConfigError
-from limpet.model.settings import Settings, segment_range
+from limpet.model.settings import Settings, segment_range, segment_range_sets
 
 EVERYTHING = """\
 segments = ["10.244.7.0/24", "10.244.9.0/30", "fd00:7::/64"]
@@ -283,9 +283,9 @@ def test_a_segment_gives_all_but_its_network_and_broadcast_address(
 def test_segments_of_one_family_are_one_range_set() -> None:
     prefixes = tuple(map(ip_network, ("10.1.0.0/24", "fd00:1::/64", "10.2.0.0/24")))
 
-    four, six = Settings(segments=prefixes).range_sets()
+    four, six = segment_range_sets(prefixes)
 
     assert [str(each.subnet) for each in four] == ["10.1.0.0/24", "10.2.0.0/24"]
     assert [str(each.subnet) for each in six] == ["fd00:1::/64"]
-    assert Settings(segments=prefixes[:1]).range_sets() == (four[:1],)
-    assert Settings().range_sets() == ()
+    assert segment_range_sets(prefixes[:1]) == (four[:1],)
+    assert segment_range_sets(()) == ()

@@ -26,7 +26,7 @@ from limpet.model.network import (
     RouteSpec,
     Verb,
 )
-from limpet.model.settings import Settings
+from limpet.model.settings import Settings, segment_range_sets
 from limpet.plan.network import (
     PlannedNetwork,
     merge_results,
@@ -91,7 +91,7 @@ def test_without_ranges_the_agents_segments_and_bridge_are_used() -> None:
     found = network(conf())
 
     assert found.from_segments
-    assert found.range_sets == SETTINGS.range_sets()
+    assert found.range_sets == segment_range_sets(SETTINGS.segments)
     assert found.bridge is not None
     assert found.bridge.ifname == "limpet0"
     assert [str(gateway) for gateway in found.bridge.gateways] == ["10.244.7.1/24", "fd00:7::1/64"]
