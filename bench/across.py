@@ -24,16 +24,26 @@ from bench.node import Node, Pod, ip, ip_json, output_of
 from bench.plugins import Limpet
 from bench.single_flow import datagrams_kpps, stream_gbit_per_s
 from bench.throughput import differences, link_settings, link_settings_of
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.nftables import Nftables
-from limpet.kernel.overlay import OverlayKernel
-from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
-from limpet.model.datapath import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.model.network import Prefix
-from limpet.model.overlay import OwnSide, PeerPath, Rung
-from limpet.plan.overlay import plan_overlay, view_of
-from limpet.plan.overlay_diff import diff_overlay
-from limpet.plan.overlay_filter import plan_filter
+from limpet.base.addresses import Prefix
+from limpet.base.ownership import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
+from limpet.cluster.documents import (
+    ClusterKey,
+    Grant,
+    Network,
+    NodeEntry,
+    Presence,
+    Sealed,
+    Snapshot,
+)
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import view_of
+from limpet.datapath.overlay.apply import OverlayKernel
+from limpet.datapath.overlay.diff import diff_overlay
+from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.nftables import Nftables
 
 if TYPE_CHECKING:
     from bench.measures import Bed, Samples

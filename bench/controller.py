@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
-from tests.unit.controller.cluster_tables import join, network
+from tests.unit.controller.state.cluster_tables import join, network
 
 from bench.figures import Figure, Target
 from bench.resident import cpu_s, resident_kib
-from limpet.controller import grants
-from limpet.controller.authority import create_cluster
-from limpet.controller.registry import Registry
-from limpet.controller.sqlite import SqliteStore
-from limpet.controller.store import Create
-from limpet.wire.api import WatchKind
+from limpet.cluster.api import WatchKind
+from limpet.controller.state import grants
+from limpet.controller.state.authority import create_cluster
+from limpet.controller.state.registry import Registry
+from limpet.controller.store.interface import Create
+from limpet.controller.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from bench.measures import Bed

@@ -21,7 +21,7 @@ from bench.part import Part
 from bench.plugins import Limpet
 from bench.resident import cpu_s
 from bench.tunnel import PEERS, program
-from limpet.kernel.wireguard_process import WireguardProcess
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 
 if TYPE_CHECKING:
     from bench.measures import Bed

@@ -16,22 +16,17 @@ from bench.figures import Figure, Target
 from bench.node import OUTSIDE_ADDRESSES, Node, output_of
 from bench.plugins import Limpet
 from bench.resident import cpu_s
-from limpet.agent.identity import ClusterFile
-from limpet.agent.path_file import write_paths
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.controller.authority import create_cluster, node_certificate
-from limpet.controller.tables import Tables
-from limpet.model.cluster import Grant, Network, NodeEntry, Presence, Role
-from limpet.model.datapath import ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.model.network import Address
-from limpet.model.overlay import PeerPath, Rung
-from limpet.wire.seal import (
-    make_entry,
-    public_key_of,
-    seal_grant,
-    seal_presence,
-    uid_of,
-)
+from limpet.base.addresses import Address
+from limpet.base.ownership import ROUTE_TABLE, VXLAN_IFNAME_PREFIX
+from limpet.cluster.documents import Grant, Network, NodeEntry, Presence, Role
+from limpet.cluster.identity import ClusterFile
+from limpet.cluster.seal import make_entry, public_key_of, seal_grant, seal_presence, uid_of
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.controller.state.authority import create_cluster, node_certificate
+from limpet.controller.state.tables import Tables
+from limpet.paths.path_file import write_paths
 
 if TYPE_CHECKING:
     from bench.measures import Bed

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.figures import Figure, Target
-from limpet.lab.first_packet import FirstPackets
-from limpet.lab.machine import Machine
-from limpet.lab.pod import LabPod
-from limpet.lab.silence import Silence
+from limpet.lab.measure.first_packet import FirstPackets
+from limpet.lab.measure.silence import Silence
 from limpet.lab.topology import load_topology
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.world import World
 
 if TYPE_CHECKING:
     from bench.measures import Bed

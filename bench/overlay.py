@@ -18,17 +18,28 @@ from typing import TYPE_CHECKING
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.nftables import Nftables
-from limpet.kernel.overlay import OverlayKernel
-from limpet.model.altered import alter, differing
-from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
-from limpet.model.datapath import NFT_OVERLAY_TABLE
-from limpet.model.network import Address
-from limpet.model.overlay import OverlayPlan, OwnSide, PeerPath, Rung
-from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
-from limpet.plan.overlay_diff import diff_overlay
-from limpet.plan.overlay_filter import filter_commands, plan_filter
+from limpet.base.addresses import Address
+from limpet.base.layered_map import alter, differing
+from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.cluster.documents import (
+    ClusterKey,
+    Grant,
+    Network,
+    NodeEntry,
+    Presence,
+    Sealed,
+    Snapshot,
+)
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.overlay.apply import OverlayKernel
+from limpet.datapath.overlay.diff import diff_overlay
+from limpet.datapath.overlay.filter import filter_commands, plan_filter
+from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
+from limpet.datapath.overlay.state import OverlayPlan
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.nftables import Nftables
 
 if TYPE_CHECKING:
     from bench.measures import Bed

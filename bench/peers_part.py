@@ -25,25 +25,25 @@ from cryptography.exceptions import InvalidTag
 from bench.member import FIRST_ADDRESS, TUNNEL_PORT, node_key
 from bench.part import serve
 from bench.wireguard_end import DATA, INITIATION, Session, WireguardEnds
-from limpet.agent.identity import load_identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.agent.tunnel_keys import tunnel_key_of
-from limpet.kernel.process import configure_log
-from limpet.model.exchange import NONCE_BYTES as EXCHANGE_NONCE_BYTES
-from limpet.model.exchange import Message, Push, Want
-from limpet.model.overlay import PeerPath, Rung
-from limpet.model.probe import NONCE_BYTES, Answer, Ask, Probe, Trial
-from limpet.model.relay import Endpoint
-from limpet.plan.agenda import Agenda, stretch_for
-from limpet.plan.exchange import Index, make_listings, make_pushes
-from limpet.plan.ladder import Ladder
-from limpet.plan.pauses import STANDBY_S
-from limpet.plan.standing import Question
-from limpet.plan.trials import Facts
-from limpet.wire import exchange
-from limpet.wire.courier import Codec, Datagram, DatagramError, Kind
-from limpet.wire.probe import (
+from limpet.base.process import configure_log
+from limpet.cluster.exchange import codec as exchange
+from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
+from limpet.cluster.exchange.messages import NONCE_BYTES as EXCHANGE_NONCE_BYTES
+from limpet.cluster.exchange.messages import Message, Push, Want
+from limpet.cluster.identity import load_identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Kind
+from limpet.cluster.seal import public_key_of, seal_presence, uid_of
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.paths.ladder.backoff import STANDBY_S
+from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.probe_scheduler import Agenda, stretch_for
+from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.codec import (
     encode_answer,
     encode_probe,
     padding_for,
@@ -51,7 +51,8 @@ from limpet.wire.probe import (
     parse_probe,
     udp_packet,
 )
-from limpet.wire.seal import public_key_of, seal_presence, uid_of
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
+from limpet.relay.messages import Endpoint
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""

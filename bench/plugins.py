@@ -22,7 +22,7 @@ from typing import Any
 from bench.launch import Command, Outcome, run, run_many
 from bench.node import MTU_BYTES, OUTSIDE_ADDRESSES, Node, Pod, ip_json, output_of
 from bench.resident import resident_kib
-from limpet.agent.shim_binary import shim_path
+from limpet.cni.shim_binary import shim_path
 
 SEGMENTS = ("10.244.7.0/24", "fd00:10:244:7::/64")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

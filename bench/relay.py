@@ -23,11 +23,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
-from limpet.kernel.relay import RelayKernel
-from limpet.kernel.wireguard_device import UserspaceWireguard
-from limpet.kernel.wireguard_process import WireguardProcess
-from limpet.model.tunnel import DeviceSetting, Endpoint, PeerSetting
-from limpet.plan.relaying import Entry, Place
+from limpet.base.addresses import Endpoint
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.relay.server.forwarding import RelayKernel
+from limpet.relay.server.pairs import Entry, Place
 
 if TYPE_CHECKING:
     from bench.measures import Bed

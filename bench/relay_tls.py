@@ -27,15 +27,16 @@ from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
 from bench.part import Part
-from limpet.agent.identity import ClusterFile
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.controller.authority import create_cluster, node_certificate
-from limpet.controller.tables import Tables
-from limpet.kernel.wireguard_device import UserspaceWireguard
-from limpet.kernel.wireguard_process import WireguardProcess
-from limpet.model.cluster import Grant, Network, NodeEntry, Role
-from limpet.model.tunnel import DeviceSetting, Endpoint, PeerSetting
-from limpet.wire.seal import make_entry, public_key_of, seal_grant, uid_of
+from limpet.base.addresses import Endpoint
+from limpet.cluster.documents import Grant, Network, NodeEntry, Role
+from limpet.cluster.identity import ClusterFile
+from limpet.cluster.seal import make_entry, public_key_of, seal_grant, uid_of
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.controller.state.authority import create_cluster, node_certificate
+from limpet.controller.state.tables import Tables
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 
 if TYPE_CHECKING:
     from bench.measures import Bed

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.part import serve
-from limpet.agent.courier import Courier
-from limpet.agent.identity import load_identity
-from limpet.agent.membership import Membership
-from limpet.agent.relay_service import RelayService
-from limpet.agent.relay_tls_client import TlsRelays
-from limpet.agent.relay_tls_server import RelayTlsServer
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.kernel.process import configure_log
-from limpet.model.settings import Settings
+from limpet.base.process import configure_log
+from limpet.base.settings import Settings
+from limpet.cluster.identity import load_identity
+from limpet.cluster.membership import Membership
+from limpet.cluster.peer_socket import Courier
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.relay.server.service import RelayService
+from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.stream.tls_client import TlsRelays
 
 _LOOK_EVERY_S = 0.01
 _PUBLIC = (ip_address("203.0.114.1"),)

@@ -38,25 +38,27 @@ from bench.overlay import cluster
 from bench.plugins import Limpet
 from bench.resident import cpu_s
 from bench.throughput import transfer
-from limpet.agent.tunnel_keys import tunnel_key_of
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.nftables import Nftables
-from limpet.kernel.overlay import OverlayKernel
-from limpet.kernel.tunnel_link import put_addresses, put_marked_rules
-from limpet.kernel.wireguard import TunnelKernel
-from limpet.kernel.wireguard_device import UserspaceWireguard
-from limpet.kernel.wireguard_process import WireguardProcess
-from limpet.model.altered import alter
-from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Snapshot
-from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
-from limpet.model.overlay import OwnSide, PeerPath, Rung
-from limpet.model.tunnel import DeviceSetting, PeerSetting
-from limpet.plan.overlay import View, plan_overlay, replan_overlay, view_of
-from limpet.plan.overlay_diff import diff_overlay
-from limpet.plan.overlay_filter import plan_filter
-from limpet.plan.tunnel import plan_tunnel, replan_tunnel, tunnel_ends, tunnel_view
-from limpet.plan.tunnel_diff import diff_tunnel
-from limpet.wire.seal import public_key_of
+from limpet.base.layered_map import alter
+from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
+from limpet.cluster.documents import ClusterKey, Grant, Network, NodeEntry, Presence, Snapshot
+from limpet.cluster.seal import public_key_of
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.overlay.apply import OverlayKernel
+from limpet.datapath.overlay.diff import diff_overlay
+from limpet.datapath.overlay.filter import plan_filter
+from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
+from limpet.datapath.tunnel.diff import diff_tunnel
+from limpet.datapath.tunnel.link import put_addresses, put_marked_rules
+from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.plan import plan_tunnel, replan_tunnel, tunnel_ends, tunnel_view
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.nftables import Nftables
 
 if TYPE_CHECKING:
     from bench.measures import Bed, Samples

@@ -3,7 +3,7 @@
 //   CNI_* variables, stdin -> request frame -> unix socket of the agent
 //   stdout, exit code      <- answer frame  <-
 //
-// The frames are described in src/limpet/wire/shim.py. VERSION is answered here, without the agent.
+// The frames are described in src/limpet/cni/frames.py. VERSION is answered here, without the agent.
 // While the agent is away (restart, upgrade) we keep trying for wait_s seconds; an agent that goes
 // away with our request gets it again, with the attempt counted up. Every wait has a deadline, so
 // limit_s bounds the whole run. No allocation, no child, nothing written but stdout: killing us at

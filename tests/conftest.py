@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from limpet.lab.node import LabNode
+from limpet.lab.world.node import LabNode
 
 # How long anything takes says nothing here: the machine may be busy with other things.
 settings.register_profile(

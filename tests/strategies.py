@@ -16,19 +16,18 @@ from ipaddress import (
 
 from hypothesis import strategies as st
 
-from limpet.model.attachment import Attachment, BridgeSpec
-from limpet.model.datapath import Bridge, NodePlan, Port, Route, Rule
-from limpet.model.network import (
-    Address,
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
+from limpet.base.settings import Settings
+from limpet.datapath.node.attachment import (
+    Attachment,
     Bandwidth,
-    Holder,
-    InterfaceAddress,
+    BridgeSpec,
     PortMapping,
-    Prefix,
     RouteSpec,
 )
-from limpet.model.settings import Settings
-from limpet.plan.node import derived_mac, host_ifname, host_mac
+from limpet.datapath.node.plan import derived_mac, host_ifname, host_mac
+from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.ipam.leases import Holder
 
 u32 = st.integers(0, 2**32 - 1)
 texts = st.text(max_size=12)

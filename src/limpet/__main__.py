@@ -18,7 +18,7 @@ def main() -> int:
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
-    from limpet.ctl.main import main as command_line
+    from limpet.cli.main import main as command_line
 
     return command_line(arguments)
 

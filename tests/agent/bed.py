@@ -10,17 +10,17 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from limpet.agent.attachments import Attachments
-from limpet.agent.books import Books
-from limpet.agent.controller_link import ControllerLink
-from limpet.agent.identity import Identity, load_identity
-from limpet.agent.join import Joined, JoinOrder, join
-from limpet.agent.membership import Membership
-from limpet.agent.reports import PodBook
-from limpet.agent.session import Session
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.model.cluster import Grant
-from limpet.model.settings import Settings
+from limpet.base.settings import Settings
+from limpet.cloud.join import Joined, JoinOrder, join
+from limpet.cloud.link import ControllerLink
+from limpet.cloud.pod_reports import PodBook
+from limpet.cloud.session import Session
+from limpet.cluster.documents import Grant
+from limpet.cluster.identity import Identity, load_identity
+from limpet.cluster.membership import Membership
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cni.ledgers import Books
+from limpet.datapath.node.attachments import Attachments
 from tests.controller.machines import Controller
 
 PATIENCE_S = 20.0

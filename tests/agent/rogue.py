@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from limpet.agent.identity import Identity
-from limpet.wire.api import SERVER_NAME
+from limpet.cluster.api import SERVER_NAME
+from limpet.cluster.identity import Identity
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

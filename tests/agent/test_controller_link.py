@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limpet.agent.controller_link import ControllerLink, RefusedError
-from limpet.agent.https import LinkError, parse_controller
-from limpet.wire.api import (
+from limpet.cloud.https import LinkError, parse_controller
+from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cluster.api import (
     Code,
     PodAnswer,
     PodReport,

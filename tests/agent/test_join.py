@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.https import LinkError
-from limpet.agent.join import join
-from limpet.agent.reports import keep_bindings
-from limpet.agent.snapshot_file import SnapshotFile
+from limpet.base.errors import ConfigError, LimpetError
+from limpet.cloud.https import LinkError
+from limpet.cloud.join import join
+from limpet.cloud.pod_reports import keep_bindings
+from limpet.cluster.api import PodAddress, format_token, parse_token
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
-from limpet.model.errors import ConfigError, LimpetError
-from limpet.model.leases import AddressState
-from limpet.wire.api import PodAddress, format_token, parse_token
 from tests.agent.bed import Member, until
 from tests.agent.rogue import Authority, answer, says, serving
 from tests.controller.machines import Controller

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.membership import Source
-from limpet.agent.reports import keep_bindings
-from limpet.controller.database import copy_database
-from limpet.model.cluster import Sealed
-from limpet.wire.api import Code, HelloAnswer, PodAddress, Refused, encode
+from limpet.cloud.pod_reports import keep_bindings
+from limpet.cluster.api import Code, HelloAnswer, PodAddress, Refused, encode
+from limpet.cluster.documents import Sealed
+from limpet.cluster.membership import Source
+from limpet.controller.store.database import copy_database
 from tests.agent.bed import Member, Running, until
 from tests.agent.rogue import Authority, answer, says, serving, take_request
 from tests.controller.machines import Controller

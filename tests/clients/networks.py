@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
-from limpet.agent.shim_binary import shim_path
+from limpet.cni.shim_binary import shim_path
 from tests.clients.machine import Machine, Process, wait_until
 
 SEGMENT_V4 = ipaddress.ip_network("10.244.7.0/24")

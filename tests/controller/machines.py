@@ -22,10 +22,9 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from limpet.controller.client import call
-from limpet.model.cluster import Grant, Presence, Sealed
-from limpet.wire import api
-from limpet.wire.seal import (
+from limpet.cluster import api
+from limpet.cluster.documents import Grant, Presence, Sealed
+from limpet.cluster.seal import (
     open_grant,
     open_network,
     public_key_of,
@@ -33,6 +32,7 @@ from limpet.wire.seal import (
     trusted_keys,
     uid_of,
 )
+from limpet.controller.admin.client import call
 
 T = TypeVar("T")
 

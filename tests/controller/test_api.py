@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from limpet.model.errors import LimpetError
-from limpet.wire.api import SERVER_NAME, Code, PodAddress, WatchKind
-from limpet.wire.seal import open_network, open_presence, public_key_of
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import SERVER_NAME, Code, PodAddress, WatchKind
+from limpet.cluster.seal import open_network, open_presence, public_key_of
 from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
 
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from limpet.model.cluster import DefaultCommunity, Grant
-from limpet.wire.api import WatchKind, WatchLine
-from limpet.wire.seal import open_network
+from limpet.cluster.api import WatchKind, WatchLine
+from limpet.cluster.documents import DefaultCommunity, Grant
+from limpet.cluster.seal import open_network
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
 
 

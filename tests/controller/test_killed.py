@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from limpet.model.cluster import Grant
-from limpet.model.errors import ControllerUnavailable, LimpetError
-from limpet.wire.api import Code, PodAddress
+from limpet.base.errors import ControllerUnavailable, LimpetError
+from limpet.cluster.api import Code, PodAddress
+from limpet.cluster.documents import Grant
 from tests.controller.machines import Controller, Node, Refusal
 
 NODES = 200

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from limpet.model.cluster import Encryption, Network, Role, TunnelBackend
-from limpet.model.errors import LimpetError
-from limpet.wire.api import WatchKind
-from limpet.wire.seal import open_network
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import WatchKind
+from limpet.cluster.documents import Encryption, Network, Role, TunnelBackend
+from limpet.cluster.seal import open_network
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
 
 COLLIDING = (ip_address("203.0.113.7"), 51820)

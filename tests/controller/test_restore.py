@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.controller.database import copy_database
-from limpet.wire.api import Code, HelloAnswer, HelloRequest
-from limpet.wire.seal import open_grant, open_network, trusted_keys
+from limpet.cluster.api import Code, HelloAnswer, HelloRequest
+from limpet.cluster.seal import open_grant, open_network, trusted_keys
+from limpet.controller.store.database import copy_database
 from tests.controller.machines import Controller, Node, Refusal, join_all
 
 MakeController = Callable[..., Controller]

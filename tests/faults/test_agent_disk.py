@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.lab.node import DEFAULT_CONF, LabNode
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from tests.conftest import SEGMENTS, NodeFactory
 
 _ON_ITS_OWN_DISK = 'mount -t tmpfs -o size=1m limpet-test "$0" && exec "$@"'

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.controller.database import connect, make_database
-from limpet.controller.sqlite import SqliteStore
-from limpet.controller.store import Create, Delete, Item, Replace
-from limpet.model.errors import LimpetError
-from limpet.wire.api import Code, PodAddress
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import Code, PodAddress
+from limpet.controller.store.database import connect, make_database
+from limpet.controller.store.interface import Create, Delete, Item, Replace
+from limpet.controller.store.sqlite import SqliteStore
 from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
 
 _DISK = 'mount -t tmpfs -o size=4m limpet-test "$0" && echo up && exec cat'

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ipam.disk import Disk
+from limpet.base.addresses import Address
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
+from limpet.ipam.leases import Entry, Holder
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
-from limpet.model.errors import StorageError
-from limpet.model.leases import Entry
-from limpet.model.network import Address, Holder
 from tests.unit.ipam.ledgers import address_files, pod, ranges, sandbox, write_files
 
 SETS = [ranges("10.0.0.0/24"), ranges("fd00::/64")]

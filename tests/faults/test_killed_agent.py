@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limpet.lab.node import CniAnswer, LabNode, LabPod
+from limpet.lab.world.node import CniAnswer, LabNode, LabPod
 from tests.conftest import NodeFactory
 
 PODS = 500

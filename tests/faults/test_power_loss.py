@@ -31,12 +31,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ipam.disk import Disk
+from limpet.base.addresses import Address
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
+from limpet.ipam.leases import Entry, Holder, PodKey
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
-from limpet.model.errors import StorageError
-from limpet.model.leases import Entry
-from limpet.model.network import Address, Holder, PodKey
 from tests.unit.ipam.ledgers import ranges, write_files
 
 SECTOR_BYTES = 512

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.model.cluster import NodeEntry, Snapshot
-from limpet.plan.merge import merge_snapshots
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.merge import merge_snapshots
+from limpet.cluster.snapshot.file import SnapshotFile
 from tests.faults.test_power_loss import (
     ModelDisk,
     Operation,

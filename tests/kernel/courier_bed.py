@@ -13,11 +13,11 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
-from limpet.agent.courier import Courier, Received
-from limpet.agent.identity import Identity
-from limpet.model.cluster import Sealed
-from limpet.model.overlay import UnderlayLink
-from limpet.wire.courier import Kind
+from limpet.base.link import UnderlayLink
+from limpet.cluster.documents import Sealed
+from limpet.cluster.identity import Identity
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Courier, Received
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import PINNED, node_key
 

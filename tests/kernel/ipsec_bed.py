@@ -15,19 +15,19 @@ import vici
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from limpet.controller.authority import create_cluster, node_certificate
-from limpet.controller.records import AuthorityRecord
-from limpet.controller.tables import Tables
-from limpet.kernel.esp import esp_lack
-from limpet.kernel.ipsec import IpsecKernel
-from limpet.kernel.ipsec_daemon import IpsecDaemon
-from limpet.kernel.netlink import RouteSocket
-from limpet.model.ipsec import IPSEC_IFNAME, IkeSa, IpsecIdentity
-from limpet.model.tunnel import TunnelPart, TunnelState
-from limpet.plan.ipsec import ipsec_mtu_bytes, ipsec_state
-from limpet.plan.tunnel_diff import DropTunnel
-from limpet.wire.ipsec import WHOLE, connection_name
-from limpet.wire.seal import public_key_of
+from limpet.cluster.seal import public_key_of
+from limpet.controller.state.authority import create_cluster, node_certificate
+from limpet.controller.state.records import AuthorityRecord
+from limpet.controller.state.tables import Tables
+from limpet.datapath.tunnel.diff import DropTunnel
+from limpet.datapath.tunnel.ipsec.apply import IpsecKernel
+from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
+from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
+from limpet.datapath.tunnel.ipsec.esp import esp_lack
+from limpet.datapath.tunnel.ipsec.plan import ipsec_mtu_bytes, ipsec_state
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IkeSa, IpsecIdentity
+from limpet.datapath.tunnel.state import TunnelPart, TunnelState
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node
 from tests.kernel.tunnel_bed import Tunnel
 from tests.unit.cluster_values import network, node_key

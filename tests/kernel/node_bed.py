@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
-from limpet.kernel.namespaces import Namespace, namespace_id
-from limpet.kernel.netlink import Notifications, RouteSocket
-from limpet.kernel.node import NodeKernel
-from limpet.kernel.pods import create_pod_interface
-from limpet.model.attachment import Attachment, BridgeSpec
-from limpet.model.datapath import DYING_GROUP, NodePlan
-from limpet.model.network import Bandwidth, CniRequest, NetworkConf, PortMapping, Verb
-from limpet.model.settings import Settings
-from limpet.plan.diff import Change, diff_node
-from limpet.plan.network import plan_attachment, plan_network
-from limpet.plan.node import NodeFacts, plan_node
-from limpet.wire import netlink as wire
+from limpet.base.ownership import DYING_GROUP
+from limpet.base.settings import Settings
+from limpet.cni.attachment_plan import plan_attachment, plan_network
+from limpet.cni.protocol.values import CniRequest, NetworkConf, Verb
+from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
+from limpet.datapath.node.diff import Change, diff_node
+from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.node.pods import create_pod_interface
+from limpet.datapath.node.state import NodePlan
+from limpet.linux.namespaces import Namespace, namespace_id
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import Notifications, RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory, connect_namespaces
 
 CONF = NetworkConf(

@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.overlay import OverlayKernel
-from limpet.model.cluster import Grant, NodeEntry, Presence, Sealed, Snapshot
-from limpet.model.datapath import ROUTE_TABLE
-from limpet.model.overlay import OwnSide, PeerPath, Rung
-from limpet.plan.overlay import View, plan_overlay, view_of
-from limpet.plan.overlay_diff import OverlayChange, diff_overlay
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.cluster.documents import Grant, NodeEntry, Presence, Sealed, Snapshot
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.overlay.apply import OverlayKernel
+from limpet.datapath.overlay.diff import OverlayChange, diff_overlay
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import grant, network, presence
 

@@ -12,17 +12,17 @@ from contextlib import ExitStack
 from ipaddress import ip_network
 from pathlib import Path
 
-from limpet.agent.courier import Courier
-from limpet.agent.identity import Identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.probing import Probing
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.underlay import read_underlay
-from limpet.model.overlay import PeerPath
-from limpet.model.probe import Ask
-from limpet.model.relay import Endpoint
-from limpet.wire.seal import seal_grant, seal_network
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_socket import Courier
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import PeerPath
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.underlay import read_underlay
+from limpet.paths.probe.messages import Ask
+from limpet.paths.prober import Probing
+from limpet.relay.messages import Endpoint
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
 

@@ -11,28 +11,20 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from limpet.agent.courier import Courier, Received
-from limpet.agent.identity import Identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.relay_service import RelayService
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.kernel.nftables import Nftables
-from limpet.model.cluster import Network, Role
-from limpet.model.datapath import NFT_RELAY_TABLE
-from limpet.model.network import Address
-from limpet.model.relay import (
-    AskPair,
-    Bound,
-    Check,
-    Endpoint,
-    Pair,
-    RelayMessage,
-    Token,
-)
-from limpet.model.settings import Settings
-from limpet.plan.overlay import may_talk
-from limpet.wire.relay import KIND_OF, encode, parse
-from limpet.wire.seal import seal_grant, seal_network
+from limpet.base.addresses import Address
+from limpet.base.ownership import NFT_RELAY_TABLE
+from limpet.base.settings import Settings
+from limpet.cluster.documents import Network, Role
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.reach import may_talk
+from limpet.linux.nftables import Nftables
+from limpet.relay.codec import KIND_OF, encode, parse
+from limpet.relay.messages import AskPair, Bound, Check, Endpoint, Pair, RelayMessage, Token
+from limpet.relay.server.service import RelayService
 from tests.kernel.relay_bed import PATIENCE_S, TUNNEL_PORT, Host
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.kernel.wireguard_process import WireguardProcess
-from limpet.model.network import Address
-from limpet.model.tunnel import DeviceSetting, Endpoint, PeerSetting
-from limpet.wire.wireguard_uapi import encode_set, parse_errno
+from limpet.base.addresses import Address, Endpoint
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.datapath.tunnel.wireguard.uapi_codec import encode_set, parse_errno
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.tunnel_bed import wireguard_go
 

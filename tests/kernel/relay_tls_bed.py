@@ -14,19 +14,21 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from limpet.agent import relay_link, relay_tls_client, relay_tls_server
-from limpet.agent.identity import Identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.relay_tls_client import TlsRelays
-from limpet.agent.relay_tls_server import RelayTlsServer
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.controller.authority import create_cluster, node_certificate
-from limpet.controller.tables import Tables
-from limpet.model.cluster import Role
-from limpet.model.errors import LimpetError
-from limpet.model.relay import Endpoint, Refusal
-from limpet.model.settings import Settings
-from limpet.wire.seal import public_key_of, uid_of
+from limpet.base.errors import LimpetError
+from limpet.base.settings import Settings
+from limpet.cluster.documents import Role
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.seal import public_key_of, uid_of
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.controller.state.authority import create_cluster, node_certificate
+from limpet.controller.state.tables import Tables
+from limpet.relay.messages import Endpoint, Refusal
+from limpet.relay.server import tls_server as relay_tls_server
+from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.stream import link as relay_link
+from limpet.relay.stream import tls_client as relay_tls_client
+from limpet.relay.stream.tls_client import TlsRelays
 from tests.unit.cluster_values import PINNED, entry, network, node_key
 
 RELAY = 9

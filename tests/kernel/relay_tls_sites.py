@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.agent.courier import Courier, Received
-from limpet.agent.membership import Membership
-from limpet.agent.relay_service import RelayService
-from limpet.agent.relay_tls_client import TlsRelays
-from limpet.agent.relay_tls_server import RelayTlsServer
-from limpet.kernel.wireguard_device import UserspaceWireguard
-from limpet.kernel.wireguard_process import WireguardProcess
-from limpet.model.relay import Endpoint
-from limpet.model.settings import Settings
-from limpet.model.tunnel import DeviceSetting, PeerSetting
-from limpet.wire.courier import Kind
+from limpet.base.settings import Settings
+from limpet.cluster.membership import Membership
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.relay.messages import Endpoint
+from limpet.relay.server.service import RelayService
+from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.stream.tls_client import TlsRelays
 from tests.kernel.courier_bed import until
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.relay_tls_bed import PATIENCE_S, RELAY, Cluster, tell, uid

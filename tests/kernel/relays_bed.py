@@ -16,21 +16,21 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limpet.agent.courier import Courier
-from limpet.agent.membership import Membership, Source
-from limpet.agent.relay_service import RelayService
-from limpet.agent.relay_tls_client import TlsRelays
-from limpet.agent.relay_tls_server import RelayTlsServer
-from limpet.agent.relays import Relays
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.kernel.conntrack import forget_flows
-from limpet.kernel.nftables import Nftables
-from limpet.model.cluster import Role, Sealed
-from limpet.model.overlay import UnderlayLink
-from limpet.model.relay import Endpoint, RelayEnd
-from limpet.model.settings import Settings
-from limpet.plan.overlay import may_talk
-from limpet.wire.seal import seal_grant, seal_network
+from limpet.base.link import UnderlayLink
+from limpet.base.settings import Settings
+from limpet.cluster.documents import Role, Sealed
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_socket import Courier
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.reach import may_talk
+from limpet.linux.conntrack import forget_flows
+from limpet.linux.nftables import Nftables
+from limpet.relay.client.relays import Relays
+from limpet.relay.messages import Endpoint, RelayEnd
+from limpet.relay.server.service import RelayService
+from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.stream.tls_client import TlsRelays
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.relay_tls_bed import Cluster
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network

@@ -15,18 +15,20 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limpet.agent.courier import Courier
-from limpet.agent.identity import Identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.site import Site
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.agent.tunnel_anew import TunnelAnew
-from limpet.kernel.netlink import RouteSocket
-from limpet.model.datapath import ROUTE_TABLE
-from limpet.model.overlay import PeerPath, Rung
-from limpet.model.settings import Settings
-from limpet.model.tunnel import Endpoint, PeerReading
-from limpet.wire.seal import seal_grant, seal_network
+from limpet.base.addresses import Endpoint
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.base.settings import Settings
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_socket import Courier
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.overlay.reconciler import Site
+from limpet.datapath.tunnel.handshake_reset import TunnelAnew
+from limpet.datapath.tunnel.state import PeerReading
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node, OverlayBed
 from tests.kernel.tunnel_bed import wireguard_go
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, network, node_key

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.shim_binary import shim_path
-from limpet.lab.node import DEFAULT_CONF, LabError, LabNode, LabPod, fetch, run_command
+from limpet.cni.shim_binary import shim_path
+from limpet.lab.world.node import DEFAULT_CONF, LabError, LabNode, LabPod, fetch, run_command
 from tests.conftest import SEGMENTS, NodeFactory
 
 

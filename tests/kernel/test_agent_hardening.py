@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from limpet.agent import server
-from limpet.agent.attachments import Attachments
 from limpet.agent.client import call
-from limpet.agent.rounds import Rounds
-from limpet.agent.server import Server
-from limpet.agent.shim_binary import shim_path
-from limpet.kernel.pods import Announcer
-from limpet.lab.node import LabNode, LabPod
-from limpet.model.attachment import Attachment, BridgeSpec
-from limpet.model.errors import AgentUnavailable, StorageError
-from limpet.model.network import Holder
-from limpet.wire import shim
+from limpet.base.errors import AgentUnavailable, StorageError
+from limpet.cni import frames as shim
+from limpet.cni import server
+from limpet.cni.server import Server
+from limpet.cni.shim_binary import shim_path
+from limpet.datapath.node.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.pods import Announcer
+from limpet.datapath.node.reconciler import Rounds
+from limpet.ipam.leases import Holder
+from limpet.lab.world.node import LabNode, LabPod
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.kernel.node_bed import NodeBed
 from tests.kernel.test_agent import await_true, dying, host_ends, live, records, with_conf

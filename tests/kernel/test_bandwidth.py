@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from limpet.model.network import Bandwidth
+from limpet.datapath.node.attachment import Bandwidth
 from tests.kernel.namespaces import Netns
 from tests.kernel.node_bed import NodeBed, Pod
 

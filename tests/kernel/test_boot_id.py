@@ -7,7 +7,7 @@ import sys
 
 _SCRIPT = """
 import ctypes
-from limpet.agent.identity import boot_id
+from limpet.cluster.identity import boot_id
 unshare = ctypes.CDLL(None, use_errno=True).unshare
 CLONE_NEWNET = 0x40000000
 for _ in range(50):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet.ctl.main import main
-from limpet.lab.node import DEFAULT_CONF, LabNode
+from limpet.cli.main import main
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from tests.conftest import NodeFactory
 from tests.kernel.namespaces import NetnsFactory
 

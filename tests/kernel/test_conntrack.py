@@ -10,8 +10,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.kernel.conntrack import forget_flows
-from limpet.model.network import PortMapping
+from limpet.datapath.node.attachment import PortMapping
+from limpet.linux.conntrack import forget_flows
 from tests.kernel.namespaces import Netns
 from tests.kernel.node_bed import NODE, OUTSIDE, NodeBed, Pod
 

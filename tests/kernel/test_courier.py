@@ -11,12 +11,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.agent.courier import GROUP
-from limpet.model.errors import ConfigError
-from limpet.plan.rate import TokenBucket
-from limpet.wire import exchange
-from limpet.wire.courier import MAX_BODY_BYTES, Codec, DatagramError, Kind
-from limpet.wire.seal import public_key_of, seal_grant
+from limpet.base.errors import ConfigError
+from limpet.base.rate_limit import TokenBucket
+from limpet.cluster.exchange import codec as exchange
+from limpet.cluster.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
+from limpet.cluster.peer_socket import GROUP
+from limpet.cluster.seal import public_key_of, seal_grant
 from tests.kernel.courier_bed import PORT, CourierBed, Post, run, until
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ctl.examine_tunnel import examine_wireguard
-from limpet.ctl.findings import Level
-from limpet.model.settings import Settings
+from limpet.base.settings import Settings
+from limpet.cli.doctor.findings import Level
+from limpet.cli.doctor.tunnel import examine_wireguard
 from tests.kernel.tunnel_bed import kernel_has_wireguard, wireguard_go
 
 without_the_kernel_s = pytest.mark.skipif(

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.courier import Courier
-from limpet.agent.exchange import Exchange
-from limpet.agent.membership import Membership, Source
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.model.cluster import NodeEntry
-from limpet.model.exchange import BUCKETS, NO_NETWORK, Digest, Push
-from limpet.plan.exchange import pair_of
-from limpet.wire import exchange as wire
-from limpet.wire.courier import Kind
-from limpet.wire.seal import seal_grant, seal_network
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.exchange import codec as wire
+from limpet.cluster.exchange.digest import pair_of
+from limpet.cluster.exchange.exchange import Exchange
+from limpet.cluster.exchange.messages import BUCKETS, NO_NETWORK, Digest, Push
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Courier
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
 from tests.kernel.courier_bed import PORT, CourierBed, Host, Post, run, until
 from tests.unit.cluster_values import CLUSTER_KEY, entry, grant, network, node_key
 

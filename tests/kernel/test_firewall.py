@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ctl.examine_across import port_findings
-from limpet.ctl.examine_firewall import InboundPort, examine_firewall
-from limpet.ctl.findings import Finding, Level
-from limpet.kernel.forward import ensure_forward_accept
-from limpet.model.settings import Settings
-from limpet.model.tunnel import TUNNEL_GROUP
+from limpet.base.ownership import TUNNEL_GROUP
+from limpet.base.settings import Settings
+from limpet.cli.doctor.findings import Finding, Level
+from limpet.cli.doctor.firewall.examine import InboundPort, examine_firewall
+from limpet.cli.doctor.sites import port_findings
+from limpet.datapath.node.forward import ensure_forward_accept
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.test_forward import CHECKOUT, _runtimes, nft_in, runtimes_environment
 

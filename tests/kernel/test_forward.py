@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.kernel.forward import (
+from limpet.datapath.node.forward import (
     HandleNftables,
     ensure_forward_accept,
     read_forward_chains,

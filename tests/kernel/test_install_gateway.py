@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ctl.files import Manifest
-from limpet.ctl.install import InstallOptions, install
-from limpet.ctl.joining import folders_of
-from limpet.model.settings import Settings
+from limpet.base.settings import Settings
+from limpet.cli.install.files import Manifest
+from limpet.cli.install.install import InstallOptions, install
+from limpet.cli.install.joining import folders_of
 from tests.kernel.service_machine import ServiceMachine
 from tests.kernel.test_install import (
     BINARY,

@@ -17,17 +17,19 @@ from pathlib import Path
 
 import pytest
 
-from limpet.kernel import companion, ipsec_vici
-from limpet.kernel.ipsec_port import IPSEC_PORT
-from limpet.kernel.ipsec_vici import Vici
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.teardown import remove_kernel_state
+from limpet.base import child_process as companion
+from limpet.base.errors import KernelError
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.cluster.topology.tunnel_end import TunnelEnd
+from limpet.datapath.teardown import remove_kernel_state
+from limpet.datapath.tunnel.diff import CallPeer, DropTunnel, PutTunnel
+from limpet.datapath.tunnel.ipsec import vici as ipsec_vici
+from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IpsecIdentity
+from limpet.datapath.tunnel.ipsec.vici import Vici
+from limpet.datapath.tunnel.state import TunnelDevice, TunnelState
 from limpet.lab.clock import clock_environment
-from limpet.model.datapath import ROUTE_TABLE
-from limpet.model.errors import KernelError
-from limpet.model.ipsec import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IpsecIdentity
-from limpet.model.tunnel import TunnelDevice, TunnelEnd, TunnelState
-from limpet.plan.tunnel_diff import CallPeer, DropTunnel, PutTunnel
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.ipsec_bed import (
     IpsecTunnel,
     authority,
@@ -251,8 +253,8 @@ class StrangeTunnel(IpsecTunnel):
 
 
 def right_but_of(strange: object, right: IpsecIdentity, public_key: bytes) -> IpsecIdentity:
-    from limpet.controller.authority import node_certificate
-    from limpet.controller.records import AuthorityRecord
+    from limpet.controller.state.authority import node_certificate
+    from limpet.controller.state.records import AuthorityRecord
 
     assert isinstance(strange, AuthorityRecord)
     return replace(right, certificate=node_certificate(strange, public_key).encode())

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from limpet.kernel.esp import drop_sas
-from limpet.kernel.ipsec_port import IPSEC_PORT
-from limpet.kernel.shared_port import SharedPort
-from limpet.model.ipsec import IPSEC_IFNAME
-from limpet.model.tunnel import TUNNEL_MARK
-from limpet.plan.tunnel_diff import DropTunnel
-from limpet.wire.courier import MAGIC
+from limpet.base.ownership import TUNNEL_MARK
+from limpet.cluster.peer_datagram import MAGIC
+from limpet.datapath.tunnel.diff import DropTunnel
+from limpet.datapath.tunnel.ipsec.esp import drop_sas
+from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
+from limpet.nat.shared_port import SharedPort
 from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp, wait_until
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from limpet.kernel.ipsec_port import IPSEC_PORT, IpsecPort
+from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT, IpsecPort
 from tests.kernel.namespaces import NetnsFactory, connect_namespaces
 
 TUNNEL_PORT = 25531

@@ -6,7 +6,7 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from limpet.lab.node import LabNode
+from limpet.lab.world.node import LabNode
 from tests.conftest import SEGMENTS, NodeFactory
 
 AT = "127.0.0.1:9471"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from limpet.kernel.forward import HandleNftables
-from limpet.kernel.nftables import Nftables
-from limpet.model.datapath import NFT_TABLE
+from limpet.base.ownership import NFT_TABLE
+from limpet.datapath.node.forward import HandleNftables
+from limpet.linux.nftables import Nftables
 from tests.kernel.namespaces import NetnsFactory
 
 LARGE = "\n".join(

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from limpet.kernel.netlink import NetlinkSocket, RouteSocket
-from limpet.kernel.nftables import Nftables
-from limpet.model.attachment import BridgeSpec
-from limpet.model.datapath import ROUTE_TABLE, Bridge
-from limpet.model.errors import KernelError
-from limpet.model.network import PortMapping
-from limpet.model.settings import Settings
-from limpet.plan.diff import DropAddress, DropRoute, PutBridge
-from limpet.wire import netlink as wire
+from limpet.base.errors import KernelError
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.base.settings import Settings
+from limpet.datapath.node.attachment import BridgeSpec, PortMapping
+from limpet.datapath.node.diff import DropAddress, DropRoute, PutBridge
+from limpet.datapath.node.state import Bridge
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
+from limpet.linux.nftables import Nftables
 from tests.kernel.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, SETTINGS, NodeBed
-from tests.unit.plan.test_ruleset import ruleset_of_a_node
+from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
 
 WEB = (PortMapping(8080, 80, "tcp"),)
 ANY = {4: "0.0.0.0", 6: "::"}

@@ -13,12 +13,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from limpet.kernel.netlink import Notifications
-from limpet.kernel.overlay import OVERLAY_NOTIFICATIONS
-from limpet.model.datapath import ROUTE_TABLE
-from limpet.model.overlay import PeerPath, Rung, Touched
-from limpet.plan.overlay import plan_overlay, replan_overlay, view_of
-from limpet.plan.overlay_diff import DropFdb, PutFdb, diff_overlay
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import view_of
+from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS
+from limpet.datapath.overlay.diff import DropFdb, PutFdb, diff_overlay
+from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
+from limpet.datapath.overlay.state import Touched
+from limpet.linux.netlink.socket import Notifications
 from tests.kernel.namespaces import Netns, talk
 from tests.kernel.overlay_bed import Node, OverlayBed, ping, vtep_mac
 

@@ -11,12 +11,12 @@ from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
-from limpet.kernel.nftables import Nftables
-from limpet.model.datapath import NFT_OVERLAY_TABLE
-from limpet.model.overlay import Rung
-from limpet.plan.overlay import plan_overlay
-from limpet.plan.overlay_filter import FORGED_COUNTER, filter_commands, plan_filter
-from limpet.wire.netlink import parse_mac
+from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.linux.netlink.codec import parse_mac
+from limpet.linux.nftables import Nftables
 from tests.kernel.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
 
 FAMILIES = (4, 6)

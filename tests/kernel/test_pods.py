@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from limpet.kernel.namespaces import Namespace, every_namespace, namespace_id
-from limpet.kernel.pods import (
+from limpet.base.errors import KernelError
+from limpet.base.ownership import DYING_GROUP
+from limpet.cni.protocol.values import IpamConf
+from limpet.datapath.node.attachment import Attachment, Bandwidth, RouteSpec
+from limpet.datapath.node.pods import (
     Announcer,
     InterfaceExists,
     delete_inside,
@@ -23,11 +26,8 @@ from limpet.kernel.pods import (
     retire_inside,
     shaper_ifname,
 )
-from limpet.model.attachment import Attachment
-from limpet.model.datapath import DYING_GROUP
-from limpet.model.errors import KernelError
-from limpet.model.network import Bandwidth, IpamConf, RouteSpec
-from limpet.wire import netlink as wire
+from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
+from limpet.linux.netlink import codec as wire
 from tests.kernel.namespaces import Netns, NetnsFactory, talk
 from tests.kernel.node_bed import CONF, GATEWAYS, NodeBed
 

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from limpet.agent import faults, probing
-from limpet.agent.courier import Received
-from limpet.model.errors import LimpetError
-from limpet.model.overlay import PeerPath, Rung
-from limpet.model.probe import Answer, Ask, Probe
-from limpet.plan.ladder import Ladder
-from limpet.plan.standing import Question
-from limpet.plan.strangers import ADDRESS_BURST
-from limpet.wire.courier import Kind
-from limpet.wire.probe import encode_answer, encode_probe, parse_probe
+from limpet.base import faults
+from limpet.base.errors import LimpetError
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Received
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.paths import prober as probing
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
+from limpet.paths.probe.messages import Answer, Ask, Probe
+from limpet.paths.unproven_budget import ADDRESS_BURST
 from tests.kernel.namespaces import Netns
 from tests.kernel.probing_bed import PATIENCE_S, PORT, Bed, Node, introduce
 

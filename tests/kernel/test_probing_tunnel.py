@@ -10,12 +10,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.model.overlay import PeerPath, Rung
-from limpet.model.probe import Ask, Probe
-from limpet.model.relay import Endpoint, RelayEnd
-from limpet.plan.pauses import RARE_RETRY_S
-from limpet.wire.courier import Kind
-from limpet.wire.probe import encode_probe
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.paths.ladder.backoff import RARE_RETRY_S
+from limpet.paths.probe.codec import encode_probe
+from limpet.paths.probe.messages import Ask, Probe
+from limpet.relay.messages import Endpoint, RelayEnd
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.probing_bed import PORT, Bed, Node, introduce
 

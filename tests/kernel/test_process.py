@@ -10,7 +10,7 @@ import pytest
 
 _HANGS = """
 import asyncio, functools, threading
-from limpet.kernel.process import until_stopped
+from limpet.base.process import until_stopped
 
 async def run():
     threading.Thread(target=threading.Event().wait).start()  # as one that waits for a dead disk

@@ -9,13 +9,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.kernel.relay import Elements, split_listing
-from limpet.model.datapath import NFT_RELAY_TABLE
-from limpet.model.network import Address
-from limpet.model.relay import (
-    Hello,
-    Seen,
-)
+from limpet.base.addresses import Address
+from limpet.base.ownership import NFT_RELAY_TABLE
+from limpet.relay.messages import Hello, Seen
+from limpet.relay.server.forwarding import Elements, split_listing
 from tests.kernel.relay_agents import (
     RELAY_PORTS,
     SETTINGS,

@@ -7,22 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from limpet.ctl.examine_across import relay_findings
-from limpet.ctl.findings import Level
-from limpet.model.cluster import DefaultCommunity, Role
-from limpet.model.relay import (
-    AskPair,
-    Bound,
-    Check,
-    FreePair,
-    Hello,
-    Pair,
-    Refusal,
-    Seen,
-    Token,
-)
-from limpet.wire.courier import Codec, Drop, Kind
-from limpet.wire.relay import encode
+from limpet.cli.doctor.findings import Level
+from limpet.cli.doctor.sites import relay_findings
+from limpet.cluster.documents import DefaultCommunity, Role
+from limpet.cluster.peer_datagram import Codec, Drop, Kind
+from limpet.relay.codec import encode
+from limpet.relay.messages import AskPair, Bound, Check, FreePair, Hello, Pair, Refusal, Seen, Token
 from tests.kernel.relay_agents import (
     SETTINGS,
     Cluster,

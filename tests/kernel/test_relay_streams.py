@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from limpet.agent.relay_service import RelayRefused
-from limpet.model.relay import Hello, Pair, Refusal, Seen
+from limpet.relay.messages import Hello, Pair, Refusal, Seen
+from limpet.relay.server.service import RelayRefused
 from tests.kernel.relay_agents import SETTINGS, Agent, Cluster, Relay, hears, nonce, run
 from tests.kernel.relay_bed import PATIENCE_S, Host, RelayBed
 

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ctl.service import CAPABILITIES
-from limpet.model.cluster import Role
-from limpet.model.errors import LimpetError
-from limpet.wire.relay_stream import (
-    MAX_PACKET_BYTES,
-)
+from limpet.base.errors import LimpetError
+from limpet.cli.install.service import CAPABILITIES
+from limpet.cluster.documents import Role
+from limpet.relay.stream.codec import MAX_PACKET_BYTES
 from tests.kernel.courier_bed import until
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping
@@ -269,7 +267,7 @@ def test_a_pair_that_is_no_more_is_told_and_the_others_stay(cluster: Cluster) ->
 
 
 def test_the_agents_service_may_listen_on_port_443(make_netns: NetnsFactory) -> None:
-    listen = "from limpet.agent.relay_tls_server import _listener as listen; listen(('::', 443))"
+    listen = "from limpet.relay.server.tls_server import _listener as listen; listen(('::', 443))"
     may = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in CAPABILITIES)
     command = [
         "setpriv",

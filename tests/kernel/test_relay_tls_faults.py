@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent import relay_link, relay_tls_client, relay_tls_server, relayed_node
-from limpet.agent.tls_stream import QUEUE_BYTES
-from limpet.ctl.examine_across import tls_findings
-from limpet.ctl.findings import Level
-from limpet.kernel.process import allow_many_files
-from limpet.model.errors import LimpetError
-from limpet.wire.relay_stream import (
+from limpet.base.errors import LimpetError
+from limpet.base.process import allow_many_files
+from limpet.cli.doctor.findings import Level
+from limpet.cli.doctor.sites import tls_findings
+from limpet.relay.server import tls_node as relayed_node
+from limpet.relay.server import tls_server as relay_tls_server
+from limpet.relay.stream import link as relay_link
+from limpet.relay.stream import tls_client as relay_tls_client
+from limpet.relay.stream.codec import (
     FrameParser,
     Open,
     Opened,
@@ -29,6 +31,7 @@ from limpet.wire.relay_stream import (
     encode_frame,
     parse_control,
 )
+from limpet.relay.stream.tls_stream import QUEUE_BYTES
 from tests.kernel.courier_bed import until
 from tests.kernel.relay_tls_bed import (
     PATIENCE_S,

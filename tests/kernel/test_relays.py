@@ -8,12 +8,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.agent import alarm, faults
-from limpet.model.relay import NatKind, Pair, Refusal
-from limpet.plan.relay_choice import RelayChoice
-from limpet.plan.relay_effects import Effect
-from limpet.wire.courier import Kind
-from limpet.wire.relay import encode
+from limpet.base import faults
+from limpet.base import timer as alarm
+from limpet.cluster.peer_datagram import Kind
+from limpet.relay.client.choice import RelayChoice
+from limpet.relay.client.effects import Effect
+from limpet.relay.codec import encode
+from limpet.relay.messages import NatKind, Pair, Refusal
 from tests.kernel.relays_bed import (
     PATIENCE_S,
     TUNNEL_PORT,

@@ -9,10 +9,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.kernel.nftables import Nftables
-from limpet.kernel.shared_port import SharedPort, ruleset
-from limpet.model.datapath import NFT_SHARED_PORT_TABLE
-from limpet.wire.courier import Kind
+from limpet.base.ownership import NFT_SHARED_PORT_TABLE
+from limpet.cluster.peer_datagram import Kind
+from limpet.linux.nftables import Nftables
+from limpet.nat.shared_port import SharedPort, ruleset
 from tests.kernel.courier_bed import PATIENCE_S, CourierBed, Post, run
 
 TUNNEL_PORT = 20777

@@ -19,11 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limpet.agent.shim_binary import shim_path
-from limpet.model.errors import CniCode, CniError
-from limpet.model.network import CniResult, Verb
-from limpet.wire.cni import encode_error, encode_result, parse_request, reply_version
-from limpet.wire.shim import (
+from limpet.base.errors import CniCode, CniError
+from limpet.cni.frames import (
     MAX_ANSWER_BYTES,
     MAX_STDIN_BYTES,
     REQUEST_HEADER_BYTES,
@@ -32,6 +29,9 @@ from limpet.wire.shim import (
     encode_answer,
     request_length,
 )
+from limpet.cni.protocol.cni import encode_error, encode_result, parse_request, reply_version
+from limpet.cni.protocol.values import CniResult, Verb
+from limpet.cni.shim_binary import shim_path
 
 CONF = b'{"cniVersion":"0.4.0","name":"net","type":"limpet"}'
 VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]

@@ -16,17 +16,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from limpet.agent.identity import Identity
-from limpet.agent.membership import Membership, Source
-from limpet.agent.site import Site
-from limpet.agent.snapshot_file import SnapshotFile
-from limpet.kernel.netlink import RouteSocket
-from limpet.model.datapath import NFT_OVERLAY_TABLE, ROUTE_TABLE
-from limpet.model.network import Prefix
-from limpet.model.overlay import OverlayState, PeerPath, Rung
-from limpet.model.settings import Settings
-from limpet.plan.overlay_filter import FORGED_COUNTER
-from limpet.wire.seal import seal_grant, seal_network, seal_presence
+from limpet.base.addresses import Prefix
+from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
+from limpet.base.settings import Settings
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.seal import seal_grant, seal_network, seal_presence
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.overlay.filter import FORGED_COUNTER
+from limpet.datapath.overlay.reconciler import Site
+from limpet.datapath.overlay.state import OverlayState
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -350,7 +352,7 @@ async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
 async def test_what_had_failed_succeeds_when_its_cause_is_gone(
     node: SiteBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limpet.agent.site._RETRY_S", (1000.0,))
+    monkeypatch.setattr("limpet.datapath.overlay.reconciler._RETRY_S", (1000.0,))
     node.reach(Rung.VXLAN)
     conflict(node)
     await until(lambda: bool(node.site.failures))

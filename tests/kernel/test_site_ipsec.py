@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from limpet.agent.cluster_admin import peer_documents
-from limpet.agent.tunnel_report import tunnel_documents, unable_peers
-from limpet.kernel import companion, ipsec, ipsec_keeper
-from limpet.kernel.ipsec_process import IPSEC_FOLDER, IpsecProcess
-from limpet.model.cluster import TunnelBackend
-from limpet.model.ipsec import IPSEC_IFNAME
-from limpet.model.overlay import Rung
-from limpet.wire.seal import seal_network
+from limpet.base import child_process as companion
+from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.seal import seal_network
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.tunnel.ipsec import apply as ipsec
+from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
+from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
+from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
 from tests.kernel.ipsec_bed import charon, identity
 from tests.kernel.overlay_bed import Node
 from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed, eventually

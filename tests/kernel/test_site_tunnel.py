@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.model.overlay import Rung
-from limpet.model.tunnel import PeerReading
-from limpet.plan.tunnel_diff import PutTunnelPeer
-from limpet.wire.courier import Kind
-from limpet.wire.tunnel_anew import Step, encode
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.topology.transports import Rung
+from limpet.datapath.tunnel.diff import PutTunnelPeer
+from limpet.datapath.tunnel.handshake_reset_codec import Step, encode
+from limpet.datapath.tunnel.state import PeerReading
 from tests.kernel.noise import RESPONSE, initiation
 from tests.kernel.overlay_bed import ping
 from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed, eventually

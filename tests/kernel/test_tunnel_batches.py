@@ -12,10 +12,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.kernel.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
-from limpet.model.relay import Hello, Seen
-from limpet.wire.courier import Codec, Kind
-from limpet.wire.relay import encode
+from limpet.cluster.peer_datagram import Codec, Kind
+from limpet.linux.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
+from limpet.relay.codec import encode
+from limpet.relay.messages import Hello, Seen
 from tests.kernel.namespaces import Netns
 from tests.kernel.relay_agents import Cluster, nonce, run
 from tests.kernel.relay_bed import Host, RelayBed

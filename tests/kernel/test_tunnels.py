@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.model.tunnel import TunnelEnd
+from limpet.cluster.topology.tunnel_end import TunnelEnd
 from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ipaddress import ip_interface, ip_network
 
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.underlay import read_underlay
-from limpet.model.overlay import UnderlayLink
+from limpet.base.link import UnderlayLink
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.underlay import read_underlay
 from tests.kernel.namespaces import Netns, NetnsFactory
 
 UPLINKS = ("eth0", "enp3s0", "wlan0", "br0", "br-lan", "br-ex")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.model.tunnel import TunnelEnd
-from limpet.plan.tunnel_diff import PutTunnelPeer, TakePeerAnew
+from limpet.cluster.topology.tunnel_end import TunnelEnd
+from limpet.datapath.tunnel.diff import PutTunnelPeer, TakePeerAnew
 from tests.kernel.noise import RESPONSE, initiation
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import (

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.kernel.netlink import NetlinkSocket, RouteSocket
-from limpet.kernel.wireguard import TunnelKernel
-from limpet.model.errors import KernelError
-from limpet.model.tunnel import TunnelDevice, TunnelPeer, TunnelState
-from limpet.plan.tunnel_diff import DropTunnel, PutTunnel, diff_tunnel
-from limpet.wire import wireguard_netlink as kernel_wire
+from limpet.base.errors import KernelError
+from limpet.datapath.tunnel.diff import DropTunnel, PutTunnel, diff_tunnel
+from limpet.datapath.tunnel.state import TunnelDevice, TunnelPeer, TunnelState
+from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
+from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.tunnel_bed import skip_without_kernel_wireguard, wireguard_go
 
@@ -123,10 +123,10 @@ def test_two_agents_that_start_at_once_start_one_program(lone: Lone) -> None:
 _AGENT = """
 import sys
 from pathlib import Path
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.wireguard import TunnelKernel
-from limpet.model.tunnel import TunnelDevice
-from limpet.plan.tunnel_diff import PutTunnel
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.datapath.tunnel.state import TunnelDevice
+from limpet.datapath.tunnel.diff import PutTunnel
 ifname, log, program = sys.argv[1:]
 kernel = TunnelKernel(
     RouteSocket(), log=Path(log), ifname=ifname, program=program, userspace_only=True

@@ -18,29 +18,23 @@ from typing import Protocol
 
 import pytest
 
-from limpet.agent.tunnel_keys import tunnel_key_of
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.wireguard import TunnelKernel
-from limpet.kernel.wireguard_device import KernelWireguard
-from limpet.model.cluster import NodeEntry
-from limpet.model.datapath import PEER_METRIC, ROUTE_TABLE
-from limpet.model.errors import KernelError
-from limpet.model.overlay import OverlayState, PeerRoute
-from limpet.model.tunnel import (
-    TUNNEL_MARK,
-    Endpoint,
-    PeerReading,
-    TunnelEnd,
-    TunnelKey,
-    TunnelPart,
-    TunnelPlan,
-    TunnelState,
-)
-from limpet.plan.overlay import View, plan_overlay
-from limpet.plan.overlay_diff import diff_overlay
-from limpet.plan.overlay_parts import route_key
-from limpet.plan.tunnel import TunnelView, plan_tunnel, tunnel_view
-from limpet.plan.tunnel_diff import DropTunnel, TunnelChange, diff_tunnel
+from limpet.base.addresses import Endpoint
+from limpet.base.errors import KernelError
+from limpet.base.ownership import PEER_METRIC, ROUTE_TABLE, TUNNEL_MARK
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.topology.tunnel_end import TunnelEnd
+from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.diff import diff_overlay
+from limpet.datapath.overlay.parts import route_key
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.datapath.overlay.state import OverlayState, PeerRoute
+from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
+from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, tunnel_view
+from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPart, TunnelPlan, TunnelState
+from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.datapath.tunnel.wireguard.device import KernelWireguard
+from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node, OverlayBed
 from tests.unit.cluster_values import node_key
 

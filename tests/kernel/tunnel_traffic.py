@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from limpet.kernel.netlink import Notifications
-from limpet.plan.tunnel_diff import DropTunnel, PutTunnel, TunnelChange
+from limpet.datapath.tunnel.diff import DropTunnel, PutTunnel, TunnelChange
+from limpet.linux.netlink.socket import Notifications
 from tests.kernel.namespaces import Netns
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import Tunnel, TunnelBed

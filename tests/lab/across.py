@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any
 
-from limpet.lab.machine import Machine
-from limpet.lab.matrix import measure_until
-from limpet.lab.pod import LabPod
-from limpet.lab.world import World
+from limpet.lab.measure.matrix import measure_until
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.world import World
 
 WITHIN_S = 60.0
 """Nothing takes so long, and a loaded machine makes no failure."""

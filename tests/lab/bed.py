@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.machine import Machine
-from limpet.lab.pod import LabPod
 from limpet.lab.topology import parse_topology
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.world import World
 
 _numbers = itertools.count()
 _WITHIN_S = 20.0

@@ -17,9 +17,9 @@ from random import Random
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.machine import UPLINK, Machine
-from limpet.lab.wires import batch
-from limpet.lab.world import World
+from limpet.lab.world.machine import UPLINK, Machine
+from limpet.lab.world.wires import batch
+from limpet.lab.world.world import World
 from tests.lab.bed import Pinging, everybody_reaches_everybody, vtep_macs
 from tests.lab.leftovers import Usage, leaks, usage_of
 from tests.lab.strangers import tunnel_key

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from limpet.lab.topology import load_topology
-from limpet.lab.world import World
-from limpet.lab.worlds import new_world, take_down
+from limpet.lab.world.world import World
+from limpet.lab.world.worlds import new_world, take_down
 
 MakeWorld = Callable[[str], World]
 _numbers = itertools.count()

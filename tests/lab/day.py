@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.machine import Machine
-from limpet.lab.site import Nat
-from limpet.lab.world import World
-from limpet.model.datapath import (
+from limpet.base.ownership import (
     NFT_OVERLAY_TABLE,
     NFT_RELAY_TABLE,
     NFT_SHARED_PORT_TABLE,
     NFT_TABLE,
 )
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.site import Nat
+from limpet.lab.world.world import World
 from tests.lab.across import rung
 from tests.lab.chaos import Chaos, until_empty
 from tests.lab.strangers import tunnel_key, tunnel_peers

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.lab.command import run_command
-from limpet.lab.machine import Machine
-from limpet.lab.pod import LabPod
-from limpet.model.datapath import NFT_OVERLAY_TABLE
-from limpet.plan.overlay_filter import FORGED_COUNTER
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
 from tests.kernel.test_overlay_filter import forge
 
 PORT = 5000

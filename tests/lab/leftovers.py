@@ -9,8 +9,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.machine import UPLINK, Machine
-from limpet.lab.world import World
+from limpet.lab.world.machine import UPLINK, Machine
+from limpet.lab.world.world import World
 
 _FAMILIES = ("4", "6")
 

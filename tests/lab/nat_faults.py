@@ -9,10 +9,10 @@ import time
 
 from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.command import LabError, run_command
-from limpet.lab.gateway import Gateway
-from limpet.lab.machine import Machine
-from limpet.lab.site import CLOUD, Nat
-from limpet.lab.tunnels import tunnel_ifname, tunnel_pid
+from limpet.lab.world.gateway import Gateway
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.site import CLOUD, Nat
+from limpet.lab.world.tunnels import tunnel_ifname, tunnel_pid
 from tests.lab.chaos import Chaos
 from tests.lab.faults import FAULTS, Fault, power_on
 

@@ -9,14 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from limpet.kernel.wireguard_process import SOCKET_FOLDER
+from limpet.cluster.seal import public_key_of
+from limpet.datapath.tunnel.key import tunnel_public_key
+from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER
+from limpet.datapath.tunnel.wireguard.uapi_codec import END, GET, parse_get
 from limpet.lab.command import run_command
-from limpet.lab.machine import Machine
-from limpet.lab.pod import LabPod
-from limpet.lab.tunnels import tunnel_ifname
-from limpet.plan.tunnel_key import tunnel_public_key
-from limpet.wire.seal import public_key_of
-from limpet.wire.wireguard_uapi import END, GET, parse_get
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.tunnels import tunnel_ifname
 from tests.lab.forging import PORT
 
 _SEND_RAW = """

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from limpet.lab.machine import Machine
-from limpet.lab.silence import Silence
-from limpet.lab.world import World
-from limpet.model.tunnel import KEEPALIVE_S
+from limpet.base.settings import KEEPALIVE_S
+from limpet.lab.measure.silence import Silence
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
 from tests.lab.across import (
     FAR,
     NATED,

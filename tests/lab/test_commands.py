@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from limpet.lab.command import run_command
-from limpet.lab.wires import existing_namespaces
-from limpet.lab.worlds import FOLDER, take_down
+from limpet.lab.world.wires import existing_namespaces
+from limpet.lab.world.worlds import FOLDER, take_down
 
 NAME = f"llb{os.getpid()}"
 DOOMED = f"{NAME}-doomed"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from limpet.lab.machine import Machine
-from limpet.lab.pod import LabPod
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.world import World
 from tests.lab.bed import a_world, everybody_reaches_everybody, routes, until
 from tests.lab.forging import (
     PORT,

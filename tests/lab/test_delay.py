@@ -10,9 +10,9 @@ import pytest
 
 from limpet.lab.command import run_command
 from limpet.lab.topology import parse_topology
-from limpet.lab.wires import existing_namespaces
-from limpet.lab.world import World
-from limpet.lab.worlds import new_world
+from limpet.lab.world.wires import existing_namespaces
+from limpet.lab.world.world import World
+from limpet.lab.world.worlds import new_world
 from tests.lab.bed import echo, echoing
 
 TOPOLOGY = """

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from limpet.lab.topology import load_topology
-from limpet.lab.tunnels import tunnel_pid
-from limpet.lab.wires import namespace_prefix
-from limpet.lab.worlds import FOLDER
+from limpet.lab.world.tunnels import tunnel_pid
+from limpet.lab.world.wires import namespace_prefix
+from limpet.lab.world.worlds import FOLDER
 
 DEMO = [sys.executable, "-m", "limpet", "lab", "demo"]
 

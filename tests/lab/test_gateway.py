@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from limpet.lab.command import LabError, run_command
-from limpet.lab.machine import Machine
-from limpet.lab.node import LabNode
-from limpet.lab.pod import LabPod, pings
 from limpet.lab.topology import parse_topology
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.node import LabNode
+from limpet.lab.world.pod import LabPod, pings
+from limpet.lab.world.world import World
 from tests.clients.machine import CHECKOUT, RUNTIMES
 from tests.lab.bed import echo, echoing, everybody_reaches_everybody, routes, until
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.kernel.namespaces import Namespace
 from limpet.lab.command import side_by_side
-from limpet.lab.machine import Machine
 from limpet.lab.topology import parse_topology
-from limpet.lab.world import World
-from limpet.lab.worlds import new_world
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
+from limpet.lab.world.worlds import new_world
+from limpet.linux.namespaces import Namespace
 from tests.lab.across import tell, the_pod, until_on
 from tests.lab.strangers import keepalives, tunnel_key
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 import vici
 
-from limpet.kernel.ipsec_process import IPSEC_FOLDER
-from limpet.lab.machine import Machine
-from limpet.lab.tunnels import ipsec_pid, tunnel_pid
-from limpet.lab.world import World
+from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
+from limpet.lab.world.world import World
 from tests.lab.across import WITHIN_S, all_reach, peer, the_pod, until_on
 from tests.lab.bed import a_world, echo, echoing, is_refused, limpet, until
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.lab.world import World
+from limpet.lab.world.world import World
 from tests.lab.bed import (
     ONE_LAN,
     a_world,

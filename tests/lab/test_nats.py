@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from limpet.kernel.namespaces import Namespace
 from limpet.lab.command import LabError, run_command
-from limpet.lab.machine import Machine
-from limpet.lab.pod import pings
 from limpet.lab.topology import parse_topology
-from limpet.lab.world import World
-from limpet.lab.worlds import new_world, take_down
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import pings
+from limpet.lab.world.world import World
+from limpet.lab.world.worlds import new_world, take_down
+from limpet.linux.namespaces import Namespace
 
 TOPOLOGY = """
 [cloud]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from limpet.cluster.topology.transports import Rung
 from limpet.lab.command import LabError
-from limpet.lab.machine import Machine
-from limpet.lab.world import World
-from limpet.model.overlay import Rung
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
 from tests.lab.bed import ONE_LAN, a_world, doctor, is_refused, limpet, until
 
 AT = "127.0.0.1:9471"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.lab.machine import Machine
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
 from tests.lab.bed import (
     ONE_LAN,
     a_world,

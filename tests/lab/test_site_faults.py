@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from limpet.lab.report import describe
-from limpet.lab.worlds import find_world, take_down
+from limpet.lab.measure.report import describe
+from limpet.lab.world.worlds import find_world, take_down
 from tests.lab.bed import until
 
 NAME = f"laa{os.getpid()}"

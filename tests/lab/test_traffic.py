@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.lab.world import World
+from limpet.lab.world.world import World
 from tests.lab.bed import (
     ONE_LAN,
     TWO_SITES,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from limpet.kernel.namespaces import Namespace
-from limpet.kernel.wireguard_process import WireguardProcess
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.lab.command import LabError, run_command
-from limpet.lab.matrix import Place, measure
-from limpet.lab.tunnels import tunnel_pid
-from limpet.lab.wires import existing_namespaces
-from limpet.lab.world import World
+from limpet.lab.measure.matrix import Place, measure
+from limpet.lab.world.tunnels import tunnel_pid
+from limpet.lab.world.wires import existing_namespaces
+from limpet.lab.world.world import World
+from limpet.linux.namespaces import Namespace
 from tests.lab.conftest import MakeWorld
 
 

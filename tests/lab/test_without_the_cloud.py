@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from limpet.lab.machine import Machine
-from limpet.lab.world import World
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
 from tests.lab.bed import (
     TWO_SITES,
     a_world,

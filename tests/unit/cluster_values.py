@@ -6,8 +6,16 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import strategies as st
 
-from limpet.model.cluster import ClusterKey, Grant, Network, NodeEntry, Presence, Sealed, Snapshot
-from limpet.wire.seal import (
+from limpet.cluster.documents import (
+    ClusterKey,
+    Grant,
+    Network,
+    NodeEntry,
+    Presence,
+    Sealed,
+    Snapshot,
+)
+from limpet.cluster.seal import (
     make_entry,
     public_key_of,
     seal_grant,

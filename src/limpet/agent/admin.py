@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from limpet import __version__
 from limpet.agent.health import reasons_not_ready, segment_states
-from limpet.agent.node import Node
-from limpet.agent.repair import Repair, leak_document
+from limpet.base.addresses import Address
+from limpet.base.errors import LimpetError
+from limpet.cni.repair import Repair, leak_document
+from limpet.cni.verbs import Node
+from limpet.datapath.node.attachment_codec import attachment_document
+from limpet.ipam.leases import AddressRecord, PodKey
 from limpet.ipam.ledger import Ledger
-from limpet.model.errors import LimpetError
-from limpet.model.leases import AddressRecord
-from limpet.model.network import Address, PodKey
-from limpet.wire.attachment import attachment_document
 
 if TYPE_CHECKING:
-    from limpet.agent.cluster import ClusterSide
     from limpet.agent.cluster_admin import ClusterAdmin
+    from limpet.agent.wiring import ClusterSide
 
 Arguments = dict[str, Any]
 Document = dict[str, Any]

@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from limpet.model.errors import AgentUnavailable, LimpetError
-from limpet.wire import shim
+from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.cni import frames as shim
 
 _ANSWER_TIMEOUT_S = 60.0
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.agent.measuring import Measured
-from limpet.agent.path import (
+from limpet.agent.path_report import (
     LocalPod,
     NodeWords,
     addresses_of,
@@ -17,21 +16,25 @@ from limpet.agent.path import (
     pairs_of,
     path_document,
 )
-from limpet.agent.session import SessionState
-from limpet.agent.tunnel_report import peer_document, tunnel_documents, unable_peers
-from limpet.model.cluster import Snapshot
-from limpet.model.errors import LimpetError
-from limpet.model.overlay import TUNNELLED, OverlayPlan, PeerPart, PeerPath, Rung
-from limpet.model.probe import Ask, Trial
-from limpet.model.relay import Endpoint
-from limpet.plan.explain import name_of
-from limpet.plan.network import pod_mtu_bytes
-from limpet.plan.overlay import View, may_talk
+from limpet.base.errors import LimpetError
+from limpet.cloud.session import SessionState
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.cluster.topology.view import View
+from limpet.cni.attachment_plan import pod_mtu_bytes
+from limpet.datapath.overlay.state import OverlayPlan, PeerPart
+from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
+from limpet.paths.explain import name_of
+from limpet.paths.measuring import Measured
+from limpet.paths.probe.messages import Ask, Trial
+from limpet.relay.messages import Endpoint
 
 if TYPE_CHECKING:
-    from limpet.agent.cluster import ClusterSide
-    from limpet.agent.node import Node
-    from limpet.agent.site import Site
+    from limpet.agent.wiring import ClusterSide
+    from limpet.cni.verbs import Node
+    from limpet.datapath.overlay.reconciler import Site
 
 Document = dict[str, Any]
 _PROBES = 4

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from limpet.agent.admin import Admin
-from limpet.agent.check import check_attachment
-from limpet.agent.node import Node
-from limpet.model.errors import (
+from limpet.base.errors import (
     AddressError,
     CniCode,
     CniError,
@@ -20,8 +18,11 @@ from limpet.model.errors import (
     LimpetError,
     StorageError,
 )
-from limpet.model.network import CniRequest, Verb
-from limpet.wire import cni, shim
+from limpet.cni import frames as shim
+from limpet.cni.check import check_attachment
+from limpet.cni.protocol import cni
+from limpet.cni.protocol.values import CniRequest, Verb
+from limpet.cni.verbs import Node
 
 _log = structlog.get_logger("cni")
 

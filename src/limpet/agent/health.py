@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.agent.node import Node
-from limpet.agent.usage import segment_usage
+from limpet.cni.usage import segment_usage
+from limpet.cni.verbs import Node
 
 Document = dict[str, Any]
 

@@ -16,34 +16,34 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from limpet.agent import faults
 from limpet.agent.admin import Admin
-from limpet.agent.attachments import Attachments
-from limpet.agent.books import Books
-from limpet.agent.config import DEFAULT_PATH, load_settings
 from limpet.agent.dispatch import Dispatcher
-from limpet.agent.node import Node
-from limpet.agent.reaper import Reaper
-from limpet.agent.repair import Repair
-from limpet.agent.rounds import Rounds
-from limpet.agent.server import Server
+from limpet.agent.settings_file import DEFAULT_PATH, load_settings
 from limpet.agent.watch import Watch
-from limpet.kernel.nftables import give_memory_back
-from limpet.kernel.node import NodeKernel
-from limpet.kernel.pods import Announcer, read_sysctl
-from limpet.kernel.process import (
+from limpet.base import faults
+from limpet.base.errors import LimpetError, StorageError
+from limpet.base.process import (
     allow_many_files,
     configure_log,
     notify_service_manager,
     only_one,
     until_stopped,
 )
-from limpet.model.errors import LimpetError, StorageError
-from limpet.model.settings import Settings
+from limpet.base.settings import Settings
+from limpet.cni.ledgers import Books
+from limpet.cni.repair import Repair
+from limpet.cni.server import Server
+from limpet.cni.verbs import Node
+from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.pods import Announcer, read_sysctl
+from limpet.datapath.node.reaper import Reaper
+from limpet.datapath.node.reconciler import Rounds
+from limpet.linux.nftables import give_memory_back
 
 if TYPE_CHECKING:
-    from limpet.agent.cluster import ClusterSide
     from limpet.agent.metrics_server import MetricsServer
+    from limpet.agent.wiring import ClusterSide
 
 _log = structlog.get_logger("agent")
 
@@ -135,8 +135,8 @@ class _Agent:
         if not (self._settings.cluster_dir / "cluster.json").exists():
             return None
         # Only now: TLS and signatures take memory and time that a node on its own need not spend.
-        from limpet.agent.cluster import ClusterSide
-        from limpet.agent.identity import load_identity
+        from limpet.agent.wiring import ClusterSide
+        from limpet.cluster.identity import load_identity
 
         identity = load_identity(self._settings.cluster_dir)
         if identity is None:

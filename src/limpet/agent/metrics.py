@@ -10,17 +10,17 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from limpet import __version__
-from limpet.agent import faults
 from limpet.agent.admin import Admin
 from limpet.agent.cluster_admin import count_peers
 from limpet.agent.health import segment_states
-from limpet.agent.node import Node
-from limpet.agent.round_totals import RoundTotals
-from limpet.agent.tunnel_report import tunnel_documents, unable_peers
+from limpet.base import faults
+from limpet.cni.verbs import Node
+from limpet.datapath.round_totals import RoundTotals
+from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
 
 if TYPE_CHECKING:
-    from limpet.agent.cluster import ClusterSide
-    from limpet.agent.site import Site
+    from limpet.agent.wiring import ClusterSide
+    from limpet.datapath.overlay.reconciler import Site
 
 _PREFIX = "limpet_agent_"
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}

@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 import structlog
 
-from limpet.agent import faults
-from limpet.wire.listen import Listen
+from limpet.base import faults
+from limpet.base.listen import Listen
 
 _log = structlog.get_logger("metrics")
 

@@ -10,14 +10,14 @@ import struct
 
 import structlog
 
-from limpet.agent import faults
-from limpet.agent.attachments import Attachments
-from limpet.agent.repair import Repair
-from limpet.agent.rounds import Rounds
-from limpet.kernel.netlink import NFTABLES_GROUPS, ROUTE_GROUPS, Notifications
-from limpet.model.datapath import ROUTE_TABLE, RULE_PRIORITY
-from limpet.model.errors import KernelError, LimpetError
-from limpet.wire import netlink as wire
+from limpet.base import faults
+from limpet.base.errors import KernelError, LimpetError
+from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
+from limpet.cni.repair import Repair
+from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.reconciler import Rounds
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import NFTABLES_GROUPS, ROUTE_GROUPS, Notifications
 
 _log = structlog.get_logger("watch")
 

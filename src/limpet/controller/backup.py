@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from limpet.controller.config import ControllerSettings
-from limpet.controller.database import begin_new_life, copy_database, read_item
-from limpet.controller.records import STATE, StateRecord
-from limpet.controller.recovery import begin
-from limpet.controller.registry import Registry
-from limpet.controller.sqlite import SqliteStore
-from limpet.controller.tables import Tables
-from limpet.kernel.process import only_one
-from limpet.model.errors import LimpetError, StorageError
+from limpet.base.errors import LimpetError, StorageError
+from limpet.base.process import only_one
+from limpet.controller.settings import ControllerSettings
+from limpet.controller.state.records import STATE, StateRecord
+from limpet.controller.state.recovery import begin
+from limpet.controller.state.registry import Registry
+from limpet.controller.state.tables import Tables
+from limpet.controller.store.database import begin_new_life, copy_database, read_item
+from limpet.controller.store.sqlite import SqliteStore
 
 
 def back_up(settings: ControllerSettings, target: Path) -> None:

@@ -19,23 +19,23 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from limpet.controller.admin import Admin
-from limpet.controller.api import Api
-from limpet.controller.authority import server_context
-from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
-from limpet.controller.cluster import Cluster
-from limpet.controller.config import DEFAULT_PATH, ControllerSettings, load_settings
-from limpet.controller.metrics import Metrics
-from limpet.controller.reach import reach_problem, read_links
-from limpet.controller.sqlite import SqliteStore
-from limpet.kernel.process import (
+from limpet.base.errors import ConfigError, KernelError, LimpetError, StorageError
+from limpet.base.listen import Listen
+from limpet.base.process import (
     allow_many_files,
     configure_log,
     notify_service_manager,
     until_stopped,
 )
-from limpet.model.errors import ConfigError, KernelError, LimpetError, StorageError
-from limpet.wire.listen import Listen
+from limpet.controller.admin.commands import Admin
+from limpet.controller.api.server import Api
+from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
+from limpet.controller.metrics import Metrics
+from limpet.controller.reach import reach_problem, read_links
+from limpet.controller.settings import DEFAULT_PATH, ControllerSettings, load_settings
+from limpet.controller.state.authority import server_context
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.store.sqlite import SqliteStore
 
 _log = structlog.get_logger("controller")
 _BACKLOG = 1024

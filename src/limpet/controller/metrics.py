@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from limpet.controller.tables import Tables
+from limpet.controller.state.tables import Tables
 
 
 class Metrics:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
-from limpet.controller.config import ControllerSettings
-from limpet.kernel.netlink import RouteSocket
-from limpet.kernel.underlay import read_underlay
-from limpet.model.network import Prefix
-from limpet.model.overlay import UnderlayLink
-from limpet.plan.granting import overlaps_with
+from limpet.base.addresses import Prefix
+from limpet.base.link import UnderlayLink
+from limpet.cluster.segments import overlaps_with
+from limpet.controller.settings import ControllerSettings
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.underlay import read_underlay
 
 
 def read_links() -> tuple[UnderlayLink, ...]:

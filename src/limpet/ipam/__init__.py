@@ -1,1 +1,4 @@
-"""Pod addresses on disk: who holds which, and for which pod each is kept."""
+"""Pod addresses: which one a pod gets, and the durable record of who holds which.
+
+Call `ledger`. `allocation`, `index` and the codecs are pure.
+"""

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from limpet.ipam.disk import Disk
-from limpet.model.errors import StorageError
-from limpet.model.leases import FREE, Binding, Entry, Finding, address_of, number_of
-from limpet.model.network import Address, Holder
-from limpet.wire.hostlocal import (
+from limpet.base.addresses import Address
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
+from limpet.ipam.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,
     BindingName,
@@ -24,7 +23,8 @@ from limpet.wire.hostlocal import (
     parse_holder,
     parse_name,
 )
-from limpet.wire.journal import Journal, parse_journal
+from limpet.ipam.journal_codec import Journal, parse_journal
+from limpet.ipam.leases import FREE, Binding, Entry, Finding, Holder, address_of, number_of
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from limpet.model.leases import FREE, Binding, Entry
-from limpet.model.network import Holder, PodKey
+from limpet.ipam.leases import FREE, Binding, Entry, Holder, PodKey
 
 _K = TypeVar("_K", Holder, PodKey, str)
 Numbers = tuple[int, ...]

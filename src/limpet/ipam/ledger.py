@@ -15,28 +15,31 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 
-from limpet.ipam.disk import Disk
+from limpet.base.addresses import Address
+from limpet.base.disk import Disk
+from limpet.base.errors import ExhaustedError, StorageError
+from limpet.ipam.allocation import Choice, Claim, Pool, choose
 from limpet.ipam.folder import Folder, read_folder
+from limpet.ipam.hostlocal import LOCK
 from limpet.ipam.index import Index
-from limpet.ipam.journal import refusals
-from limpet.ipam.store import Store, Tuning, make_change
-from limpet.model.errors import ExhaustedError, StorageError
-from limpet.model.leases import (
+from limpet.ipam.journal_file import refusals
+from limpet.ipam.leases import (
     FREE,
     AddressRecord,
     AddressState,
     Binding,
     Entry,
     Finding,
+    Holder,
     Lease,
+    PodKey,
     Reservation,
     Usage,
     address_of,
     number_of,
 )
-from limpet.model.network import Address, Holder, PodKey, RangeSet
-from limpet.plan.allocation import Choice, Claim, Pool, choose
-from limpet.wire.hostlocal import LOCK
+from limpet.ipam.ranges import RangeSet
+from limpet.ipam.store import Store, Tuning, make_change
 
 _POOLS = 8
 """Sets of ranges kept ready: one, and more for a while after a network's config has changed."""

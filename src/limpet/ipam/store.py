@@ -23,13 +23,13 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
-from limpet.ipam.disk import Disk
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
 from limpet.ipam.folder import Folder
-from limpet.ipam.journal import WHAT_TO_DO, JournalFile, cause, refusals
-from limpet.model.errors import StorageError
-from limpet.model.leases import FREE, Entry, Finding, address_of
-from limpet.wire.hostlocal import encode_files, mark_name
-from limpet.wire.journal import encode_entries
+from limpet.ipam.hostlocal import encode_files, mark_name
+from limpet.ipam.journal_codec import encode_entries
+from limpet.ipam.journal_file import WHAT_TO_DO, JournalFile, cause, refusals
+from limpet.ipam.leases import FREE, Entry, Finding, address_of
 
 _STEPS = 8
 """Operations on files between two looks at the queue: a change costs about four to be caught up."""

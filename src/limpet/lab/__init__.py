@@ -1,1 +1,5 @@
-"""A node in network namespaces of its own, with the real agent and the real CNI binary."""
+"""An edge world on this machine, out of network namespaces: the demo, the tests' bed and the
+benchmarks'.
+
+Call `world.world` with a `topology`. Runs the real agent and controller.
+"""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from limpet.model.errors import LimpetError
+from limpet.base.errors import LimpetError
 
 _AT_ONCE = 16
 """Commands that run side by side: they mostly wait, for the kernel or for an answer."""

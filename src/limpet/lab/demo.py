@@ -13,15 +13,15 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
+from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO, can_turn_clocks
-from limpet.lab.machine import Machine
-from limpet.lab.matrix import measure_until
-from limpet.lab.paths import SeenPath, seen_paths
-from limpet.lab.site import CLOUD
+from limpet.lab.measure.matrix import measure_until
+from limpet.lab.measure.paths import SeenPath, seen_paths
 from limpet.lab.topology import load_topology
-from limpet.lab.world import World
-from limpet.lab.worlds import new_world, take_down
-from limpet.model.errors import LimpetError
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.site import CLOUD
+from limpet.lab.world.world import World
+from limpet.lab.world.worlds import new_world, take_down
 
 _TOPOLOGY = "demo"
 _COMMUNITY = "works"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.lab.site import CLOUD
+from limpet.lab.world.site import CLOUD
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,11}")
 """A port of a switch is named after its node: 15 characters, and room for a prefix."""

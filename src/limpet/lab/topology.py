@@ -21,7 +21,7 @@ from limpet.lab.fields import (
     read_whole,
     read_word,
 )
-from limpet.lab.site import (
+from limpet.lab.world.site import (
     ACCESS,
     BACKBONE,
     CLOUD,

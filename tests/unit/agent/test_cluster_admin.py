@@ -17,15 +17,17 @@ from limpet.agent.cluster_admin import (
     session_document,
     shared_endpoints,
 )
-from limpet.agent.measuring import Measured
-from limpet.agent.path import LocalPod, NodeWords, addresses_of, pairs_of, path_document
-from limpet.agent.session import SessionState
-from limpet.model.cluster import NodeEntry, Snapshot
-from limpet.model.errors import LimpetError
-from limpet.model.overlay import PeerPath, Rung
-from limpet.model.probe import Ask, Trial
-from limpet.plan.overlay import View, plan_overlay, view_of
-from tests.unit.plan.overlay_values import (
+from limpet.agent.path_report import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.base.errors import LimpetError
+from limpet.cloud.session import SessionState
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.paths.measuring import Measured
+from limpet.paths.probe.messages import Ask, Trial
+from tests.unit.datapath.overlay.overlay_values import (
     OWN,
     PEER,
     UID,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from limpet.agent import metrics_server
 from limpet.agent.metrics_server import MetricsServer
-from limpet.agent.round_totals import RoundTotals
-from tests.unit.agent.test_membership import on_a_loop
+from limpet.datapath.round_totals import RoundTotals
+from tests.unit.cluster.test_membership import on_a_loop
 
 FIGURES = b"limpet_agent_ready 1.0\n"
 GET = b"GET %s HTTP/1.1\r\nHost: node\r\n\r\n"

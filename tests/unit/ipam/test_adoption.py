@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.errors import StorageError
+from limpet.ipam.leases import Holder, PodKey
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
-from limpet.model.errors import StorageError
-from limpet.model.network import Holder, PodKey
 from tests.unit.ipam.ledgers import (
     V4,
     V6,

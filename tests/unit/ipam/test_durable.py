@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ipam.disk import Disk
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
 from limpet.ipam.ledger import Ledger, read_ledger
-from limpet.model.errors import StorageError
 from tests.unit.ipam.ledgers import SMALL, V6, pod, ranges, sandbox
 
 WIDE = ranges("10.0.0.0/24")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.ipam.disk import Disk
+from limpet.base.disk import Disk
+from limpet.base.errors import StorageError
 from limpet.ipam.folder import read_folder
-from limpet.ipam.journal import JournalFile
-from limpet.model.errors import StorageError
-from limpet.model.leases import Entry
-from limpet.model.network import Holder
-from limpet.wire.journal import encode_entries, parse_journal
+from limpet.ipam.journal_codec import encode_entries, parse_journal
+from limpet.ipam.journal_file import JournalFile
+from limpet.ipam.leases import Entry, Holder
 
 SIZE = 4096
 HALF = SIZE // 2

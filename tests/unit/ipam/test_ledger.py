@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.errors import ExhaustedError, StorageError, UnavailableError
+from limpet.ipam.leases import AddressState, Holder, PodKey, Usage
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
-from limpet.model.errors import ExhaustedError, StorageError, UnavailableError
-from limpet.model.leases import AddressState, Usage
-from limpet.model.network import Holder, PodKey
 from tests.unit.ipam.ledgers import (
     SMALL,
     V4,

@@ -16,11 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from limpet.base.addresses import Address
+from limpet.base.errors import ExhaustedError, UnavailableError
+from limpet.ipam.leases import AddressState, Holder, PodKey, Reservation
 from limpet.ipam.ledger import Ledger
+from limpet.ipam.ranges import RangeSet
 from limpet.ipam.store import Tuning
-from limpet.model.errors import ExhaustedError, UnavailableError
-from limpet.model.leases import AddressState, Reservation
-from limpet.model.network import Address, Holder, PodKey, RangeSet
 from tests.unit.ipam.ledgers import ranges
 
 REST_S = 10.0

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.lab.command import LabError
-from limpet.lab.site import Nat
 from limpet.lab.topology import Topology, load_topology, parse_topology, topology_names
+from limpet.lab.world.site import Nat
 
 CLOUD = '[cloud]\naddresses = ["203.0.113.10/24", "2001:db8:c::10/64"]\n'
 SITE = '[site.one]\nlan = ["192.168.10.0/24", "fd00:10::/64"]\nnodes = { a = 1, b = 2 }\n'

@@ -1,0 +1,233 @@
+"""`limpet path` at a node: which addresses are meant, and what is known of the way between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any
+
+from limpet.base.addresses import Address
+from limpet.base.errors import LimpetError
+from limpet.base.ownership import TUNNEL_IFNAME
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import TUNNELLED
+from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.state import OverlayPlan, PeerPart
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
+from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of
+from limpet.relay.messages import Endpoint
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPod:
+    """A pod that this node has, or keeps an address for."""
+
+    namespace: str
+    name: str
+    address: Address
+    attached: bool
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWords:
+    """What the node knows beside the plan."""
+
+    pods: tuple[LocalPod, ...]
+    bridge: str
+    mtu_bytes: int
+    """Of its pods."""
+
+
+def addresses_of(word: str, pods: Iterable[LocalPod]) -> tuple[Address, ...]:
+    """What a person means by `word`: an address, or a pod of this node as `namespace/name`.
+
+    Raises: LimpetError.
+    """
+    try:
+        return (ip_address(word),)
+    except ValueError:
+        pass
+    namespace, slash, name = word.rpartition("/")
+    found = [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
+    if len({pod.namespace for pod in found}) > 1:
+        raise LimpetError(
+            f"path: there are several pods {word}: {', '.join(sorted({str(p) for p in found}))} "
+            "(say which, as NAMESPACE/NAME)"
+        )
+    if not found:
+        raise LimpetError(
+            f"path: {word} is neither an address nor a pod of this node (a node knows the pods of "
+            "others by address only; `limpet pod list` where the controller runs tells it)"
+        )
+    attached = [pod.address for pod in found if pod.attached]
+    return tuple(dict.fromkeys(attached or [pod.address for pod in found]))
+
+
+def pairs_of(
+    origins: Iterable[Address], targets: Iterable[Address], view: View
+) -> list[tuple[Address, Address]]:
+    """One for each IP version that both have, addresses of the cluster first; else what there is.
+
+    None is empty.
+    """
+    one, other = _by_version(origins, view), _by_version(targets, view)
+    both = [(one[version], other[version]) for version in sorted(one.keys() & other.keys())]
+    return both or [(next(iter(one.values())), next(iter(other.values())))]
+
+
+def _by_version(addresses: Iterable[Address], view: View) -> dict[int, Address]:
+    cidrs = view.network.pod_cidrs if view.network is not None else ()
+    found: dict[int, Address] = {}
+    for address in sorted(addresses, key=lambda each: not any(each in cidr for cidr in cidrs)):
+        found.setdefault(address.version, address)
+    return found
+
+
+def path_document(
+    view: View,
+    plan: OverlayPlan,
+    origin: Address,
+    target: Address,
+    words: NodeWords,
+    ways: Mapping[str, PeerPath | None],
+    unable: Mapping[str, str] | None = None,
+) -> Document:
+    """Both directions. `reachable` is None where only other nodes know.
+
+    `ways`: by which peers have said that they reach this node. `unable`: peers that no tunnel comes
+    about with, and why.
+    """
+    sides = {view.uid: NodeSide(view.own, view.paths)}
+    holders = {each: holder_of(view.snapshot, each) for each in (origin, target)}
+    peer_uid = _peer(view.uid, holders[origin], holders[target])
+    if peer_uid in ways:
+        sides[peer_uid] = _side_of(view, peer_uid, ways[peer_uid])
+    answer = explain_path(view.snapshot, sides, origin, target)
+    lacking = (unable or {}).get(peer_uid, "")
+    there, back = (
+        _leg_document(
+            replace(leg, reason=lacking) if lacking and leg.rung in TUNNELLED else leg,
+            holders,
+            view,
+            plan,
+            words,
+        )
+        for leg in (answer.there, answer.back)
+    )
+    return {
+        "version": origin.version,
+        "reachable": _reachable((there, back)),
+        "there": there,
+        "back": back,
+        "peer_uid": peer_uid,
+        "notes": [*_notes(origin, view, words), *_notes(target, view, words)],
+    }
+
+
+def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
+    """What a peer's plan for us is made of, as far as it has told."""
+    presence = view.snapshot.nodes[uid].presence
+    tunnelled = way is not None and way.rung in TUNNELLED
+    own = OwnSide(
+        vtep_macs=presence.vtep_macs if presence is not None else {},
+        link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
+        links=frozenset({way.device} if way is not None else ()),
+        tunnel=TUNNEL_IFNAME if tunnelled else "",
+        ipsec=IPSEC_IFNAME if tunnelled else "",
+    )
+    return NodeSide(own, {} if way is None else {view.uid: way})
+
+
+def _peer(uid: str, one: str | None, other: str | None) -> str:
+    """The node at the other end, seen from ours; empty when there is none."""
+    return next((b for a, b in ((one, other), (other, one)) if a == uid and b != uid), None) or ""
+
+
+def _leg_document(
+    leg: Leg,
+    holders: Mapping[Address, str | None],
+    view: View,
+    plan: OverlayPlan,
+    words: NodeWords,
+) -> Document:
+    local = leg.known and not leg.reason and leg.rung is None
+    here = local and holders[leg.origin] == view.uid
+    named = {pod.address: str(pod) for pod in words.pods}
+    document = {
+        "origin": str(leg.origin),
+        "origin_pod": named.get(leg.origin, ""),
+        "origin_node": leg.origin_node,
+        "target": str(leg.target),
+        "target_pod": named.get(leg.target, ""),
+        "target_node": leg.target_node,
+        "known": leg.known and (not local or here),
+        "rung": "local" if local else leg.rung.value if leg.rung is not None else "",
+        "device": words.bridge if here else leg.device,
+        "next_hop": str(leg.next_hop or ""),
+        "underlay": str(leg.underlay or ""),
+        "endpoint": endpoint_text(leg.endpoint),
+        "relay": leg.relay,
+        "mtu_bytes": words.mtu_bytes if here else leg.mtu_bytes,
+        "reason": leg.reason,
+        "let_in": None,
+    }
+    if local and not here:
+        document["reason"] = f"what {leg.origin_node} does is known there: ask it"
+    part = plan.parts.get(holders[leg.origin] or "")
+    if holders[leg.target] == view.uid and part is not None:
+        document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
+    return document
+
+
+def endpoint_text(endpoint: Endpoint | None) -> str:
+    """Address and port; empty: none is known."""
+    if endpoint is None:
+        return ""
+    address, port = endpoint
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
+    """What the other end may choose: any rung, and the filter here takes these packets only."""
+    if not any(leg.origin in prefix for prefix in part.sources):
+        words = part.refused or "its address is in no prefix that it may use here"
+        return {"known": True, "reason": f"dropped here, from {leg.origin_node}: {words}"}
+    if leg.known:
+        return {}
+    return {
+        "let_in": {
+            "sources": [str(prefix) for prefix in part.sources],
+            "outer": [str(address) for address in part.outer],
+            "tunnel": by_tunnel,
+        }
+    }
+
+
+def _reachable(legs: Iterable[Mapping[str, Any]]) -> bool | None:
+    known = [leg for leg in legs if leg["known"]]
+    if any(leg["reason"] for leg in known):
+        return False
+    return True if known else None
+
+
+def _notes(address: Address, view: View, words: NodeWords) -> list[str]:
+    """What a person should know of one end."""
+    ours = view.segments.get(view.uid, ())
+    segment = next((each for each in ours if address in each), None)
+    if segment is None:
+        network = view.network
+        if network is not None and not any(address in cidr for cidr in network.pod_cidrs):
+            return [f"{address} is no address of the cluster: the node's own routes lead there"]
+        return []
+    if address == segment[1]:
+        return []
+    pod = next((pod for pod in words.pods if pod.address == address), None)
+    if pod is None:
+        return [f"{address} belongs to no pod of this node now"]
+    return [] if pod.attached else [f"{address} is kept for pod {pod}, which is not attached now"]

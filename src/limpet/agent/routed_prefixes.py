@@ -1,0 +1,91 @@
+"""Other networks behind nodes of the cluster, kept in step with the grants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from limpet.base.addresses import Prefix
+from limpet.base.link import UnderlayLink
+from limpet.base.settings import NetworksBehind
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.membership import Membership, News
+from limpet.datapath.overlay.routed_prefixes import leads_to_itself, reached_behind
+
+
+class _Held(NamedTuple):
+    """Of one peer."""
+
+    prefixes: tuple[Prefix, ...]
+    barriers: tuple[Prefix, ...]
+    """Those that may be cut off while there is no path to the peer."""
+
+
+class Behind:
+    """Runs on the event loop. News of one node cost what that node costs."""
+
+    def __init__(self, membership: Membership, on_change: Callable[[], None]) -> None:
+        """Knows at once; `on_change` is called before a round of peers acts on the same news."""
+        self._membership = membership
+        self._on_change = on_change
+        self._link_prefixes: tuple[Prefix, ...] = ()
+        self._here: tuple[Prefix, ...] = ()
+        self._of_peers: dict[str, _Held] = {}
+        """By uid, of those that have any."""
+        self._note(membership.snapshot.nodes)
+        membership.subscribe(self._heard)
+
+    @property
+    def networks(self) -> NetworksBehind:
+        """As this node may reach them now."""
+        held = self._of_peers.values()
+        return NetworksBehind(
+            peers=_each_once(each.prefixes for each in held),
+            here=self._here,
+            barriers=_each_once(each.barriers for each in held),
+        )
+
+    def set_links(self, links: Iterable[UnderlayLink]) -> None:
+        """Subnets of this node's links are never behind another."""
+        prefixes = tuple(address.network for link in links for address in link.addresses)
+        if prefixes != self._link_prefixes:
+            self._link_prefixes = prefixes
+            self._renew(self._membership.snapshot.nodes)
+
+    def _heard(self, news: News) -> None:
+        everything = news.network or self._membership.uid in news.uids
+        self._renew(self._membership.snapshot.nodes if everything else news.uids)
+
+    def _renew(self, uids: Iterable[str]) -> None:
+        before, here = self._held(uids), self._here
+        self._note(uids)
+        if (self._held(uids), self._here) != (before, here):
+            self._on_change()
+
+    def _held(self, uids: Iterable[str]) -> list[tuple[str, _Held]]:
+        return [(uid, held) for uid in uids if (held := self._of_peers.get(uid)) is not None]
+
+    def _note(self, uids: Iterable[str]) -> None:
+        grant = self._membership.grant
+        self._here = grant.prefixes_behind if grant is not None else ()
+        for uid in uids:
+            entry = self._membership.snapshot.nodes.get(uid)
+            if entry is not None and (found := self._of(entry)):
+                barriers = tuple(each for each in found if not leads_to_itself(entry, each))
+                self._of_peers[uid] = _Held(found, barriers)
+            else:
+                self._of_peers.pop(uid, None)
+
+    def _of(self, entry: NodeEntry) -> tuple[Prefix, ...]:
+        network, own = self._membership.network, self._membership.grant
+        if network is None or own is None:
+            return ()
+        return reached_behind(network, own, self._link_prefixes, entry)
+
+
+def _each_once(held: Iterable[tuple[Prefix, ...]]) -> tuple[Prefix, ...]:
+    return tuple(sorted({prefix for prefixes in held for prefix in prefixes}, key=_position))
+
+
+def _position(prefix: Prefix) -> tuple[int, int, int]:
+    return (prefix.version, int(prefix.network_address), prefix.prefixlen)

@@ -1,0 +1,84 @@
+"""What marks an object in the kernel as ours: names, groups, marks, tables, metrics."""
+
+from __future__ import annotations
+
+ALIAS = "limpet"
+"""Link alias of the bridges that we made; only those are ever deleted."""
+
+POD_IFNAME_PREFIX = "lim"
+"""Host end of a pod: the prefix and 12 hexadecimal digits."""
+
+DYING_IFNAME_PREFIX = "limx"
+"""Host end that waits for its removal: the prefix and 11 hexadecimal digits."""
+
+SHAPER_IFNAME_PREFIX = "lims"
+"""The ifb through which a pod's egress is limited: the prefix and 11 hexadecimal digits.
+
+Like that of a dying link no hexadecimal digit itself, or it could be the name of a pod's host end.
+"""
+
+NFT_TABLE = "limpet"
+
+NFT_OVERLAY_TABLE = "limpet_overlay"
+"""Of the network between nodes: its sets are large, and change with peers instead of pods."""
+
+NFT_SHARED_PORT_TABLE = "limpet_tunnel"
+"""Of the port that the tunnel and the agent share."""
+
+NFT_RELAY_TABLE = "limpet_relay"
+"""Of a relay: what comes for its pairs of ports goes on to the other end."""
+
+ROUTE_TABLE = 5148
+"""Our routing table, looked up before main by a rule of the same priority."""
+
+RULE_PRIORITY = 5148
+
+SEGMENT_METRIC = 100
+
+UNREACHABLE_METRIC = 65000
+"""Explicit, since IPv6 turns 0 into 1024. Source: net/ipv6/route.c, IP6_RT_PRIO_USER."""
+
+POD_GROUP = 0x6C696D00
+"""Link group of pods' host ends; marks them as ours beside their name."""
+
+DYING_GROUP = 0x6C696D01
+"""Link group that is deleted at one go."""
+
+VXLAN_IFNAME_PREFIX = "limvx"
+"""VXLAN device of the network between nodes: the prefix and the IP version of its underlay."""
+
+VXLAN_GROUPS = {4: 0x6C696D04, 6: 0x6C696D06}
+"""Link group of our VXLAN devices by IP version of the underlay.
+
+Given at creation, as an alias cannot be; and the kernel does not tell the version of a device that
+has no address of its own.
+"""
+
+OVERLAY_PROTOCOL = 148
+"""Origin of routes to peers: tells them from the node's own in the table that both share.
+
+Source: include/uapi/linux/rtnetlink.h; RTPROT_STATIC is 4, routing daemons have theirs.
+"""
+
+PEER_METRIC = 200
+"""Of a route to a peer's segment."""
+
+BEHIND_METRIC = 300
+"""Of a route to a prefix behind a peer: a segment of the same prefix goes before it."""
+
+MASQUERADE_MARK = 0x2000
+"""Packet mark of the first packet of a flow that must be masqueraded.
+
+The bit of the reference portmap plugin, with the same meaning.
+"""
+
+TUNNEL_IFNAME = "limwg0"
+
+TUNNEL_GROUP = 0x6C696D07
+"""Link group of our tunnel device; an alias cannot be given at creation."""
+
+TUNNEL_MARK = 0x1000
+"""Mark of the packets that carry a tunnel: a rule keeps them out of our routing table."""
+
+TUNNEL_RULE_PRIORITY = 5147
+"""Of that rule: just before the one that looks up our table."""

@@ -1,0 +1,197 @@
+"""`limpet controller`, and how a command asks it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limpet.base.errors import LimpetError
+from limpet.cli.output import Output, put, put_json, say
+from limpet.controller.admin.client import call
+from limpet.controller.settings import DEFAULT_PATH, load_settings
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+controller = typer.Typer(
+    help="The IP controller; without a command, run it.",
+    rich_markup_mode=None,
+    invoke_without_command=True,
+)
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help=f"The controller's configuration (default: {DEFAULT_PATH})."),
+]
+Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
+
+
+def ask(config: Path | None, verb: str, **arguments: Any) -> dict[str, Any]:
+    return call(load_settings(config).socket, verb, **arguments)
+
+
+def age(at_s: float | None) -> str:
+    """When, by the controller's clock, and how long that is ago by this machine's."""
+    if at_s is None:
+        return ""
+    at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ago_s = max(0, int(time.time() - at_s))
+    for unit, length_s in reversed(UNITS_S.items()):
+        if ago_s >= length_s:
+            return f"{at} ({ago_s // length_s}{unit} ago)"
+    return f"{at} (now)"
+
+
+# The commands
+
+
+@controller.callback()
+def _run(context: typer.Context, config: Config = None) -> None:
+    if context.invoked_subcommand is None:
+        from limpet.controller.main import main
+
+        raise typer.Exit(main([] if config is None else ["--config", str(config)]))
+
+
+@controller.command("backup")
+def controller_backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where it goes; must not exist.")],
+    config: Config = None,
+) -> None:
+    """Copy the database, with all keys of the cluster, also while the controller runs."""
+    from limpet.controller.backup import back_up
+
+    back_up(load_settings(config), file)
+    say(f"limpet: {file} holds the keys of the cluster: keep it where nobody else can read it")
+
+
+@controller.command("restore")
+def controller_restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A back-up.")],
+    config: Config = None,
+) -> None:
+    """Put a back-up in the database's place; the controller must not run."""
+    from limpet.controller.backup import restore
+
+    former = restore(load_settings(config), file)
+    if former is not None:
+        say(f"limpet: what was there is kept as {former}")
+    say("limpet: start the controller, then see `limpet controller recovery`")
+
+
+@controller.command("rotate-key")
+def controller_rotate_key(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Sign with a new cluster key from now on, and every grant anew."""
+    answer = ask(config, "rotate-key")
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        put(f"{answer['grants_signed']} grants signed with the new key")
+    say("limpet: make a back-up now: the ones before do not have the new key")
+
+
+@controller.command("recovery")
+def controller_recovery(
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Grant space that was never used, as after a restore."),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="End it now, and give free what is held back."),
+    ] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """What a restored controller waits for; exit code 1 while it does."""
+    answer = ask(config, "recovery", resume=resume, force=force)
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        _put_recovery(answer)
+    if answer["recovering"]:
+        raise typer.Exit(1)
+
+
+def _put_recovery(answer: Mapping[str, Any]) -> None:
+    if not answer["recovering"]:
+        put("no recovery: granting as ever")
+    else:
+        put(
+            f"restored at revision {answer['restored_revision']}, "
+            f"{age(answer['began_at_s'])}: "
+            + ("granting unused space only" if answer["granting"] else "granting nothing")
+        )
+        for each in answer["waiting_for"]:
+            put(f"waiting for {each['name']} ({each['uid']})")
+        if not answer["granting"]:
+            say("`limpet controller recovery --resume` grants space that was never used")
+        if answer["needs_force"]:
+            say("the margin did not fit into the pod CIDR: only --force ends this")
+    if answer["freed"]:
+        put(f"{answer['freed']} segments given free")
+    if answer["held_back"]:
+        put(f"{answer['held_back']} segments held back for nodes that we may not know")
+
+
+@controller.command("install")
+def controller_install(
+    pod_cidr: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pod-cidr", help="Address space of all pods; one for each family. Chosen once."
+        ),
+    ] = None,
+    config: Annotated[
+        Path, typer.Option("--config", help="Its configuration; written if it is not there.")
+    ] = DEFAULT_PATH,
+    unit_dir: Annotated[
+        Path, typer.Option("--unit-dir", help="Where the systemd unit is written.")
+    ] = Path("/etc/systemd/system"),
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Do not start it (for disk images).")
+    ] = False,
+) -> None:
+    """Make the controller a systemd service of this machine, and start it."""
+    from limpet.cli.install.controller_service import ControllerInstall, install_controller
+
+    _require_root("install")
+    options = ControllerInstall(
+        tuple(pod_cidr or ()), config.absolute(), unit_dir.absolute(), start=not no_start
+    )
+    for step in install_controller(options):
+        put(step)
+
+
+@controller.command("uninstall")
+def controller_uninstall(
+    purge: Annotated[
+        bool,
+        typer.Option("--purge", help="The database with the cluster's keys goes too: no way back."),
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Stop the controller and take its files off this machine."""
+    from limpet.cli.install.controller_service import uninstall_controller
+
+    _require_root("uninstall")
+    removal = uninstall_controller(load_settings(config), purge=purge)
+    for step in removal.steps:
+        put(step)
+    if not removal.steps and not removal.failures:
+        put("no controller was installed here")
+    for failure in removal.failures:
+        say(f"limpet: controller uninstall: {failure}")
+    if removal.failures:
+        raise typer.Exit(1)
+
+
+def _require_root(command: str) -> None:
+    if os.geteuid() != 0:
+        raise LimpetError(
+            f"limpet controller {command}: only root can do this (sudo limpet controller {command})"
+        )

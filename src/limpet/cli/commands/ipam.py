@@ -1,0 +1,144 @@
+"""`limpet ipam list|check|repair|release`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from limpet.agent.client import call
+from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
+from limpet.base.settings import Settings
+from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.ipam.ledger import LedgerView, read_ledger
+
+_RECORD_COLUMNS = ("network", "address", "state", "pod_namespace", "pod", "ifname", "container_id")
+_LEAK_COLUMNS = ("network", "address", "container_id", "ifname", "why")
+
+
+def list_addresses(settings: Settings, network: str | None, output: Output) -> None:
+    """From the agent; from the folders when none runs. Raises: LimpetError."""
+    try:
+        records = call(settings.socket, "ipam.list", network=network)["records"]
+    except AgentUnavailable:
+        _say_from_disk(settings)
+        records = _records(settings.data_dir, network)
+    if output is Output.JSON:
+        put_json({"records": records})
+    elif records:
+        put_table(records, _RECORD_COLUMNS)
+    else:
+        say("no address is held or kept" + (f" on network {network}" if network else ""))
+
+
+def check_addresses(settings: Settings, output: Output) -> int:
+    """Exit code: 1 when something was found. Raises: LimpetError."""
+    try:
+        found = call(settings.socket, "ipam.check")
+    except AgentUnavailable:
+        _say_from_disk(settings)
+        say("limpet: without the agent nobody can tell whether an address is in use")
+        found = {
+            "leaks": [],
+            "findings": [
+                {"path": each.path, "problem": each.problem, "advice": each.action}
+                for _, view in _views(settings.data_dir)
+                for each in view.findings
+            ],
+        }
+    if output is Output.JSON:
+        put_json(found)
+    else:
+        _put_check(found)
+    return 1 if found["leaks"] or found["findings"] else 0
+
+
+def _put_check(found: dict[str, Any]) -> None:
+    if found["leaks"]:
+        put_table(found["leaks"], _LEAK_COLUMNS)
+        say("`limpet ipam repair` releases them")
+    for each in found["findings"]:
+        put(f"{each['path']}: {each['problem']} ({each['advice']})")
+    if not found["leaks"] and not found["findings"]:
+        say("every address that is held is in use, and the records are sound")
+
+
+def repair_addresses(settings: Settings, output: Output) -> None:
+    """Raises: AgentUnavailable: only the agent may write the records."""
+    released = call(settings.socket, "ipam.repair")["released"]
+    if output is Output.JSON:
+        put_json({"released": released})
+    elif released:
+        put_table(released, _LEAK_COLUMNS)
+    else:
+        say("nothing to repair")
+
+
+def release_address(
+    settings: Settings, what: str, network: str | None, output: Output, *, force: bool
+) -> None:
+    """Raises: LimpetError; typer.BadParameter for something that is neither address nor pod."""
+    arguments = _address_or_pod(what)
+    if network is None:
+        network = _only_network(settings)
+    released = call(settings.socket, "ipam.release", network=network, force=force, **arguments)
+    if not released["released"]:
+        raise LimpetError(f"release {what}: nothing is kept for it on network {network}")
+    if output is Output.JSON:
+        put_json(released)
+    else:
+        for address in released["released"]:
+            put(f"{address} released")
+
+
+def _address_or_pod(what: str) -> dict[str, str]:
+    namespace, slash, pod = what.partition("/")
+    if slash and namespace and pod and "/" not in pod:
+        return {"pod_namespace": namespace, "pod": pod}
+    try:
+        return {"address": str(ip_address(what))}
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{what!r} is neither an address nor a pod as NAMESPACE/NAME", param_hint="WHAT"
+        ) from error
+
+
+def _only_network(settings: Settings) -> str:
+    names = [network["name"] for network in call(settings.socket, "status")["networks"]]
+    if len(names) != 1:
+        known = f"there are {', '.join(names)}" if names else "there is none yet"
+        raise LimpetError(f"release: say which network with --network ({known})")
+    return str(names[0])
+
+
+# Without the agent.
+
+
+def _say_from_disk(settings: Settings) -> None:
+    say(f"limpet: no agent answers at {settings.socket}; read from {settings.data_dir}")
+
+
+def _records(data_dir: Path, network: str | None) -> list[dict[str, Any]]:
+    # Only here: it brings the whole agent.
+    from limpet.agent.admin import record_document
+
+    return [
+        record_document(name, record)
+        for name, view in _views(data_dir)
+        if network in (None, name)
+        for record in view.records
+    ]
+
+
+def _views(data_dir: Path) -> Iterator[tuple[str, LedgerView]]:
+    try:
+        folders = sorted(path for path in data_dir.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError("read folder", str(data_dir), error.strerror or str(error)) from error
+    for folder in folders:
+        yield folder.name, read_ledger(folder)

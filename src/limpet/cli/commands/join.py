@@ -1,0 +1,94 @@
+"""`limpet join`: this node gets into a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.agent.client import call
+from limpet.agent.settings_file import DEFAULT_PATH, load_settings
+from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.base.settings import Settings
+from limpet.cli.install.files import Manifest
+from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.cli.output import Output, put, put_json, say
+
+
+def add_join(app: typer.Typer) -> None:
+    """The command, under `app`."""
+    app.command()(join)
+
+
+def join(
+    token: Annotated[str, typer.Option(help="What `limpet token create` printed in the cloud.")],
+    controller: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the node (default: the machine's host name).")
+    ] = None,
+    anew: Annotated[
+        bool,
+        typer.Option("--anew", help="As a new node with a new key; the old one is kept aside."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although pod addresses overlap those of the LAN.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", help="How the result is printed.")
+    ] = Output.TABLE,
+) -> None:
+    """Get this node into a cluster, with a token from its controller."""
+    from limpet.cli.install.joining import join_cluster
+    from limpet.cloud.join import JoinOrder
+
+    if os.geteuid() != 0:
+        raise LimpetError("limpet join: only root can do this (sudo limpet join)")
+    settings = load_settings(config)
+    order = JoinOrder(
+        token,
+        tuple(dict.fromkeys(controller)),
+        name or socket.gethostname(),
+        anew=anew,
+        force=force,
+    )
+    joined = join_cluster(settings, order)
+    if output is Output.JSON:
+        put_json(
+            {
+                "name": joined.name,
+                "uid": joined.uid,
+                "cluster": joined.cluster,
+                "segments": list(map(str, joined.segments)),
+                "kept_pods": joined.kept_pods,
+            }
+        )
+    else:
+        put(f"{joined.name} ({joined.uid}) has joined {joined.cluster}")
+        put(f"segments: {' '.join(map(str, joined.segments)) or 'none'}")
+        if joined.kept_pods:
+            put(f"addresses are kept for {joined.kept_pods} pods of the machine that it replaces")
+    say(f"limpet: {_restart_agent(settings)}")
+
+
+def _restart_agent(settings: Settings) -> str:
+    """It knows of the cluster once it starts anew; returns what was done, or is to be done."""
+    if Manifest.load(settings.state_dir).of_role("unit") and systemd_runs():
+        with contextlib.suppress(AgentUnavailable):
+            call(settings.socket, "status")
+            systemctl("try-restart", UNIT)
+            return "the agent was restarted (pods did not notice)"
+    return (
+        f"(re)start the agent now: systemctl restart {UNIT.removesuffix('.service')} "
+        "(where it is not installed: limpet install)"
+    )

@@ -1,0 +1,259 @@
+"""`limpet lab`: an edge world on this machine, to look at, to break, to learn from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from limpet.base.errors import LimpetError
+from limpet.cli.commands.lab_faults import FAULTS, Fault
+from limpet.cli.output import Output, put, put_json, put_table, say
+
+if TYPE_CHECKING:
+    from limpet.lab.measure.matrix import Matrix
+    from limpet.lab.world.world import World
+
+_NODE_COLUMNS = ("node", "site", "addresses", "agent", "segments", "pods", "faults")
+_POD_COLUMNS = ("pod", "node", "addresses")
+_SITE_COLUMNS = ("site", "lan", "nat", "public_address", "faults")
+_PATH_COLUMNS = ("from", "to", "rung", "endpoint", "relay", "why")
+_FIRST = "two-sites"
+
+lab = typer.Typer(
+    help="An edge world on this machine, in namespaces of its own.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[
+    str | None, typer.Option("--name", help="Of the world; not needed while there is only one.")
+]
+Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
+
+
+@lab.command("up")
+def lab_up(
+    topology: Annotated[
+        str, typer.Argument(metavar="[TOPOLOGY]", help="One that comes with Limpet, or a file.")
+    ] = _FIRST,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the world (default: the topology's).")
+    ] = None,
+) -> None:
+    """Build a world and leave it running."""
+    from limpet.lab.topology import load_topology
+    from limpet.lab.world.worlds import changing, new_world, take_down
+
+    _require_root()
+    read = load_topology(topology)
+    with changing():
+        world = new_world(read, name)
+        try:
+            world.up(say)
+        except BaseException:
+            say("it does not come up: what was built is taken away again")
+            take_down(world.name)
+            raise
+    _put_world(world, paths=False)  # there is hardly any yet
+    say(
+        "\nlimpet lab status --ping     who reaches whom"
+        "\nlimpet lab fault cut cloud   the cloud is gone; --restore brings it back"
+        "\nlimpet lab shell NODE|POD    look around there"
+        "\nlimpet lab down              everything goes"
+    )
+
+
+@lab.command("demo")
+def lab_demo() -> None:
+    """Three sites behind NATs and a cloud that goes away: what Limpet does, in under a minute."""
+    from limpet.lab.demo import run
+
+    _require_root()
+    raise typer.Exit(run())
+
+
+@lab.command("status")
+def lab_status(
+    ping: Annotated[bool, typer.Option("--ping", help="Try who reaches whom.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Draw who is on which rung into this file.")
+    ] = None,
+    name: Name = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """What runs in a world, and who is on which rung to whom, as the agents say.
+
+    With --ping, exit code 1 when somebody is not reached.
+    """
+    from limpet.lab.measure.report import describe, picture
+    from limpet.lab.world.worlds import find_world
+
+    _require_root()
+    world = find_world(name)
+    if svg is not None:
+        _write(svg, picture(world))
+    matrix = world.reach() if ping else None
+    if output is Output.JSON:
+        put_json(describe(world) | ({"reach": _reach_document(matrix)} if matrix else {}))
+    else:
+        _put_world(world)
+        if matrix is not None:
+            put("")
+            put_matrix(matrix)
+    if matrix is not None and matrix.failures:
+        raise typer.Exit(1)
+
+
+@lab.command("fault")
+def lab_fault(
+    kind: Annotated[Fault, typer.Argument(help="What happens.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="A node, a site or `all`; cut: `cloud` or a site; kill: `controller`; gateway, "
+            "public-address, udp: a site."
+        ),
+    ] = None,
+    restore: Annotated[bool, typer.Option("--restore", help="Put it right again.")] = False,
+    name: Name = None,
+) -> None:
+    """Break something: cut, reboot, address, kill, disk, clock, gateway, public-address, udp."""
+    _require_root()
+    with _world_to_change(name) as world:
+        FAULTS[kind](world, target, restore)
+
+
+@lab.command("shell", context_settings={"ignore_unknown_options": True})
+def lab_shell(
+    target: Annotated[
+        str, typer.Argument(help="A node, a pod, `cloud`, `backbone`, SITE.router, SITE.switch.")
+    ],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="Instead of a shell, after `--`.")
+    ] = None,
+    name: Name = None,
+) -> None:
+    """A shell, or a command, in a namespace of a world; `limpet` there means that node."""
+    from limpet.lab.world.worlds import find_world
+
+    _require_root()
+    world = find_world(name)
+    netns = world.netns_of(target)
+    if not Path("/run/netns", netns).exists():
+        raise LimpetError(f"limpet lab shell {target}: its namespace is gone")
+    words = command or [os.environ.get("SHELL", "/bin/sh")]
+    environment = os.environ | _environment(world, target)
+    sys.stdout.flush()
+    os.execvpe("nsenter", ["nsenter", f"--net=/run/netns/{netns}", *words], environment)
+
+
+@lab.command("down")
+def lab_down(name: Name = None) -> None:
+    """Take a world away, however little of it is left."""
+    from limpet.lab.world.worlds import changing, choose_name, take_down
+
+    _require_root()
+    chosen = choose_name(name)
+    with changing():
+        gone = take_down(chosen)
+    say(f"world {chosen} is gone" if gone else f"there is no world {chosen}")
+
+
+# How it is done
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise LimpetError("limpet lab: only root can make namespaces (sudo limpet lab ...)")
+
+
+@contextmanager
+def _world_to_change(name: str | None) -> Iterator[World]:
+    from limpet.lab.world.worlds import changing, choose_name, find_world
+
+    chosen = choose_name(name)
+    with changing():
+        yield find_world(chosen)
+
+
+def _environment(world: World, target: str) -> dict[str, str]:
+    """`limpet` there is this one, and asks that node's agent, or the cloud's controller."""
+    found = {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
+    if target in world.machines:
+        found["LIMPET_CONFIG"] = str(world.machines[target].config_path)
+    elif target == "cloud":
+        found["LIMPET_CONTROLLER_CONFIG"] = str(world.controller.config_path)
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LimpetError(f"write {path}: {error.strerror or error}") from error
+
+
+def _put_world(world: World, *, paths: bool = True) -> None:
+    from limpet.lab.measure.report import describe
+
+    seen = describe(world)
+    pid = seen["controller"]["pid"]
+    put(
+        f"world {seen['world']} ({seen['topology']}) in {seen['folder']}; controller "
+        f"{f'process {pid}' if pid else 'does not run'} at {seen['controller']['endpoints'][0]}"
+    )
+    put(f"cut off: {', '.join(seen['cut_off']) or 'nothing'}\n")
+    put_table([_site_row(each) for each in seen["sites"]], _SITE_COLUMNS)
+    put("")
+    put_table([_node_row(each) for each in seen["nodes"]], _NODE_COLUMNS)
+    if seen["pods"]:
+        put("")
+        put_table([_pod_row(each) for each in seen["pods"]], _POD_COLUMNS)
+    if seen["paths"] and paths:
+        put("")
+        put_table(seen["paths"], _PATH_COLUMNS)
+
+
+def _site_row(site: dict[str, Any]) -> dict[str, Any]:
+    faults = "UDP is blocked" if site["udp_blocked"] else ""
+    return {**site, "lan": ",".join(site["lan"]), "faults": faults}
+
+
+def _node_row(node: dict[str, Any]) -> dict[str, Any]:
+    faults = ["its disk is full"] if node["disk_full"] else []
+    faults += [f"its clock started at {node['clock']}"] if node["clock"] else []
+    return {
+        **node,
+        "addresses": ",".join(node["addresses"]),
+        "segments": ",".join(node["segments"]),
+        "faults": "; ".join(faults),
+    }
+
+
+def _pod_row(pod: dict[str, Any]) -> dict[str, Any]:
+    addresses = ",".join(pod["addresses"])
+    return {**pod, "addresses": addresses if pod["there"] else f"{addresses} (gone)"}
+
+
+def put_matrix(matrix: Matrix) -> None:
+    """Rows ping columns; 4 and 6 are the IP versions that were answered."""
+    for line in matrix.lines():
+        put(line)
+    missing = len(matrix.failures)
+    put(f"{matrix.count - missing} of {matrix.count} pings answered")
+
+
+def _reach_document(matrix: Matrix) -> dict[str, Any]:
+    return {
+        "pings": matrix.count,
+        "unanswered": [
+            {"from": source, "to": target, "address": address}
+            for source, target, address in matrix.failures
+        ],
+    }

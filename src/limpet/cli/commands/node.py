@@ -1,0 +1,216 @@
+"""`limpet node`: the nodes of a cluster, as a person sees and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from limpet.cli.commands.controller import Config, Format, age, ask
+from limpet.cli.output import Output, put, put_json, put_table, say
+
+_COLUMNS = (
+    "name",
+    "state",
+    "roles",
+    "segments",
+    "behind",
+    "communities",
+    "labels",
+    "presence",
+    "uid",
+)
+
+node = typer.Typer(help="Nodes of the cluster.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the node.")]
+
+
+@node.command("list")
+def node_list(
+    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """The nodes of the cluster, with their segments."""
+    nodes = ask(config, "node.list")["nodes"]
+    nodes = [each for each in nodes if every or each["state"] != "removed"]
+    if output is Output.JSON:
+        put_json({"nodes": nodes})
+        return
+    if nodes:
+        put_table([_node_row(each) for each in nodes], _COLUMNS)
+    else:
+        say("no node has joined (make a token: limpet token create)")
+    for each in nodes:
+        for problem in each["problems"]:
+            say(f"{each['name']} ({each['uid']}): {problem}")
+
+
+def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **each,
+        "roles": ",".join(each["roles"]),
+        "segments": ",".join(each["segments"]),
+        "behind": ",".join(each["prefixes_behind"]),
+        "communities": ",".join(each["communities"]),
+        "labels": _labels(each["labels"]),
+        "presence": age(each["presence_at_s"]),
+    }
+
+
+@node.command("show")
+def node_show(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
+    """All that the controller knows of a node."""
+    shown = ask(config, "node.show", node=name)
+    if output is Output.JSON:
+        put_json(shown)
+        return
+    rows = {
+        **{key: value for key, value in shown.items() if key not in ("presence", "problems")},
+        "labels": _labels(shown["labels"]),
+        **{key: age(shown[key]) for key in ("joined_at_s", "presence_at_s", "reported_at_s")},
+        **{f"presence {key}": value for key, value in (shown["presence"] or {}).items()},
+    }
+    for key, value in rows.items():
+        put(f"{key.removesuffix('_at_s').replace('_', ' ')}: {value_text(value)}")
+    for problem in shown["problems"]:
+        say(f"{shown['name']}: {problem}")
+
+
+@node.command("remove")
+def node_remove(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
+    """Revoke a node for ever; its segments rest, then go to others."""
+    answer = ask(config, "node.remove", node=name)
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        put(f"{name} ({answer['removed']}) removed")
+
+
+@node.command("replace")
+def node_replace(
+    name: Name,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Wait for none any more.")] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Give a dead machine's segments to the next that joins under its name."""
+    answer = ask(config, "node.replace", node=name, cancel=cancel)
+    if output is Output.JSON:
+        put_json(answer)
+    elif cancel:
+        put(f"{answer['name']} ({answer['uid']}) stays as it is")
+    else:
+        put(f"the next {answer['name']} that joins takes {', '.join(answer['segments'])}")
+
+
+@node.command("label")
+def node_label(
+    name: Name,
+    labels: Annotated[
+        list[str], typer.Argument(metavar="LABELS", help="KEY=VALUE sets, KEY- takes away.")
+    ],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Change the labels of a node."""
+    add = dict(parse_label(each) for each in labels if "=" in each or not each.endswith("-"))
+    drop = [each[:-1] for each in labels if "=" not in each and each.endswith("-")]
+    answer = ask(config, "node.label", node=name, add=add, drop=drop)
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        put(_labels(answer["labels"]) or "no labels")
+
+
+@node.command("set")
+def node_set(
+    name: Name,
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="edge, cloud, relay: in place of all it has; several."),
+    ] = None,
+    add_role: Annotated[
+        list[str] | None, typer.Option("--add-role", help="Beside those it has; several.")
+    ] = None,
+    remove_role: Annotated[
+        list[str] | None, typer.Option("--remove-role", help="Taken away; several.")
+    ] = None,
+    behind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--behind",
+            metavar="PREFIX",
+            help="Another network that is reached through it, in place of all it has; several.",
+        ),
+    ] = None,
+    add_behind: Annotated[
+        list[str] | None,
+        typer.Option("--add-behind", metavar="PREFIX", help="Beside those it has; several."),
+    ] = None,
+    remove_behind: Annotated[
+        list[str] | None,
+        typer.Option("--remove-behind", metavar="PREFIX", help="Taken away; several."),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Make it a relay although no public address is known.")
+    ] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Change the roles of a node, and the networks behind it; all other nodes hear of it."""
+    roles = _alterations("role", "roles", role, add_role, remove_role)
+    prefixes = _alterations("behind", "behind", behind, add_behind, remove_behind)
+    if not (roles or prefixes):
+        raise typer.BadParameter(
+            "name what to set: --role or --behind, or one of --add-role, --remove-role, "
+            "--add-behind and --remove-behind"
+        )
+    answer = ask(config, "node.set", node=name, anyway=anyway, **roles, **prefixes)
+    if output is Output.JSON:
+        put_json(answer)
+        return
+    put(f"roles: {value_text(answer['roles'])}")
+    put(f"behind: {value_text(answer['prefixes_behind'])}")
+
+
+def _alterations(
+    option: str,
+    key: str,
+    only: list[str] | None,
+    add: list[str] | None,
+    drop: list[str] | None,
+) -> dict[str, list[str]]:
+    """Arguments of the verb; empty: nothing is to change."""
+    if only and (add or drop):
+        raise typer.BadParameter(
+            "it names all that there are to be, so nothing else can be added or taken away",
+            param_hint=f"--{option}",
+        )
+    found = {key: only, f"add_{key}": add, f"remove_{key}": drop}
+    return {name: words for name, words in found.items() if words}
+
+
+# Words
+
+
+def parse_label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def value_text(value: Any) -> str:
+    """Of a document, for a person: a list, a mapping or one value."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, dict):
+        return _labels(value) or "-"
+    return "-" if value is None or value == "" else str(value)
+
+
+def _labels(labels: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

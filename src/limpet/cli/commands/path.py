@@ -1,0 +1,258 @@
+"""`limpet path` and `limpet peer list`: how this node reaches others."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limpet.agent.client import call
+from limpet.agent.settings_file import DEFAULT_PATH, load_settings
+from limpet.base.settings import Settings
+from limpet.cli.output import Output, duration, put, put_json, put_table, say
+
+_PROBE_COLUMNS = ("node", "asked", "ip", "address", "by", "path", "answers", "rtt")
+_ASKED = {
+    "link": "same link",
+    "site": "same site",
+    "overlay": "overlay address on the link",
+    "tunnel": "tunnel",
+}
+_PEER_COLUMNS = (
+    "name",
+    "state",
+    "rung",
+    "device",
+    "via",
+    "mtu",
+    "segments",
+    "heard",
+    "uid",
+    "why",
+)
+
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
+]
+_Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
+_WHAT = "An address, or a pod of this node as NAMESPACE/NAME."
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Everything of this module, under `app`."""
+    peer = typer.Typer(
+        help="Other nodes, seen from this one.", no_args_is_help=True, rich_markup_mode=None
+    )
+    peer.command("list")(_peer_list)
+    app.add_typer(peer, name="peer")
+    app.command("path")(_path)
+
+
+def _path(
+    origin: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
+    target: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
+    config: _Config = None,
+    output: _Format = Output.TABLE,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Ask the other node too, and tell round trips.")
+    ] = False,
+) -> None:
+    """The way between two addresses, in both directions; exit code 1 when there is none."""
+    raise typer.Exit(print_path(load_settings(config), origin, target, output, probe=probe))
+
+
+def _peer_list(
+    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
+    config: _Config = None,
+    output: _Format = Output.TABLE,
+) -> None:
+    """How each other node is reached, or why it is not."""
+    print_peers(load_settings(config), output, every=every)
+
+
+def print_path(settings: Settings, origin: str, target: str, output: Output, *, probe: bool) -> int:
+    """Exit code: 0 when packets get there, as far as this node knows, else 1.
+
+    Where the other node was asked and does not answer: 1.
+
+    Raises: AgentUnavailable, LimpetError.
+    """
+    answer = call(settings.socket, "path", origin=origin, target=target, probe=probe)
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        for path in answer["paths"]:
+            for line in path_lines(path):
+                put(line)
+        if answer["probes"]:
+            put("")
+            put_table([_probe_row(each) for each in answer["probes"]], _PROBE_COLUMNS)
+            for words in why_relayed(answer["paths"], answer["probes"], answer["nat"]):
+                put(words)
+            for name in silent(answer["probes"]):
+                put(f"{name} does not answer: it is off or cut off, or its agent does not run")
+        for failure in answer["failed"]:
+            say(f"limpet: the node is not as planned: {failure}")
+    reached = all(path["reachable"] for path in answer["paths"])
+    return 0 if reached and not silent(answer["probes"]) else 1
+
+
+def silent(probes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of nodes that were asked and do not answer at all."""
+    heard: dict[tuple[str, str], bool] = {}
+    for each in probes:
+        key = each["node"], each["uid"]
+        heard[key] = heard.get(key, False) or each["answered"] > 0
+    return [name for (name, _), has_answered in heard.items() if not has_answered]
+
+
+def why_relayed(
+    paths: Iterable[Mapping[str, Any]],
+    probes: Iterable[Mapping[str, Any]],
+    nat: Mapping[str, str],
+) -> Iterator[str]:
+    """Of each node that is reached by a relay. `nat`: in front of this node, by IP version."""
+    relayed = {path["peer_uid"] for path in paths if path["there"]["rung"] in _RELAYED}
+    direct: dict[str, list[Mapping[str, Any]]] = {}
+    names = {}
+    for each in probes:
+        if each["uid"] in relayed:
+            names[each["uid"]] = each["node"]
+            direct.setdefault(each["uid"], [])
+            if each["asked"] == "tunnel" and not each["relay"]:
+                direct[each["uid"]].append(each)
+    for uid, ways in direct.items():
+        name = names[uid]
+        if any(each["answered"] for each in ways):
+            yield f"{name} answers directly too: the pair leaves the relay when that has held"
+            continue
+        kinds = {nat[f"ipv{each['version']}"] for each in ways} or set(nat.values())
+        tried = _joined(each["endpoint"] for each in ways) or "nothing, no address of it is known"
+        yield (
+            f"{name} is reached by a relay, since it does not answer directly (tried: {tried}): "
+            f"{_why_not_direct(name, kinds)}"
+        )
+
+
+_RELAYED = ("relay", "relay-tls")
+
+
+def _why_not_direct(name: str, kinds: Container[str]) -> str:
+    if "blocked" in kinds:
+        return "UDP does not get out of this site"
+    there = f"`limpet status` on {name} tells what is in front of it"
+    if "symmetric" in kinds:
+        return (
+            "this node's NAT is symmetric, and the other end's lets only known ports in, or is "
+            f"symmetric too ({there})"
+        )
+    return f"perhaps its NAT is symmetric, or a firewall between the two drops UDP ({there})"
+
+
+def _probe_row(each: Mapping[str, Any]) -> dict[str, Any]:
+    trips_ms = each["rtts_ms"]
+    return {
+        **each,
+        "asked": _ASKED.get(each["asked"], each["asked"]),
+        "ip": f"IPv{each['version']}",
+        "address": each["endpoint"] or each["address"],
+        "by": f"relay {each['relay']}" if each["relay"] else each["device"],
+        "path": "yes" if each["in_use"] else "",
+        "answers": f"{each['answered']}/{each['sent']}",
+        "rtt": f"{min(trips_ms):.2f} to {max(trips_ms):.2f} ms" if trips_ms else "",
+    }
+
+
+def path_lines(path: Mapping[str, Any]) -> Iterator[str]:
+    """One pair of addresses, for a person."""
+    there, back = path["there"], path["back"]
+    yield f"{_end(there, 'origin')} -> {_end(there, 'target')}"
+    yield f"  there: {_leg(there)}"
+    yield f"  back:  {_leg(back)}"
+    for note in path["notes"]:
+        yield f"  note:  {note}"
+    match path["reachable"]:
+        case True:
+            yield "  reachable, as far as this node knows"
+        case False:
+            yield "  not reachable"
+        case None:
+            yield "  not known here"
+
+
+def _end(leg: Mapping[str, Any], which: str) -> str:
+    address, pod, node = leg[which], leg[f"{which}_pod"], leg[f"{which}_node"]
+    return " ".join([f"{pod} ({address})" if pod else address, *([f"on {node}"] if node else [])])
+
+
+def _leg(leg: Mapping[str, Any]) -> str:
+    if leg["let_in"] is not None:
+        sources, outer = (_joined(leg["let_in"][key]) for key in ("sources", "outer"))
+        ways = (
+            *(["the tunnel"] if leg["let_in"]["tunnel"] else []),
+            *([f"VXLAN from {outer}"] if outer else []),
+        )
+        return (
+            f"{leg['origin_node']} chooses (ask it); from it this node lets in {sources}, "
+            f"by {' and by '.join(ways) or 'a plain route only'}"
+        )
+    if leg["reason"]:
+        return f"{'no way' if leg['known'] else 'not known'}: {leg['reason']}"
+    size = f"MTU {leg['mtu_bytes']}"
+    match leg["rung"]:
+        case "local":
+            return f"on this node, over {leg['device']}, {size}"
+        case "vxlan":
+            return f"vxlan, over {leg['device']} to {leg['underlay']}, {size}"
+        case "tunnel":
+            return f"tunnel, over {leg['device']} to {leg['endpoint']}, {size}"
+        case "relay":
+            return f"relay {leg['relay']}, over {leg['device']} to {leg['endpoint']}, {size}"
+        case "relay-tls":
+            return f"relay {leg['relay']} in TLS, over {leg['device']}, {size}"
+        case rung:
+            return f"{rung}, over {leg['device']} by {leg['next_hop']}, {size}"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(texts)
+
+
+def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
+    """Raises: AgentUnavailable, LimpetError."""
+    answer = call(settings.socket, "peers", all=every)
+    if output is Output.JSON:
+        put_json(answer)
+    elif answer["peers"]:
+        put_table([_peer_row(each) for each in answer["peers"]], _PEER_COLUMNS)
+    else:
+        say("no other node is known here")
+
+
+def _via(each: Mapping[str, Any]) -> str:
+    match each["rung"]:
+        case "vxlan":
+            return str(each["underlay"])
+        case "tunnel":
+            return str(each["endpoint"])
+        case "relay":
+            return f"{each['relay']} ({each['endpoint']})"
+        case "relay-tls":
+            return f"{each['relay']} (TLS)"
+        case _:
+            return _joined(each["next_hops"])
+
+
+def _peer_row(each: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **each,
+        "device": _joined(each["devices"]),
+        "via": _via(each),
+        "mtu": each["mtu_bytes"],
+        "segments": _joined(each["segments"]),
+        "heard": "" if each["heard_s"] is None else f"{duration(each['heard_s'])} ago",
+        "why": "; ".join([*filter(None, [each["why"]]), *each["without"]]),
+    }

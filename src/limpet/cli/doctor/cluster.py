@@ -1,0 +1,198 @@
+"""What can be wrong with a node of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import Any
+
+from limpet.base.errors import LimpetError
+from limpet.base.ownership import VXLAN_GROUPS
+from limpet.base.settings import Settings
+from limpet.cli.commands.status import MADE_BY
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.netlink.vxlan import parse_vxlan
+
+_LONG_S = 300.0
+"""An uplink may be gone for a while; longer than this a person may not know of."""
+_ANEW = "`limpet join --anew` with a new token (limpet token create, where the controller runs)"
+
+
+def examine_identity(settings: Settings) -> Iterator[Finding]:
+    """Whether the node knows who it is; also without an agent."""
+    # Only here: signatures take time to load.
+    from limpet.cluster.identity import load_identity
+
+    try:
+        identity = load_identity(settings.cluster_dir)
+    except LimpetError as problem:
+        yield error(
+            str(problem),
+            "the agent does not start with it",
+            "put the folder back from a back-up, or give the node a new identity",
+        )
+        return
+    if identity is not None:
+        yield ok(f"the node has an identity: {identity.name}, {identity.uid}")
+    elif settings.cluster_dir.exists() and any(settings.cluster_dir.iterdir()):
+        yield warn(
+            f"{settings.cluster_dir} has parts of an identity: joining was begun, not finished",
+            "the node is in no cluster",
+            "run the same `limpet join` again; it goes on where it ended",
+        )
+
+
+def as_granted(settings: Settings, cluster: dict[str, Any] | None) -> Settings:
+    """The settings as the agent has them now; `cluster`: its part of the status."""
+    if cluster is None:
+        return settings
+    cidrs = tuple(ip_network(each) for each in cluster["pod_cidrs"])
+    return replace(
+        settings,
+        segments=tuple(ip_network(each) for each in cluster["segments"]),
+        cluster_cidrs=tuple(dict.fromkeys((*settings.cluster_cidrs, *cidrs))),
+    )
+
+
+def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:
+    """What the agent's words of its cluster amount to. Pure."""
+    if cluster["removed"]:
+        yield error(
+            "this node was removed from its cluster",
+            "its pods reach no other node, and new ones get no address",
+            f"if it should be there: {_ANEW}",
+        )
+        return
+    if cluster["cloned"]:
+        yield error(
+            f"another machine has this node's identity ({cluster['uid']})",
+            "nobody is told of this node's address any more; packets may go to the other machine",
+            f"on the copy stop the agent, then {_ANEW}; then restart both agents",
+        )
+    if not cluster["granted"]:
+        yield error(
+            f"nothing is known of what the cluster has granted to {cluster['node']}",
+            "pods get no addresses",
+            f"let it reach a controller ({cluster['controller']['address']}); else {_ANEW}",
+        )
+    yield from _controller(cluster["controller"])
+    yield from _links(cluster)
+    yield from _peers(cluster)
+    yield from _tunnel(cluster["tunnel"], "encrypted tunnel")
+    if cluster["ipsec"] is not None:
+        yield from _tunnel(cluster["ipsec"], "tunnel by IPsec")
+    for failure in cluster["last_round"]["failed"]:
+        yield error(
+            f"the way to other nodes is not as planned: {failure}",
+            "the agent tries again by itself",
+            "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
+        )
+    for problem in cluster["disk"]:
+        yield warn(
+            problem,
+            "what the node knows of the cluster may not survive its next start",
+            "look at the disk; what is lost is told anew by neighbours and the cloud",
+        )
+
+
+def _controller(controller: dict[str, Any]) -> Iterator[Finding]:
+    at, for_s, why = controller["address"], controller["for_s"], controller["error"]
+    if controller["connected"]:
+        yield ok(f"the controller at {at} is connected")
+    elif for_s > _LONG_S:
+        yield warn(
+            f"not connected to the controller at {at} for {for_s / 60:.0f} minutes"
+            + (f": {why}" if why else ""),
+            "pods go on; but news of the cluster come from neighbours only, and no segment comes",
+            "look at the uplink and the controller (where the cloud is cut off: nothing)",
+        )
+    if controller["refused"]:
+        yield warn(
+            f"the controller gives no further segment: {controller['refused']}",
+            "when the present segments are full, no more pods can be started here",
+            "limpet segment list and limpet network show, where the controller runs",
+        )
+
+
+def _links(cluster: dict[str, Any]) -> Iterator[Finding]:
+    if cluster["links"]:
+        names = ", ".join(link["ifname"] for link in cluster["links"])
+        yield ok(f"links to other nodes: {names}")
+    else:
+        yield error(
+            "no link leads to other nodes",
+            "pods reach those of this node only",
+            "see `ip address`: a link that is up with an address; where it is not found by "
+            "itself, name it in the agent's configuration (underlay_links)",
+        )
+
+
+def _peers(cluster: dict[str, Any]) -> Iterator[Finding]:
+    peers = cluster["peers"]
+    wanted = sum(peers.values()) - peers["apart"]
+    if peers["unreached"]:
+        yield warn(
+            f"{peers['unreached']} of {wanted} other nodes are not reached",
+            "their pods and ours cannot talk",
+            "limpet peer list says why; a node that is off is no problem",
+        )
+    elif wanted:
+        yield ok(f"all {wanted} other nodes are reached")
+    if cluster["contested"]:
+        yield warn(
+            f"{cluster['contested']} entries are wanted by several nodes, such as one MAC",
+            "only one of those nodes is reached: the others are clones of it, perhaps",
+            f"limpet peer list shows them; on a copy {_ANEW}",
+        )
+
+
+def _tunnel(tunnel: dict[str, Any], what: str) -> Iterator[Finding]:
+    if tunnel["problem"]:
+        yield (error if tunnel["needed"] else warn)(
+            f"there is no {what}: {tunnel['problem']}",
+            "nodes of other sites are not reached by it; those of this site are, in clear",
+            "do what the message says; the agent looks again by itself",
+        )
+        return
+    if not tunnel["backend"]:
+        return
+    if tunnel["slow"]:
+        yield warn(
+            f"the userspace WireGuard is of version {tunnel['version']}",
+            "it passes a sixth of what those from 0.0.20230223 on do",
+            "install a newer wireguard-go (on Debian 12 that of its backports), end the one that "
+            "runs (pods of other sites are not reached for a moment); the agent starts the new one",
+        )
+    if tunnel["rules"] != [4, 6]:
+        yield error(
+            "the rule that keeps the tunnel's own packets out of the tunnel is not there",
+            "where another site's pods have an address of this site's, the tunnel ends in itself",
+            "the agent puts it; if it goes again and again, look for another program that sets "
+            "rules (ip rule show)",
+        )
+    else:
+        yield ok(
+            f"{what} {tunnel['ifname']} ({MADE_BY[tunnel['backend']]}) on UDP port "
+            f"{tunnel['port']}, "
+            f"{tunnel['sessions']} of {tunnel['peers']} peers with a session"
+        )
+
+
+def examine_vxlan(vni: int, port: int) -> Iterator[Finding]:
+    """Another's VXLAN device with our id and port keeps ours from being made."""
+    with RouteSocket() as route:
+        for message in route.dump(wire.dump_links()):
+            options, link = parse_vxlan(message), wire.parse_link(message)
+            if options is None or link.group in VXLAN_GROUPS.values():
+                continue
+            if (options.vni, options.port) == (vni, port):
+                yield error(
+                    f"{link.ifname} is a VXLAN device with the cluster's id {vni} and port {port}",
+                    "the kernel allows no second one, so nodes beyond the LAN are not reached",
+                    f"if it is left over from another pod network, delete it when its pods are "
+                    f"gone (ip link delete {link.ifname}); else give the cluster another "
+                    "vxlan_id (in the controller's configuration)",
+                )

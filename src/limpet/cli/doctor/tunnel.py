@@ -1,0 +1,63 @@
+"""Whether this machine can have an encrypted tunnel to other sites, before it needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from limpet.base.errors import KernelError
+from limpet.base.settings import Settings
+from limpet.cli.doctor.findings import Finding, ok, warn
+from limpet.cli.install.joining import own_snapshot
+from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.topology.backends import backends_of
+from limpet.datapath.tunnel.wireguard.device import KernelWireguard
+from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG, WireguardProcess
+from limpet.linux.netlink.socket import RouteSocket
+
+
+def examine_wireguard(settings: Settings) -> Iterator[Finding]:
+    """The kernel's, else the program's. Nothing where the cluster names IPsec for all."""
+    if TunnelBackend.WIREGUARD not in backends_of(own_snapshot(settings).network):
+        return
+    if _kernel_has_it():
+        yield ok("the kernel has WireGuard")
+        return
+    from limpet.datapath.tunnel.report import (
+        is_slow,  # half of the agent: only where it is asked for
+    )
+
+    program = settings.tunnel_program
+    process = WireguardProcess(
+        settings.tunnel_ifname, log=settings.run_dir / WIREGUARD_LOG, program=program
+    )
+    if process.missing:
+        yield warn(
+            f"there can be no encrypted tunnel: {process.missing}",
+            "pods of other sites are not reached; those of this site are, in clear",
+            "do what the message says; Limpet finds it by itself then",
+        )
+        return
+    version = process.read_version()
+    if not version:
+        yield warn(
+            f"{program} does not say its version",
+            "it may not work: this kernel has no WireGuard of its own",
+            f"see what `{program} --version` says; the package wireguard-go brings another one",
+        )
+    elif is_slow(version):
+        yield warn(
+            f"this kernel has no WireGuard, and {program} is of version {version}",
+            "it passes a sixth of what those from 0.0.20230223 on do",
+            "install a newer wireguard-go (on Debian 12 that of its backports)",
+        )
+    else:
+        yield ok(f"this kernel has no WireGuard; {program} {version} takes its place")
+
+
+def _kernel_has_it() -> bool:
+    with RouteSocket() as route:
+        try:
+            KernelWireguard(route, "").close()
+        except KernelError:
+            return False
+    return True

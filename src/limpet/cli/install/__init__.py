@@ -1,0 +1,4 @@
+"""Installing on a node and taking away again; what that writes is recorded before.
+
+Call `install` and `uninstall`.
+"""

@@ -1,0 +1,93 @@
+"""The CNI configurations that a folder holds, in the order in which runtimes take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import StorageError
+
+CONFLIST = "10-limpet.conflist"
+_EXTENSIONS = (".conf", ".conflist", ".json")
+"""Source: ConfFiles in libcni, and loadFromConfDir in containerd's go-cni."""
+
+
+@dataclass(frozen=True, slots=True)
+class CniConfig:
+    """One configuration file, as far as it concerns us."""
+
+    path: Path
+    name: str = ""
+    plugins: tuple[str, ...] = ()
+    """Types, in their order."""
+    bridges: tuple[str, ...] = ()
+    subnets: tuple[Prefix, ...] = ()
+    """Addresses that it gives out itself."""
+    problem: str = ""
+    """Why a runtime cannot use it."""
+
+
+def read_cni_configs(folder: Path) -> list[CniConfig]:
+    """Sorted as runtimes sort them; the first that can be used is the one a runtime uses.
+
+    Empty where there is no such folder. Raises: StorageError.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in _EXTENSIONS)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError("read folder", str(folder), error.strerror or str(error)) from error
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> CniConfig:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return CniConfig(path, problem=f"cannot be read: {error}")
+    if not isinstance(document, dict):
+        return CniConfig(path, problem="is not a JSON object")
+    listed = document.get("plugins", [document] if path.suffix != ".conflist" else [])
+    plugins = [plugin for plugin in _items(listed) if isinstance(plugin, dict)]
+    types = tuple(str(plugin.get("type", "")) for plugin in plugins)
+    if not types or "" in types:
+        return CniConfig(path, str(document.get("name", "")), problem="names no plugin")
+    return CniConfig(
+        path,
+        str(document.get("name", "")),
+        types,
+        bridges=tuple(dict.fromkeys(_bridges(plugins))),
+        subnets=tuple(subnet for plugin in plugins for subnet in _subnets(plugin.get("ipam"))),
+    )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _bridges(plugins: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for plugin in plugins:
+        if plugin.get("type") == "bridge":
+            # Source: defaultBrName in plugins/main/bridge/bridge.go.
+            yield str(plugin.get("bridge") or "cni0")
+        elif plugin.get("type") == "flannel":
+            delegate = plugin.get("delegate")
+            yield str((delegate if isinstance(delegate, dict) else {}).get("bridge") or "cni0")
+
+
+def _subnets(ipam: Any) -> Iterator[Prefix]:
+    if not isinstance(ipam, dict):
+        return
+    ranges = [entry for group in _items(ipam.get("ranges")) for entry in _items(group)]
+    for entry in [ipam, *ranges]:
+        if isinstance(entry, dict) and isinstance(entry.get("subnet"), str):
+            try:
+                yield ip_network(entry["subnet"], strict=False)
+            except ValueError:
+                continue

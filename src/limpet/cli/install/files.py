@@ -1,0 +1,203 @@
+"""Files that install writes: atomically, and recorded before, so that they can be taken back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from limpet.base.errors import StorageError
+
+
+@contextmanager
+def _refusals(operation: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(operation, str(path), error.strerror or str(error)) from error
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """Raises: StorageError for anything but an absent file."""
+    with _refusals("read", path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def write_atomically(path: Path, content: bytes, mode: int) -> None:
+    """Either the old or the new content is at `path`, whatever happens.
+
+    The temporary file is in the same folder: containerd reloads its configuration for a rename
+    within the folder only. Its name ends in nothing that a runtime reads. Raises: StorageError.
+    """
+    with _refusals("write", path):
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path) -> bool:
+    """False when it was gone already. Raises: StorageError."""
+    with _refusals("remove", path):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        _sync_folder(path.parent)
+        return True
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(slots=True)
+class InstalledFile:
+    """One file that we have put somewhere."""
+
+    role: str
+    """binary, config, shim_conf, unit or conflist."""
+    path: str
+    sha256: list[str]
+    """Of every content that we have ever put there; another one is a person's edit."""
+    mode: int
+    replaced: str | None = None
+    """What was there before us, as base64; None: nothing."""
+    replaced_mode: int = 0o644
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What is installed, in a file that is always ahead of what it tells of."""
+
+    path: Path
+    files: dict[str, InstalledFile] = field(default_factory=dict)
+    """By path."""
+    folders: list[str] = field(default_factory=list)
+    """Folders that were not there, in the order they were made."""
+
+    @classmethod
+    def load(cls, state_dir: Path) -> Manifest:
+        """Empty where nothing is installed. Raises: StorageError."""
+        path = state_dir / "installed.json"
+        text = read_if_there(path)
+        if text is None:
+            return cls(path)
+        try:
+            document = json.loads(text)
+            files = [InstalledFile(**entry) for entry in document["files"]]
+            return cls(path, {file.path: file for file in files}, list(document["folders"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                "read", str(path), f"not a record of an installation: {error}",
+                hint="move it away; uninstall then leaves the installed files to you",
+            ) from error  # fmt: skip
+
+    def save(self) -> None:
+        """Raises: StorageError."""
+        self.make_folder(self.path.parent, record=False)
+        document = {
+            "files": [asdict(file) for file in self.files.values()],
+            "folders": self.folders,
+        }
+        write_atomically(self.path, json.dumps(document, indent=1).encode() + b"\n", 0o600)
+
+    def of_role(self, role: str) -> list[InstalledFile]:
+        return [file for file in self.files.values() if file.role == role]
+
+    def make_folder(self, folder: Path, *, record: bool = True) -> None:
+        """Makes the folder and those above it; those that were not there are recorded.
+
+        Raises: StorageError.
+        """
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        self.folders += [str(each) for each in reversed(missing) if str(each) not in self.folders]
+        if missing and record:
+            self.save()
+        for each in reversed(missing):
+            with _refusals("make folder", each):
+                each.mkdir(exist_ok=True)
+
+    def is_edited(self, path: Path) -> bool:
+        """Somebody has changed a file that we put there."""
+        known = self.files.get(str(path))
+        content = read_if_there(path)
+        return known is not None and content is not None and sha256(content) not in known.sha256
+
+    def put(self, role: str, path: Path, content: bytes, mode: int) -> bool:
+        """Records, then writes. False when the file was as it should be.
+
+        A file that has that very content already, unrecorded, is ours from a record that was lost.
+        Raises: StorageError.
+        """
+        now = read_if_there(path)
+        known = self.files.get(str(path))
+        same = now == content and (path.stat().st_mode & 0o7777) == mode
+        if same and known is not None and known.sha256[-1] == sha256(content):
+            return False
+        if known is None:
+            known = InstalledFile(role, str(path), [], mode)
+            if now is not None and not same:
+                known.replaced = base64.b64encode(now).decode()
+                known.replaced_mode = path.stat().st_mode & 0o7777
+            self.files[str(path)] = known
+        known.mode = mode
+        known.sha256 = [*(sha for sha in known.sha256 if sha != sha256(content)), sha256(content)]
+        self.make_folder(path.parent)
+        self.save()
+        if not same:
+            write_atomically(path, content, mode)
+        return not same
+
+    def take_back(self, file: InstalledFile) -> str:
+        """Removes the file, or puts back what was there; says which. Raises: StorageError."""
+        path = Path(file.path)
+        if file.replaced is not None:
+            write_atomically(path, base64.b64decode(file.replaced), file.replaced_mode)
+            said = f"{path}: what was there before is back"
+        else:
+            said = f"{path}: removed" if remove(path) else f"{path}: was gone already"
+        del self.files[file.path]
+        if self.path.exists():
+            self.save()
+        return said
+
+    def remove_folders(self) -> list[str]:
+        """Removes those that we made and that are empty now; returns them. Raises: StorageError."""
+        removed = []
+        for folder in reversed(list(self.folders)):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+                removed.append(folder)
+        self.folders = [folder for folder in self.folders if folder not in removed]
+        return removed

@@ -1,0 +1,205 @@
+"""What installing and removing have to do with the cluster that the node is in, or gets into."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.base.settings import Settings
+from limpet.cli.install.files import Manifest, read_if_there, remove
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.identity import Identity, load_identity
+
+if TYPE_CHECKING:
+    from limpet.cloud.join import Joined, JoinOrder
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """What the command line says of a cluster; all of it empty: nothing."""
+
+    token: str = ""
+    controllers: tuple[str, ...] = ()
+    name: str = ""
+    """Empty: the machine's host name."""
+
+
+def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, ...]) -> bool:
+    """Whether the node has to join before it is installed; it has not when it joined already.
+
+    `segments`: those that the command line names. Raises: ConfigError for what contradicts itself
+    or what the node is already; LimpetError when its identity cannot be read.
+    """
+    if options.token and segments:
+        raise ConfigError(
+            "install: --segment and --token exclude each other (a cluster grants its nodes their "
+            "segments; leave --segment out)"
+        )
+    if bool(options.token) != bool(options.controllers):
+        raise ConfigError(
+            "install: --token and --controller belong together (limpet token create, where the "
+            "controller runs, makes a token)"
+        )
+    identity = load_identity(settings.cluster_dir)
+    if identity is None:
+        if options.name and not options.token:
+            raise ConfigError(
+                "install: --name is the node's in a cluster, and it is in none (say --token and "
+                "--controller too, or leave --name out)"
+            )
+        return bool(options.token)
+    if segments:
+        raise ConfigError(
+            f"install: this node is {identity.name} of a cluster, which grants its segments (leave "
+            "--segment out)"
+        )
+    if options.name not in ("", identity.name) or _is_of_another(options.token, identity):
+        raise ConfigError(
+            f"install: this node has joined a cluster already, as {identity.name} (leave --token, "
+            "--controller and --name out; to make it another node: stop the agent, then "
+            "`limpet join --anew`)"
+        )
+    return False
+
+
+def _is_of_another(token: str, identity: Identity) -> bool:
+    """The token is of another cluster than the node. Raises: LimpetError."""
+    from limpet.cluster.api import ca_digest, parse_token
+
+    if not token:
+        return False
+    pem = read_if_there(identity.ca_path) or b""
+    try:
+        return parse_token(token).ca_digest != ca_digest(ssl.PEM_cert_to_DER_cert(pem.decode()))
+    except ValueError as error:
+        raise StorageError(
+            "read", str(identity.ca_path), "it holds no certificate", hint="limpet doctor"
+        ) from error
+
+
+def folders_of(settings: Settings) -> tuple[Path, ...]:
+    """That the node has on its disk before its agent starts."""
+    return (settings.state_dir, *((settings.data_dir,) if settings.cni else ()))
+
+
+def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
+    """The node joins; returns that in words. Raises: LimpetError, as `join_cluster`."""
+    from limpet.cloud.join import JoinOrder
+
+    order = JoinOrder(
+        options.token,
+        tuple(dict.fromkeys(options.controllers)),
+        options.name or socket.gethostname(),
+        force=force,
+    )
+    joined = join_cluster(settings, order)
+    segments = ", ".join(map(str, joined.segments)) or "none yet"
+    kept = f", addresses kept for {joined.kept_pods} pods" if joined.kept_pods else ""
+    return f"{joined.name} ({joined.uid}): joined {joined.cluster}, segments {segments}{kept}"
+
+
+def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
+    """The node joins. Raises: LimpetError.
+
+    What a controller refuses leaves nothing behind. Where no answer came, the node's key stays:
+    the token may be that key's by now.
+    """
+    from limpet.cloud.join import join
+    from limpet.cloud.link import RefusedError
+
+    manifest = Manifest.load(settings.state_dir)
+    fresh = not settings.cluster_dir.exists()
+    for folder in folders_of(settings):
+        manifest.make_folder(folder)
+    try:
+        with _private_files():
+            return join(settings, order, _read_lan(settings))
+    except LimpetError as error:
+        if fresh and isinstance(error.__cause__, RefusedError):
+            shutil.rmtree(settings.cluster_dir)
+        if not settings.cluster_dir.exists() and not manifest.files:
+            remove(manifest.path)
+            manifest.remove_folders()
+        raise
+
+
+def _read_lan(settings: Settings) -> list[Prefix]:
+    """Prefixes of the links that lead to other nodes. Raises: KernelError."""
+    from limpet.linux.netlink.socket import RouteSocket
+    from limpet.linux.underlay import read_underlay
+
+    route = RouteSocket()
+    try:
+        links = read_underlay(route, patterns=settings.underlay_links)
+    finally:
+        route.close()
+    return sorted(
+        {address.network for link in links for address in link.addresses},
+        key=lambda prefix: (prefix.version, prefix),
+    )
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+# What a node that has joined knows.
+
+
+def own_snapshot(settings: Settings) -> Snapshot:
+    """The network and the node's own grant, as they are on the disk.
+
+    Empty where the node has joined none, or where they cannot be read: the agent tells that.
+    """
+    from limpet.cluster.seal import SealError, decode_snapshot
+
+    try:
+        identity = load_identity(settings.cluster_dir)
+        text = read_if_there(settings.cluster_dir / "own.json")
+        if identity is None or text is None:
+            return Snapshot()
+        return decode_snapshot(text, identity.pinned_key)[0]
+    except (LimpetError, SealError):
+        return Snapshot()
+
+
+def granted_settings(settings: Settings) -> Settings:
+    """The settings with what the cluster has granted to the node, as far as that is known."""
+    snapshot = own_snapshot(settings)
+    if snapshot.network is None:
+        return settings
+    segments = [segment for entry in snapshot.nodes.values() for segment in entry.grant.segments]
+    cidrs: tuple[Prefix, ...] = (*settings.cluster_cidrs, *snapshot.network.pod_cidrs)
+    return replace(settings, segments=tuple(segments), cluster_cidrs=tuple(dict.fromkeys(cidrs)))
+
+
+# Leaving.
+
+
+def identity_folders(settings: Settings) -> list[Path]:
+    """What the node is in its cluster, was before it joined anew, or was about to become."""
+    here = settings.cluster_dir
+    return sorted(path for path in here.parent.glob(f"{here.name}*") if path.is_dir())
+
+
+def node_name(settings: Settings) -> str:
+    """In its cluster; what stands for it where that cannot be read."""
+    try:
+        identity = load_identity(settings.cluster_dir)
+    except LimpetError:
+        return "NAME"
+    return identity.name if identity is not None else "NAME"

@@ -1,0 +1,250 @@
+"""`limpet uninstall`: the runtime's configuration first, the binary last, nothing of ours left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from limpet.agent.client import call
+from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
+from limpet.base.settings import Settings
+from limpet.cli.install.files import InstalledFile, Manifest, read_if_there, remove
+from limpet.cli.install.joining import granted_settings, identity_folders, node_name
+from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
+from limpet.datapath.node.plan import bridge_of_segments
+from limpet.datapath.teardown import remove_kernel_state
+from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER
+from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
+from limpet.ipam.hostlocal import JOURNAL
+from limpet.ipam.ledger import Ledger
+
+_AGENT_STOP_S = 60.0
+_RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
+_RUN_FILES = ("agent.lock", WIREGUARD_LOG)
+
+
+@dataclass(slots=True)
+class Removal:
+    """What was done, line by line, and what could not be."""
+
+    steps: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
+    """Takes everything back that install and the agent did; goes on past what fails.
+
+    Raises: LimpetError, with nothing changed, while pods are attached and not `force`.
+    """
+    manifest = Manifest.load(settings.state_dir)
+    pods = attached_pods(settings)
+    if pods and not force:
+        raise LimpetError(
+            f"uninstall: pods are attached: {_some(pods)} "
+            "(stop them first, or --force takes their interfaces away)"
+        )
+    removal = Removal()
+    take_back(manifest, manifest.of_role("conflist"), removal)
+    if not removal.failures:
+        _stop_agent(settings, manifest, removal)
+    if removal.failures:
+        # A runtime would go on calling us, or an agent set up again what is taken away.
+        return removal
+    _remove_kernel_state(settings, removal)
+    _remove_run_dir(settings)
+    take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
+    if systemd_runs():
+        attempt(removal, lambda: systemctl("daemon-reload"))
+    _settle_records(settings.data_dir, removal)
+    if purge:
+        take_back(manifest, manifest.of_role("config"), removal)
+        _remove_records(settings.data_dir, removal)
+        _remove_identity(settings, removal)
+    take_back(manifest, manifest.of_role("binary"), removal)
+    _remove_state(settings, manifest, removal, purge=purge)
+    return removal
+
+
+def attempt(removal: Removal, step: Callable[[], None]) -> None:
+    """A failure is noted, and does not stop the rest."""
+    try:
+        step()
+    except LimpetError as error:
+        removal.failures.append(str(error))
+
+
+# Pods.
+
+
+def attached_pods(settings: Settings) -> list[str]:
+    """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers."""
+    try:
+        found = call(settings.socket, "attachments")["attachments"]
+    except AgentUnavailable:
+        found = [*_recorded(settings.run_dir / "attachments")]
+    return sorted(map(_described, found))
+
+
+def _recorded(folder: Path) -> Iterable[dict[str, Any]]:
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            yield attachment_document(decode_attachment(path.read_bytes()))
+
+
+def _described(attachment: dict[str, Any]) -> str:
+    name = f"{attachment['pod_namespace']}/{attachment['pod_name']}".strip("/")
+    addresses = ", ".join(address.split("/")[0] for address in attachment["addresses"])
+    return f"{name or attachment['holder']['container_id']} ({addresses})"
+
+
+def _some(pods: list[str]) -> str:
+    more = f" and {len(pods) - 5} more" if len(pods) > 5 else ""
+    return ", ".join(pods[:5]) + more
+
+
+# The agent.
+
+
+def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
+    if systemd_runs() and manifest.of_role("unit"):
+        attempt(removal, lambda: systemctl("disable", "--now", UNIT))
+    elif systemd_runs():
+        # A unit that no record tells of, if there is one: a signal alone would start it anew.
+        with contextlib.suppress(LimpetError):
+            systemctl("stop", UNIT)
+    attempt(removal, lambda: _stop_by_signal(settings, removal))
+
+
+def _stop_by_signal(settings: Settings, removal: Removal) -> None:
+    """An agent that no service manager runs. Raises: LimpetError."""
+    try:
+        pid = int(call(settings.socket, "status")["pid"])
+        process = os.pidfd_open(pid)
+    except (AgentUnavailable, ProcessLookupError):
+        return
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        ended, _, _ = select.select([process], [], [], _AGENT_STOP_S)
+    finally:
+        os.close(process)
+    if not ended:
+        raise LimpetError(
+            f"stop the agent: process {pid} has not ended within {_AGENT_STOP_S:.0f} s "
+            f"(kill {pid}, then uninstall again)"
+        )
+    removal.steps.append(f"agent: stopped (process {pid})")
+
+
+# What the agent left.
+
+
+def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
+    path = settings.state_dir / "sysctls.json"
+    text = read_if_there(path)
+    try:
+        originals = json.loads(text) if text is not None else {}
+    except ValueError as error:
+        removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
+        originals = {}
+    gateways = bridge_of_segments(granted_settings(settings)).gateways
+    report = remove_kernel_state(originals, gateways, ipsec_folder=settings.run_dir / IPSEC_FOLDER)
+    removal.steps += report.done
+    removal.steps += [f"left alone: {line}" for line in report.kept]
+    removal.failures += report.failed
+    if not report.failed:
+        remove(path)
+
+
+def _remove_run_dir(settings: Settings) -> None:
+    """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
+    folders = [settings.run_dir / name for name in _RUN_FOLDERS]
+    for folder in folders:
+        for path in folder.glob("*"):
+            remove(path)
+    for path in (settings.socket, *(settings.run_dir / name for name in _RUN_FILES)):
+        remove(path)
+    for folder in (*folders, settings.run_dir, SOCKET_FOLDER):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _settle_records(data_dir: Path, removal: Removal) -> None:
+    """Files of the records say all that their journals say, for whoever takes the folders next.
+
+    An agent that was stopped has left them so; one that crashed has not.
+    """
+    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
+        attempt(removal, partial(_settle_record, journal.parent))
+
+
+def _settle_record(folder: Path) -> None:
+    Ledger.open(folder, folder.name).close()
+
+
+def _remove_records(data_dir: Path, removal: Removal) -> None:
+    for journal in sorted(data_dir.glob(f"*/{JOURNAL}")):
+        try:
+            shutil.rmtree(journal.parent)
+        except OSError as error:
+            removal.failures.append(f"remove {journal.parent}: {error.strerror or error}")
+        else:
+            removal.steps.append(f"{journal.parent}: address records removed")
+
+
+def _remove_identity(settings: Settings, removal: Removal) -> None:
+    folders = identity_folders(settings)
+    name = node_name(settings)
+    for folder in folders:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            removal.failures.append(f"remove {folder}: {error.strerror or error}")
+    if folders and not removal.failures:
+        removal.steps.append(
+            f"{settings.cluster_dir}: removed: to be a node of the cluster again this machine "
+            "needs a new token (limpet token create). Its segments stay taken until somebody says, "
+            f"where the controller runs: limpet node remove {name}"
+        )
+
+
+def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, purge: bool) -> None:
+    """The record of the installation goes when nothing is left that it tells of."""
+    if removal.failures:
+        return
+    for folder in manifest.remove_folders():
+        removal.steps.append(f"{folder}: removed")
+    own = str(settings.state_dir)
+    left = [folder for folder in manifest.folders if not f"{own}/".startswith(f"{folder}/")]
+    identity = [str(folder) for folder in identity_folders(settings)]
+    if identity:
+        removal.steps.append(
+            f"the node stays {node_name(settings)} of its cluster, with its segments and its pods' "
+            "addresses: `limpet install` makes it work again"
+        )
+    if manifest.files or identity or (left and not purge):
+        manifest.save()
+        kept = ", ".join([*manifest.files, *identity, *left])
+        removal.steps.append(f"kept: {kept} (`limpet uninstall --purge` removes them)")
+        return
+    remove(manifest.path)
+    for folder in manifest.remove_folders():
+        removal.steps.append(f"{folder}: removed")
+
+
+def take_back(manifest: Manifest, files: Iterable[InstalledFile], removal: Removal) -> None:
+    """Removes those files, or puts back what was there; failures are noted."""
+    for file in list(files):
+        try:
+            removal.steps.append(manifest.take_back(file))
+        except StorageError as error:
+            removal.failures.append(str(error))

@@ -1,0 +1,328 @@
+"""How a node gets into a cluster: its key, a token, and what the controller answers, on the disk.
+
+Every step may be the last before the power goes: whoever runs it again goes on with the same key,
+and the controller gives the same key the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import ssl
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.base.settings import Settings
+from limpet.cloud.https import HttpsConnection, LinkError, client_context, parse_controller
+from limpet.cloud.link import RefusedError, read_answer
+from limpet.cloud.pod_reports import keep_bindings
+from limpet.cluster.api import (
+    Code,
+    JoinAnswer,
+    JoinRequest,
+    ca_digest,
+    encode,
+    join_proof,
+    name_problem,
+    parse_token,
+)
+from limpet.cluster.documents import Network, NodeEntry
+from limpet.cluster.identity import (
+    KEY_BYTES,
+    ClusterFile,
+    load_identity,
+    sync_folder,
+    write_durably,
+)
+from limpet.cluster.seal import (
+    SealError,
+    make_entry,
+    open_network,
+    public_key_of,
+    trusted_keys,
+    uid_of,
+)
+from limpet.cluster.segments import overlaps_with
+from limpet.cluster.snapshot.file import SnapshotFile
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOrder:
+    """What a person asks for."""
+
+    token: str
+    controllers: tuple[str, ...]
+    """As `parse_controller` takes them; the first that answers is asked, all are kept."""
+    name: str
+    anew: bool = False
+    """With a new key, whatever the node was before; that is kept aside."""
+    force: bool = False
+    """Although pod addresses overlap the node's LAN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    name: str
+    uid: str
+    cluster: str
+    segments: tuple[Prefix, ...]
+    kept_pods: int
+    """Pods of the machine that this one replaces, whose addresses are kept."""
+
+
+def join(settings: Settings, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
+    """Makes this node one of the cluster that the token is of; all of it is on the disk then.
+
+    `lan`: prefixes of the node's own links. Raises: LimpetError; then the node has not joined, and
+    the same order may be given again.
+    """
+    _check(settings, order)
+    target = settings.cluster_dir
+    folder = target.with_name(f"{target.name}.anew") if order.anew else target
+    with _only_join(settings.state_dir):
+        identity = None if order.anew else load_identity(target)
+        if identity is not None:
+            raise LimpetError(
+                f"join: this node has joined already, as {identity.name} (uid {identity.uid}); to "
+                "make it another node of this or another cluster: stop the agent, then "
+                "`limpet join --anew` with a new token"
+            )
+        if order.anew:
+            _check_no_agent(settings)
+        key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
+        # Written before it is asked for: an answer that is lost on the way is for this key.
+        answer = asyncio.run(_ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
+        network, entry = _open(answer, key)
+        if not order.force:
+            _check_lan(network, entry, lan)
+        _write(settings, folder, order, answer, entry)
+        if order.anew:
+            _put_in_place(folder, target)
+    return Joined(
+        entry.grant.name,
+        entry.grant.uid,
+        network.cluster,
+        entry.grant.segments,
+        len({(pod.namespace, pod.pod) for pod in answer.pods}),
+    )
+
+
+def _check(settings: Settings, order: JoinOrder) -> None:
+    """Raises: LimpetError for what no controller has to be asked about."""
+    parse_token(order.token)
+    for controller in order.controllers:
+        parse_controller(controller)
+    if problem := name_problem(order.name):
+        raise ConfigError(f"join as {order.name[:80]!r}: {problem} (choose one with --name)")
+    if settings.segments:
+        raise ConfigError(
+            f"join: the agent's configuration has segments = "
+            f"{[str(each) for each in settings.segments]}, and a cluster grants its nodes other "
+            "ones (take the key out; pods that run now keep their addresses until they restart)"
+        )
+
+
+@contextlib.contextmanager
+def _only_join(state_dir: Path) -> Iterator[None]:
+    """Raises: StorageError; LimpetError when another join runs."""
+    try:
+        state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError("open", str(state_dir), error.strerror or str(error)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise LimpetError(f"join: another `limpet join` is at work in {state_dir}") from error
+    finally:
+        os.close(fd)
+
+
+def _check_no_agent(settings: Settings) -> None:
+    """A running agent would write what it knows as the old node into the new one's folder."""
+    with contextlib.suppress(FileNotFoundError), open(settings.run_dir / "agent.lock", "rb") as at:
+        try:
+            fcntl.flock(at, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LimpetError(
+                "join anew: the agent runs as the node that this was (stop it first: systemctl "
+                "stop limpet-agent)"
+            ) from error
+
+
+def _known_key(folder: Path) -> bytes | None:
+    """The node's private key; None: none was made yet. Raises: StorageError."""
+    path = folder / "node.key"
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError("read", str(path), error.strerror or str(error)) from error
+    if len(key) != KEY_BYTES:
+        raise StorageError(
+            "read",
+            str(path),
+            f"{len(key)} bytes instead of {KEY_BYTES}",
+            hint="remove the file, or join with --anew",
+        )
+    return key
+
+
+def _keep_key(folder: Path, key: bytes) -> None:
+    """The node's private key is on the disk when this returns. Raises: StorageError."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise StorageError("make folder", str(folder), error.strerror or str(error)) from error
+    if _known_key(folder) is None:
+        write_durably(folder / "node.key", key)
+    pem = Ed25519PrivateKey.from_private_bytes(key).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_durably(folder / "node.key.pem", pem)
+
+
+# Over the network
+
+
+async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None]) -> JoinAnswer:
+    """Raises: LinkError that tells what is wrong with each; RefusedError."""
+    failures = []
+    for at in order.controllers:
+        try:
+            return await _ask(at, order, key, keep_key)
+        except LinkError as error:
+            failures.append(str(error))
+    raise LinkError("; ".join(failures))
+
+
+async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], None]) -> JoinAnswer:
+    context = await _trust(at, order.token)
+    keep_key()
+    request = JoinRequest(
+        token=order.token.strip(),
+        name=order.name,
+        public_key=public_key_of(key),
+        proof=join_proof(order.token.strip(), order.name, key),
+    )
+    connection = await HttpsConnection.open(at, context)
+    try:
+        answer = await connection.request("POST", "/v1/join", body=encode(request))
+    finally:
+        connection.close()
+    try:
+        return read_answer(answer, JoinAnswer, at)
+    except RefusedError as error:
+        raise _in_words(error, at) from error
+
+
+async def _trust(at: str, token: str) -> ssl.SSLContext:
+    """The token tells whose certificates count. Raises: LinkError."""
+    connection = await HttpsConnection.open(at, client_context(None))
+    try:
+        answer = await connection.request("GET", "/v1/ca")
+    finally:
+        connection.close()
+    try:
+        ca = answer.body.decode("ascii")
+        digest = ca_digest(ssl.PEM_cert_to_DER_cert(ca))
+    except ValueError as error:
+        raise LinkError(
+            f"join at {at}: what answers is no controller of Limpet: it has no certificate of a CA"
+        ) from error
+    if digest != parse_token(token).ca_digest:
+        raise LinkError(
+            f"join at {at}: the controller there is not of the cluster that the token is of, or "
+            "somebody answers in its place (is the address right? Make a token there: "
+            "limpet token create)"
+        )
+    try:
+        return client_context(ca)
+    except ssl.SSLError as error:
+        raise LinkError(f"join at {at}: use its CA's certificate: {error.reason}") from error
+
+
+def _in_words(error: RefusedError, at: str) -> LimpetError:
+    hint = ""
+    if error.refused.code is Code.REMOVED:
+        hint = ": `limpet join --anew` with it"
+    return LimpetError(f"join at {at}: refused: {error.refused.error}{hint}")
+
+
+# On the disk
+
+
+def _open(answer: JoinAnswer, key: bytes) -> tuple[Network, NodeEntry]:
+    """What was answered, checked. Raises: LinkError."""
+    public_key = public_key_of(key)
+    try:
+        network = open_network(answer.network, answer.pinned_key)
+        trusted = trusted_keys(answer.pinned_key, network.keys)
+        entry = make_entry(answer.grant, None, trusted)
+        certified = x509.load_pem_x509_certificate(answer.certificate.encode()).public_key()
+    except (SealError, ValueError) as error:
+        raise LinkError(f"join: what the controller answered cannot be used: {error}") from error
+    if entry.grant.uid != uid_of(public_key) or entry.grant.tombstone:
+        raise LinkError("join: what the controller answered is not for this node's key")
+    if not isinstance(certified, Ed25519PublicKey) or certified.public_bytes_raw() != public_key:
+        raise LinkError("join: the certificate that the controller made is not for this node's key")
+    return network, entry
+
+
+def _check_lan(network: Network, entry: NodeEntry, lan: Collection[Prefix]) -> None:
+    for cidr, used in overlaps_with(network, lan):
+        raise ConfigError(
+            f"join {network.cluster}: its pods' and services' {cidr} overlaps {used}, which this "
+            "node's own links use: what has such an address could be a pod or a neighbour. Nothing "
+            f"was set up here. Either take {used} off the node's links (renumber the LAN), or "
+            "make a cluster with other pod CIDRs, or give the same command again with --force, if "
+            f"nothing needed has such an address; else `limpet node remove {entry.grant.uid}` in "
+            "the cloud"
+        )
+
+
+def _write(
+    settings: Settings, folder: Path, order: JoinOrder, answer: JoinAnswer, entry: NodeEntry
+) -> None:
+    """`cluster.json` last: without it, the node has not joined. Raises: StorageError."""
+    write_durably(folder / "ca.pem", answer.ca.encode())
+    write_durably(folder / "node.pem", answer.certificate.encode())
+    file = SnapshotFile(folder / "snapshot.log", own_uid=entry.grant.uid)
+    try:
+        file.read(answer.pinned_key)
+        file.put(answer.network, (entry,))
+        file.durable().result()
+    finally:
+        file.close()
+    keep_bindings(settings, answer.pods)
+    document = ClusterFile(entry.grant.name, answer.pinned_key, order.controllers)
+    write_durably(folder / "cluster.json", msgspec.json.encode(document))
+
+
+def _put_in_place(folder: Path, target: Path) -> None:
+    """Raises: StorageError."""
+    try:
+        if target.exists():
+            number = 1
+            while (aside := target.with_name(f"{target.name}.old-{number}")).exists():
+                number += 1
+            os.rename(target, aside)
+        os.rename(folder, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise StorageError("rename", str(folder), error.strerror or str(error)) from error

@@ -1,0 +1,183 @@
+"""What a node asks its controllers, over mutual TLS; one of them at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from limpet.base.errors import LimpetError
+from limpet.cloud.https import Answer, HttpsConnection, LinkError, SilenceError, client_context
+from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
+from limpet.cluster.identity import Identity
+
+MAX_LINE_BYTES = 1 << 20
+"""Of a watch: an entry takes two documents of 64 KiB at most, in base64."""
+SILENCE_S = 90.0
+"""Of a watch: three bookmarks that did not come."""
+
+T = TypeVar("T")
+
+
+class RefusedError(LimpetError):
+    """What the controller does not do, in its words."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.error)
+        self.refused = refused
+
+
+def read_answer(answer: Answer, kind: type[T], at: str) -> T:
+    """Raises: RefusedError; LinkError for what no controller says."""
+    try:
+        if answer.status == 200:
+            return decode(answer.body, kind)
+        refused = decode(answer.body, Refused)
+    except ApiError as error:
+        raise LinkError(
+            f"ask the controller at {at}: HTTP status {answer.status} with what no controller "
+            f"says ({error}); is something else there, or a proxy in between?"
+        ) from error
+    raise RefusedError(refused)
+
+
+class ControllerLink:
+    """One connection for requests, kept open, and one for each watch. For one event loop."""
+
+    def __init__(
+        self, identity: Identity, *, silence_s: float = SILENCE_S, answer_s: float = 20.0
+    ) -> None:
+        """`answer_s`: for a whole answer. Nothing is read or sent before the first request."""
+        self._identity = identity
+        self._silence_s = silence_s
+        self._answer_s = answer_s
+        self._turn = 0
+        self._context: ssl.SSLContext | None = None
+        self._connection: HttpsConnection | None = None
+        self._asking = asyncio.Lock()
+
+    @property
+    def controller(self) -> str:
+        """The one that is asked now."""
+        return self._identity.controllers[self._turn]
+
+    @property
+    def controllers(self) -> int:
+        return len(self._identity.controllers)
+
+    def turn(self) -> None:
+        """Asks the next controller from now on."""
+        self.close()
+        self._turn = (self._turn + 1) % self.controllers
+
+    def close(self) -> None:
+        """Ends the connection of requests; the next request makes one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def ask(
+        self, verb: str, path: str, message: msgspec.Struct, kind: type[T], *, revision: int
+    ) -> T:
+        """The answer. Raises: RefusedError, LinkError."""
+        body = encode(message)
+        headers = [
+            ("Content-Type", "application/json"),
+            (REVISION_HEADER, str(revision)),
+        ]
+        async with self._asking:
+            answer = await self._request(verb, path, body, headers)
+        return read_answer(answer, kind, self.controller)
+
+    async def _request(
+        self, verb: str, path: str, body: bytes, headers: list[tuple[str, str]]
+    ) -> Answer:
+        kept = self._connection
+        if kept is not None and kept.reusable:
+            try:
+                return await kept.request(
+                    verb, path, body=body, headers=headers, timeout_s=self._answer_s
+                )
+            except SilenceError:
+                raise
+            except LinkError:
+                # It was closed while nobody asked, as servers do; asking twice is no harm.
+                if kept.answered:
+                    raise
+        self._connection = await HttpsConnection.open(self.controller, self._tls())
+        return await self._connection.request(
+            verb, path, body=body, headers=headers, timeout_s=self._answer_s
+        )
+
+    async def watch(
+        self, since: str | None, *, revision: int
+    ) -> AsyncGenerator[list[WatchLine], None]:
+        """Lines as they come, each time all that are there; ends where the controller ends it.
+
+        Raises: RefusedError before the first line; LinkError, also when it is silent.
+        """
+        path = "/v1/watch" if since is None else f"/v1/watch?since={quote(since)}"
+        connection = await HttpsConnection.open(self.controller, self._tls())
+        try:
+            status, chunks = await connection.stream(
+                path,
+                headers=[(REVISION_HEADER, str(revision))],
+                timeout_s=self._answer_s,
+                silence_s=self._silence_s,
+            )
+            async with aclosing(chunks):
+                if status != 200:
+                    body = b"".join([part async for part in _bounded(chunks, self.controller)])
+                    read_answer(Answer(status, body), Refused, self.controller)
+                rest = b""
+                async for chunk in chunks:
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if len(rest) > MAX_LINE_BYTES:
+                        raise _not_a_controller(self.controller, "a line of it has no end")
+                    if lines:
+                        yield [_line(line, self.controller) for line in lines]
+                if rest:
+                    raise _not_a_controller(self.controller, "it stopped half way in a line")
+        finally:
+            connection.close()
+
+    def _tls(self) -> ssl.SSLContext:
+        """Raises: LinkError."""
+        if self._context is None:
+            identity = self._identity
+            try:
+                context = client_context(identity.ca_path.read_text(encoding="ascii"))
+                context.load_cert_chain(identity.certificate_path, identity.key_path)
+            except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+                raise LinkError(
+                    f"use the certificates in {identity.folder}: "
+                    f"{getattr(error, 'strerror', None) or error} (put the folder back from a "
+                    "back-up, or `limpet join --anew`)"
+                ) from error
+            self._context = context
+        return self._context
+
+
+async def _bounded(chunks: AsyncIterator[bytes], at: str) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_LINE_BYTES:
+            raise _not_a_controller(at, "a refusal of it has no end")
+        yield chunk
+
+
+def _line(line: bytes, at: str) -> WatchLine:
+    try:
+        return decode(line, WatchLine)
+    except ApiError as error:
+        raise _not_a_controller(at, str(error)) from error
+
+
+def _not_a_controller(at: str, why: str) -> LinkError:
+    return LinkError(f"watch the controller at {at}: what it says is not for a node: {why}")

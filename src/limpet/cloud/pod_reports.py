@@ -1,0 +1,239 @@
+"""Which pod holds which address here, as the controller is told; and what it gives back."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from limpet.base.addresses import Address
+from limpet.base.errors import AddressError
+from limpet.base.settings import Settings
+from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
+from limpet.cni.ledgers import Books
+from limpet.cni.protocol.conf import NAME
+from limpet.ipam.leases import Holder, PodKey, number_of
+from limpet.ipam.ledger import Ledger
+from limpet.ipam.ranges import Range
+
+_log = structlog.get_logger("reports")
+
+_MAX_REPORT_BYTES = 512 << 10
+"""Of the pods in one report: a request has one mebibyte."""
+_MAX_ADDRESSES = 16
+"""Of one interface; a controller takes no more."""
+_LONGEST_JUMP = 1 << 20
+"""Of the sequence, at each start."""
+_KEPT = "kept-from-the-machine-before"
+"""Stands for the container that held an address elsewhere."""
+
+_ANYWHERE = {
+    version: (Range(everything, everything[1], everything[-2], everything[0]),)
+    for version, everything in ((4, ip_network("0.0.0.0/0")), (6, ip_network("::/0")))
+}
+"""Where a machine's addresses may lie, whatever segments it will be granted."""
+
+_Key = tuple[str, str, str, str]
+_State = Mapping[_Key, tuple[str, ...]]
+
+
+class _Acknowledged(msgspec.Struct, frozen=True):
+    """What is kept on the disk: a restart is no reason to tell everything again."""
+
+    sequence: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    sequence: int
+    state: _State
+    """What the controller has when it has taken this."""
+
+
+class PodBook:
+    """Makes reports of what the ledgers say, whole or what changed. For one event loop."""
+
+    def __init__(self, books: Books, path: Path) -> None:
+        """`path`: where the last acknowledged report is remembered; it may be lost."""
+        self._books = books
+        self._path = path
+        self._known = _read(path)
+        self._sequence = self._known.sequence if self._known is not None else 0
+        # A report whose answer was lost is remembered nowhere here: its number must not come back
+        # with something else in it, or a controller restored to it would be taken for up to date.
+        self._sequence += secrets.randbelow(_LONGEST_JUMP)
+        self._sent: list[_Sent] = []
+        """What the controller took last, if known, and what it was sent last."""
+        self._now: _State | None = None
+        """None: something may have changed."""
+
+    def changed(self) -> None:
+        """An address was given, came free, or is kept for nobody any more."""
+        self._now = None
+
+    def report(self, base: int | None) -> PodReport | None:
+        """What changed since the controller's report `base`; None: nothing did.
+
+        All of it where `base` is None or a report of which nothing is known here any more; in
+        parts where it is too much for one. What is too much for the controller is left out:
+        absent pods first, those that were here last later.
+        """
+        now = self._present()
+        had = self._had(base, now)
+        if had == now:
+            return None
+        if had is None:
+            base, had = None, {}
+        part, after = _part(had, now)
+        self._sequence = max(self._sequence, -1 if base is None else base) + 1
+        self._sent.append(_Sent(self._sequence, after))
+        del self._sent[1:-1]
+        return PodReport(self._sequence, part, base)
+
+    def acknowledged(self, sequence: int) -> None:
+        """The controller has the report."""
+        sent = next((each for each in self._sent if each.sequence == sequence), None)
+        if sent is None:
+            return
+        self._sent = [sent]
+        self._known = _Acknowledged(sequence, _digest(sent.state))
+        with suppress(OSError):  # then everything is told again after a restart
+            new = self._path.with_name(self._path.name + ".new")
+            new.write_bytes(msgspec.json.encode(self._known))
+            new.rename(self._path)
+
+    def _present(self) -> _State:
+        if self._now is None:
+            self._now = _pods_of(self._books)
+        return self._now
+
+    def _had(self, base: int | None, now: _State) -> _State | None:
+        """What the controller has; None: not known."""
+        if base is None:
+            return None
+        self._sequence = max(self._sequence, base)
+        for sent in self._sent:
+            if sent.sequence == base:
+                return sent.state
+        if self._known is not None and self._known == _Acknowledged(base, _digest(now)):
+            self._sent = [_Sent(base, now)]
+            return now
+        return None
+
+
+def keep_bindings(settings: Settings, pods: Iterable[PodAddress]) -> None:
+    """Keeps for the pods what they had on the machine that this one replaces, on the disk.
+
+    An address that somebody holds here, or that is kept for another pod, is left alone; so is a
+    pod that has an address of the family here. To be called while no agent has the folders.
+    Raises: StorageError.
+    """
+    by_network: dict[str, list[PodAddress]] = defaultdict(list)
+    for pod in pods:
+        if NAME.fullmatch(pod.network):
+            by_network[pod.network].append(pod)
+        else:
+            _log.warning("a pod's network has an impossible name", network=pod.network[:80])
+    for network, members in by_network.items():
+        ledger = Ledger.open(settings.data_dir / network, network, rest_s=settings.rest_s)
+        try:
+            _keep(ledger, members)
+            ledger.durable().result()
+        finally:
+            ledger.close()
+
+
+def _keep(ledger: Ledger, pods: Iterable[PodAddress]) -> None:
+    """As if each pod had been here for a moment."""
+    taken = ledger.holders().keys() | ledger.bindings().keys()
+    known = {(each.key, at.version) for at, each in ledger.bindings().items()}
+    for pod in pods:
+        key = PodKey(pod.namespace, pod.pod, pod.ifname)
+        adopted = PodKey(pod.namespace, pod.pod, "")
+        wanted = [
+            address
+            for address in _addresses(pod)
+            if address not in taken
+            and not {(key, address.version), (adopted, address.version)} & known
+        ]
+        if not wanted or not key.pod:
+            continue
+        holder = Holder(_KEPT, f"{key.namespace}/{key.pod}/{key.ifname}")
+        range_sets = [_ANYWHERE[address.version] for address in wanted]
+        try:
+            ledger.reserve(holder, key, range_sets, requested=wanted, now_s=0.0)
+        except AddressError as error:
+            _log.warning("what a pod had cannot be kept for it", error=str(error))
+            continue
+        ledger.release(holder, now_s=0.0)
+        taken |= set(wanted)
+
+
+def _addresses(pod: PodAddress) -> list[Address]:
+    found = []
+    for text in pod.addresses:
+        with suppress(ValueError):
+            found.append(ip_address(text))
+    return list(dict.fromkeys(found))
+
+
+def _pods_of(books: Books) -> dict[_Key, tuple[str, ...]]:
+    """What every ledger says of pods with a name, as much as a controller takes."""
+    found: dict[_Key, list[Address]] = defaultdict(list)
+    worth: dict[_Key, tuple[bool, int]] = {}
+    for ledger in books:
+        holders = ledger.holders()
+        for address, binding in ledger.bindings().items():
+            key = (ledger.network, binding.key.namespace, binding.key.pod, binding.key.ifname)
+            if any(len(part) > MAX_NAME_CHARACTERS for part in key):
+                continue
+            found[key].append(address)
+            worth[key] = max(worth.get(key, (False, 0)), (address in holders, binding.order))
+    keys = sorted(found, key=worth.__getitem__, reverse=True)[:MAX_PODS]
+    return {
+        key: tuple(map(str, sorted(found[key], key=number_of)[:_MAX_ADDRESSES])) for key in keys
+    }
+
+
+def _part(had: _State, now: _State) -> tuple[tuple[PodAddress, ...], _State]:
+    """As many changes as fit one report, and what the controller has then.
+
+    Who is gone comes first: in between the controller never has more than it takes.
+    """
+    changes: list[tuple[_Key, tuple[str, ...]]]
+    changes = [(key, ()) for key in sorted(had.keys() - now.keys())]
+    changes += [(key, now[key]) for key in sorted(now) if had.get(key) != now[key]]
+    part: list[PodAddress] = []
+    after = dict(had)
+    size = 0
+    for key, addresses in changes[:MAX_PODS]:
+        pod = PodAddress(*key, addresses)
+        size += len(msgspec.json.encode(pod)) + 1
+        if size > _MAX_REPORT_BYTES:
+            break
+        part.append(pod)
+        if addresses:
+            after[key] = addresses
+        else:
+            del after[key]
+    return tuple(part), after
+
+
+def _digest(state: _State) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(sorted(state.items()))).digest()
+
+
+def _read(path: Path) -> _Acknowledged | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Acknowledged)
+    except (OSError, msgspec.MsgspecError):
+        return None

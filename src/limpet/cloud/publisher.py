@@ -1,0 +1,182 @@
+"""What a node tells its controller, and asks it for: presence, segments, pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from limpet.cloud.link import RefusedError
+from limpet.cloud.requests import Asking
+from limpet.cluster.api import (
+    Code,
+    HelloAnswer,
+    PodAnswer,
+    PodReport,
+    PresenceAnswer,
+    PresenceRequest,
+    Refused,
+    SegmentAnswer,
+    SegmentRequest,
+)
+from limpet.cluster.documents import Sealed
+from limpet.cluster.membership import Membership, Source
+
+_log = structlog.get_logger("session")
+
+_LOOK_AGAIN_S = 60.0
+"""For what was refused, and for what nobody has said."""
+_SHORTEST_S = 0.1
+"""Until what was refused is asked again, whatever the controller says."""
+_REPORT_EVERY_S = 1.0
+_MOST_REPORTS = 32
+"""One after the other, where one cannot hold all."""
+_ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
+"""Whoever is told so is told nothing else any more."""
+
+
+class Pods(Protocol):
+    """The node's record of which pod holds which address."""
+
+    def report(self, base: int | None) -> PodReport | None:
+        """What changed since the report `base`, or all; None: nothing did."""
+
+    def acknowledged(self, sequence: int) -> None:
+        """The controller has it."""
+
+
+class Telling:
+    """Goes on where it was when the controller is back. For one event loop."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        asking: Asking,
+        *,
+        pods: Pods,
+        appetite: Callable[[], tuple[int, ...]],
+        random: Callable[[], float],
+    ) -> None:
+        self._membership = membership
+        self._asking = asking
+        self._pods = pods
+        self._appetite = appetite
+        self._random = random
+        self._wake = asyncio.Event()
+        self._shown: Sealed | None = None
+        """Our presence as the controller has it."""
+        self._base: int | None = None
+        """The controller's last report of ours."""
+        self._not_before_s: dict[str, float] = {}
+        """By path of the request, on the loop's clock."""
+        self.refused: dict[str, str] = {}
+        """What the controller does not take or give now, by path of the request, with its words."""
+
+    def wake(self) -> None:
+        """There may be something to tell, or to ask for."""
+        self._wake.set()
+
+    def begin(self, hello: HelloAnswer) -> None:
+        """What the controller has of this node."""
+        self._shown = None
+        self._base = hello.pods_sequence if hello.pods_sequence >= 0 else None
+        self._not_before_s.clear()
+        last = self._membership.presence
+        if last is not None and hello.presence_sequence > last.sequence:
+            self._membership.jump_above(hello.presence_sequence)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until the node is removed. Raises: RefusedError, LinkError."""
+        loop = asyncio.get_running_loop()
+        while not self._membership.removed:
+            self._wake.clear()
+            due_s = [
+                await self._step("/v1/presence", self._show_presence),
+                await self._step("/v1/segments", self._ask_for_segments),
+                await self._step("/v1/pods", self._report_pods),
+            ]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min([loop.time() + _LOOK_AGAIN_S, *due_s])):
+                    await self._wake.wait()
+
+    async def _step(self, path: str, step: Callable[[str], Awaitable[float]]) -> float:
+        """When to do it again at the latest. What is refused holds up nothing else."""
+        loop = asyncio.get_running_loop()
+        not_before_s = self._not_before_s.get(path, 0.0)
+        if loop.time() < not_before_s:
+            return not_before_s
+        try:
+            self._not_before_s[path] = loop.time() + await step(path)
+            self.refused.pop(path, None)
+        except RefusedError as error:
+            if error.refused.code in _ENDS:
+                raise
+            if self.refused.get(path) != str(error):
+                _log.warning("refused by the controller", path=path, error=str(error))
+            self.refused[path] = str(error)
+            again_s = loop.time() + self._pause_s(error.refused)
+            self._not_before_s[path] = again_s
+            return again_s
+        return math.inf
+
+    def _pause_s(self, refused: Refused) -> float:
+        """What is told then is what is newest then."""
+        if refused.after_s is None:
+            return _LOOK_AGAIN_S / 2 * (1 + self._random())
+        return min(max(refused.after_s, _SHORTEST_S), _LOOK_AGAIN_S) * (1 + self._random() / 4)
+
+    # Each returns how many seconds to leave it alone
+
+    async def _show_presence(self, path: str) -> float:
+        own = self._membership.own
+        sealed = own.sealed_presence if own is not None else None
+        if sealed is None or sealed == self._shown or self._membership.cloned:
+            return 0.0
+        request = PresenceRequest(sealed)
+        try:
+            await self._asking.ask("PUT", path, lambda: request, PresenceAnswer)
+            self._shown = sealed
+        except RefusedError as error:
+            if error.refused.code is Code.CLONED:
+                self._membership.declare_cloned()
+            elif error.refused.code is Code.STALE and error.refused.sequence is not None:
+                self._membership.jump_above(error.refused.sequence)
+            else:
+                raise
+        return 0.0
+
+    async def _ask_for_segments(self, path: str) -> float:
+        while True:
+            grant, versions = self._membership.grant, self._appetite()
+            if grant is None or not versions:
+                return 0.0
+            request = SegmentRequest(grant.generation, versions)
+            answer = await self._asking.ask("POST", path, lambda: request, SegmentAnswer)  # noqa: B023
+            self._membership.offer([(answer.grant, None)], source=Source.CLOUD)
+            now = self._membership.grant
+            if now is None or now.generation <= grant.generation:
+                return _LOOK_AGAIN_S
+
+    async def _report_pods(self, path: str) -> float:
+        for _ in range(_MOST_REPORTS):
+            report = self._pods.report(self._base)
+            if report is None:
+                break
+            await self._report(path, report)
+        return _REPORT_EVERY_S
+
+    async def _report(self, path: str, report: PodReport) -> None:
+        try:
+            answer = await self._asking.ask("POST", path, lambda: report, PodAnswer)
+        except RefusedError as error:
+            if error.refused.code is not Code.STALE:
+                raise
+            self._base = None
+        else:
+            self._pods.acknowledged(answer.sequence)
+            self._base = answer.sequence

@@ -1,0 +1,145 @@
+"""Putting a question to the controller, and doing first what it wants first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from limpet.cloud.https import LinkError
+from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cluster.api import (
+    MAX_BODY_BYTES,
+    MAX_SHOWN,
+    Code,
+    HelloAnswer,
+    HelloRequest,
+    ShowAnswer,
+    ShowRequest,
+)
+from limpet.cluster.documents import Sealed
+from limpet.cluster.membership import Membership, Source
+
+_log = structlog.get_logger("session")
+
+PATIENCE = 4
+"""How often one question is put again after what the controller wanted first."""
+
+T = TypeVar("T")
+
+
+class Asking:
+    """Questions of one node. For one event loop."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: ControllerLink,
+        *,
+        on_hello: Callable[[HelloAnswer], None],
+    ) -> None:
+        """`on_hello`: hears each answer to a hello, after the snapshot has."""
+        self._membership = membership
+        self._link = link
+        self._on_hello = on_hello
+
+    async def ask(
+        self, verb: str, path: str, make: Callable[[], msgspec.Struct], kind: type[T]
+    ) -> T:
+        """The answer to what `make` makes, anew for each time. Raises: RefusedError, LinkError."""
+        for _ in range(PATIENCE):
+            try:
+                return await self._put(verb, path, make, kind)
+            except RefusedError as error:
+                await self.satisfy(error)
+        raise self._insatiable()
+
+    async def say_hello(self) -> None:
+        """Raises: RefusedError, LinkError."""
+        shown = False
+        for _ in range(PATIENCE):
+            try:
+                answer = await self._put("POST", "/v1/hello", self._hello, HelloAnswer)
+            except RefusedError as error:
+                if error.refused.code is not Code.SHOW_GRANTS:
+                    self._hear_removal(error)
+                    raise
+                await self._show(error.refused.above)
+                shown = True
+            else:
+                break
+        else:
+            raise self._insatiable()
+        self._membership.offer([(answer.grant, None)], source=Source.CLOUD, network=answer.network)
+        if answer.show_above is not None and not shown:
+            await self._show(answer.show_above)
+        self._on_hello(answer)
+
+    async def satisfy(self, error: RefusedError) -> None:
+        """Does what has to come before the question; raises `error` again where nothing helps."""
+        code = error.refused.code
+        if code is Code.SHOW_GRANTS:
+            await self._show(error.refused.above)
+        elif code in (Code.SAY_HELLO, Code.UNKNOWN_NODE):
+            await self.say_hello()
+        else:
+            self._hear_removal(error)
+            raise error
+
+    async def _put(
+        self, verb: str, path: str, make: Callable[[], msgspec.Struct], kind: type[T]
+    ) -> T:
+        revision = self._membership.snapshot.revision
+        return await self._link.ask(verb, path, make(), kind, revision=revision)
+
+    def _hello(self) -> HelloRequest:
+        own, snapshot = self._membership.own, self._membership.snapshot
+        if own is None:
+            raise LinkError("say hello to the controller: this node's own grant is not known")
+        return HelloRequest(snapshot.revision, own.sealed_grant, snapshot.sealed_network)
+
+    def _hear_removal(self, error: RefusedError) -> None:
+        """Signed, so it counts whoever says it; a claim alone would not."""
+        if error.refused.code is Code.REMOVED and error.refused.grant is not None:
+            self._membership.offer([(error.refused.grant, None)], source=Source.CLOUD)
+
+    async def _show(self, above: int | None) -> None:
+        """Every grant that was made above this revision: the controller was restored."""
+        snapshot = self._membership.snapshot
+        grants = [
+            entry.sealed_grant
+            for entry in snapshot.nodes.values()
+            if above is None or entry.grant.revision > above
+        ]
+        taken = 0
+        for batch in _batches(grants):
+            request = ShowRequest(batch, snapshot.sealed_network)
+            answer = await self._put("POST", "/v1/grants", lambda: request, ShowAnswer)  # noqa: B023
+            taken += answer.taken
+        _log.warning(
+            "the controller was restored from a back-up: showed it the grants that it may not know",
+            shown=len(grants),
+            taken=taken,
+        )
+
+    def _insatiable(self) -> LinkError:
+        return LinkError(
+            f"ask the controller at {self._link.controller}: it wants the same again and again "
+            "(its log says why)"
+        )
+
+
+def _batches(grants: list[Sealed]) -> Iterator[tuple[Sealed, ...]]:
+    """At least one, which may be empty; none is larger than a request may be."""
+    batch: list[Sealed] = []
+    size = 0
+    for grant in grants:
+        grant_size = len(grant.body) * 4 // 3 + 256
+        if batch and (len(batch) == MAX_SHOWN or size + grant_size > MAX_BODY_BYTES // 2):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(grant)
+        size += grant_size
+    yield tuple(batch)

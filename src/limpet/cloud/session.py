@@ -1,0 +1,256 @@
+"""The node's conversation with its controller, as long as it lasts, again and again.
+
+It ends often: an uplink flaps, the cloud is away for months. Nothing that was heard is forgotten
+then, and what there is to tell is told when the controller is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from limpet.base import faults
+from limpet.base.errors import LimpetError
+from limpet.cloud.https import LinkError
+from limpet.cloud.link import ControllerLink, RefusedError
+from limpet.cloud.publisher import Pods, Telling
+from limpet.cloud.requests import PATIENCE, Asking
+from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
+from limpet.cluster.membership import Membership, News, Pair, Source
+
+_log = structlog.get_logger("session")
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_STABLE_S = 30.0
+"""A session that lasted so long is no failure when it ends."""
+_BATCH = 128
+"""Entries checked at once, at some 0.2 ms each: the loop serves pods as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """For a person."""
+
+    controller: str
+    """Asked last."""
+    connected: bool
+    since_s: float
+    """Of being connected or not, on the monotonic clock."""
+    error: str
+    """Why it is not connected; empty: it is, or has not tried yet."""
+    refused: str
+    """What the controller does not take or give now, in its words."""
+    over: bool
+    """The node was removed: no controller is asked until the agent starts anew."""
+
+
+class Session:
+    """Runs on the event loop, a task of its own; what fails is told in `state` and tried again."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: ControllerLink,
+        *,
+        pods: Pods,
+        appetite: Callable[[], tuple[int, ...]],
+        random: Callable[[], float],
+    ) -> None:
+        """`appetite`: IP versions of which the node needs one more segment.
+
+        `random`: from 0 to below 1; spreads the nodes that come back all at once.
+        """
+        self._membership = membership
+        self._link = link
+        self._random = random
+        self._asking = Asking(membership, link, on_hello=self._greeted)
+        self._telling = Telling(
+            membership, self._asking, pods=pods, appetite=appetite, random=random
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._caught_up = False
+        self._since: str | None = None
+        """To watch from: what came before is in the snapshot."""
+        self._connected = False
+        self._turned_at_s = time.monotonic()
+        self._error = ""
+        membership.subscribe(self._heard)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    def wake(self) -> None:
+        """There may be something to tell, or to ask for."""
+        self._telling.wake()
+
+    def network_changed(self) -> None:
+        """Connects anew at once: old connections may be dead, or a way may be there now."""
+        self._moved.set()
+
+    @property
+    def state(self) -> SessionState:
+        return SessionState(
+            self._link.controller,
+            connected=self._connected,
+            since_s=self._turned_at_s,
+            error=self._error,
+            refused="; ".join(self._telling.refused.values()),
+            over=self._membership.removed,
+        )
+
+    def _heard(self, news: News) -> None:
+        if self._membership.uid in news.uids:
+            self._telling.wake()
+
+    def _greeted(self, answer: HelloAnswer) -> None:
+        self._telling.begin(answer)
+        if not self._connected:
+            self._turn(connected=True)
+            self._error = ""
+            _log.info("connected to the controller", controller=self._link.controller)
+
+    def _turn(self, *, connected: bool) -> None:
+        self._connected = connected
+        self._turned_at_s = time.monotonic()
+
+    # One connection after the other
+
+    async def run(self) -> None:
+        """Until it is cancelled, or the node is removed. Raises nothing."""
+        failures = 0
+        while not self._membership.removed:
+            self._moved.clear()
+            began_s = time.monotonic()
+            error = await self._attempt()
+            failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
+            if self._connected:
+                self._turn(connected=False)
+            else:
+                self._link.turn()
+            if not self._membership.removed:
+                self._note(error)
+                await self._pause(failures)
+        _log.error(
+            "this node was removed from the cluster: no controller is asked any more",
+            uid=self._membership.uid,
+            what_to_do="if it should be there: `limpet join --anew` with a new token",
+        )
+
+    async def _attempt(self) -> str:
+        """Talks for as long as it goes; why it ended, in words."""
+        try:
+            await _first_of(self._talk(), self._links_changed())
+        except LimpetError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
+            faults.note("session with the controller", error)
+            return f"{type(error).__name__}: {error}"
+        finally:
+            self._link.close()
+        return "the links of this node changed"
+
+    def _note(self, error: str) -> None:
+        if error != self._error:
+            _log.warning("not connected to the controller", error=error)
+        self._error = error
+
+    async def _pause(self, failures: int) -> None:
+        """The longer the more often it failed; none where the links of this node changed."""
+        rounds = failures // self._link.controllers
+        longest_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(rounds + 1, 10))
+        pause_s = _SHORTEST_PAUSE_S + self._random() * (longest_s - _SHORTEST_PAUSE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._moved.wait()
+
+    async def _links_changed(self) -> None:
+        await self._moved.wait()
+
+    async def _talk(self) -> None:
+        """Returns when the node was removed. Raises: LimpetError."""
+        self._caught_up = False
+        if self._membership.own is None:
+            await self._learn_own()
+        await self._asking.say_hello()
+        await _first_of(self._follow(), self._telling.run())
+
+    # Hearing
+
+    async def _follow(self) -> None:
+        """Raises: RefusedError, LinkError, at the latest when the watch ends."""
+        for _ in range(PATIENCE):
+            try:
+                await self._watch()
+            except RefusedError as error:
+                if error.refused.code is Code.TOO_OLD and self._since is not None:
+                    self._since = None
+                else:
+                    await self._asking.satisfy(error)
+            else:
+                break
+        raise LinkError(f"watch the controller at {self._link.controller}: it ended the watch")
+
+    async def _watch(self) -> None:
+        revision = self._membership.snapshot.revision
+        async with aclosing(self._link.watch(self._since, revision=revision)) as watch:
+            async for lines in watch:
+                await self._take(lines)
+
+    async def _learn_own(self) -> None:
+        """What the node's disk has lost of the node itself, the cluster knows."""
+        async with aclosing(self._link.watch(None, revision=0)) as watch:
+            async for lines in watch:
+                await self._take(lines)
+                if self._membership.own is not None:
+                    return
+                if self._caught_up:
+                    break
+        raise LinkError(
+            f"watch the controller at {self._link.controller}: it knows no grant of this node, "
+            "and this node has lost its own (`limpet join --anew` with a new token)"
+        )
+
+    async def _take(self, lines: list[WatchLine]) -> None:
+        """What is not told stays as it is: a watch that tells nothing takes nobody away."""
+        refused: Refused | None = None
+        pairs: list[Pair] = []
+        for line in lines:
+            if line.kind is WatchKind.NETWORK and line.network is not None:
+                self._membership.offer((), source=Source.CLOUD, network=line.network)
+            elif line.kind is WatchKind.ENTRY and line.grant is not None:
+                pairs.append((line.grant, line.presence))
+            elif line.kind is WatchKind.REFUSED:
+                refused = line.refused
+        for start in range(0, len(pairs), _BATCH):
+            self._membership.offer(pairs[start : start + _BATCH], source=Source.CLOUD)
+            await asyncio.sleep(0)
+        for line in lines:
+            self._since = line.version or self._since
+            self._caught_up = self._caught_up or line.kind is WatchKind.BOOKMARK
+        if refused is not None:
+            raise RefusedError(refused)
+
+
+async def _first_of(*works: Coroutine[None, None, None]) -> None:
+    """Returns when one of them has returned, and ends the others. Raises what it raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,329 @@
+"""The controller's HTTPS API: JSON bodies <-> values. Shared by controller and agent.
+
+| request | who | body -> answer |
+|---|---|---|
+| `GET /healthz` | anybody | -> `{"ok": true}` |
+| `GET /v1/ca` | anybody; check it against the token | -> the CA's certificate, PEM |
+| `POST /v1/join` | who has a token | `JoinRequest` -> `JoinAnswer` |
+| `POST /v1/hello` | a node, first thing | `HelloRequest` -> `HelloAnswer` |
+| `POST /v1/grants` | a node, when it was asked to | `ShowRequest` -> `ShowAnswer` |
+| `PUT /v1/presence` | a node | `PresenceRequest` -> `PresenceAnswer` |
+| `POST /v1/segments` | a node | `SegmentRequest` -> `SegmentAnswer` |
+| `GET /v1/pods` | a node: its own | -> `PodReport` |
+| `POST /v1/pods` | a node | `PodReport` -> `PodAnswer` |
+| `GET /v1/watch?since=VERSION` | a node | -> `WatchLine` after `WatchLine`, one to a line |
+
+A node is who its TLS certificate says. Every request of a node carries `Limpet-Revision`, the
+highest revision that it knows. What is refused answers a `Refused`; the HTTP status follows from
+its code.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.documents import Sealed
+
+SERVER_NAME = "controller.limpet"
+"""What the controller's certificate names, wherever it is reached: its addresses may change."""
+REVISION_HEADER = "Limpet-Revision"
+MAX_BODY_BYTES = 1 << 20
+"""Of one request."""
+MAX_SHOWN = 256
+"""Grants in one `ShowRequest`."""
+MAX_PODS = 4_096
+"""In one `PodReport`."""
+MAX_NAME_CHARACTERS = 253
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_JOIN = b"limpet 1 join\0"
+_TOKEN_MARK = "lmp1"
+
+T = TypeVar("T")
+
+
+class ApiError(LimpetError):
+    """Bytes that are not what the API speaks."""
+
+
+class Code(StrEnum):
+    """Why something was refused; what an agent decides by."""
+
+    BAD_REQUEST = "bad_request"
+    TOO_LARGE = "too_large"
+    NOT_FOUND = "not_found"
+    BAD_TOKEN = "bad_token"
+    """Unknown, used or expired: the person needs a new one."""
+    BAD_PROOF = "bad_proof"
+    """The node does not hold the key that it names."""
+    NO_CERTIFICATE = "no_certificate"
+    UNKNOWN_NODE = "unknown_node"
+    REMOVED = "removed"
+    """`grant` of the refusal is the tombstone."""
+    NOT_YOURS = "not_yours"
+    STALE = "stale"
+    """`sequence` of the refusal is what the controller has: jump above it, or send all of it."""
+    CLONED = "cloned"
+    """Another machine has this identity: stop publishing."""
+    QUOTA = "quota"
+    EXHAUSTED = "exhausted"
+    SHOW_GRANTS = "show_grants"
+    """The controller is behind: show it every grant above `above`, then ask again."""
+    SAY_HELLO = "say_hello"
+    """The controller was restored since the node's last hello: say it again, then ask again."""
+    RECOVERING = "recovering"
+    """Restored from an old back-up, grants nothing for now."""
+    TOO_OLD = "too_old"
+    """Watch without `since`."""
+    TRY_AGAIN = "try_again"
+    """`after_s` of the refusal, where it has one: not before that."""
+
+
+HTTP_STATUS = {
+    Code.BAD_REQUEST: 400,
+    Code.TOO_LARGE: 413,
+    Code.NOT_FOUND: 404,
+    Code.BAD_TOKEN: 403,
+    Code.BAD_PROOF: 403,
+    Code.NO_CERTIFICATE: 401,
+    Code.UNKNOWN_NODE: 403,
+    Code.REMOVED: 403,
+    Code.NOT_YOURS: 403,
+    Code.STALE: 409,
+    Code.CLONED: 409,
+    Code.QUOTA: 409,
+    Code.EXHAUSTED: 409,
+    Code.SHOW_GRANTS: 409,
+    Code.SAY_HELLO: 409,
+    Code.RECOVERING: 503,
+    Code.TOO_OLD: 410,
+    Code.TRY_AGAIN: 503,
+}
+
+
+class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: Code
+    error: str
+    """For a person."""
+    above: int | None = None
+    sequence: int | None = None
+    grant: Sealed | None = None
+    network: Sealed | None = None
+    after_s: float | None = None
+
+
+class PodAddress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Addresses that one interface of a pod holds, or that are kept for it."""
+
+    network: str
+    namespace: str
+    pod: str
+    ifname: str
+    addresses: tuple[str, ...]
+
+
+class JoinRequest(msgspec.Struct, frozen=True):
+    token: str
+    name: str
+    public_key: bytes
+    proof: bytes
+    """`join_proof`."""
+
+
+class JoinAnswer(msgspec.Struct, frozen=True):
+    certificate: str
+    """PEM, for the node's own key."""
+    ca: str
+    """PEM."""
+    pinned_key: bytes
+    """The cluster's first signing key; all others follow from it."""
+    network: Sealed
+    grant: Sealed
+    pods: tuple[PodAddress, ...] = ()
+    """What the machine that this one replaces reported last."""
+
+
+class HelloRequest(msgspec.Struct, frozen=True):
+    revision: int
+    """The highest that anything in the node's snapshot was made at."""
+    grant: Sealed
+    """The node's own, as it has it."""
+    network: Sealed | None = None
+
+
+class HelloAnswer(msgspec.Struct, frozen=True):
+    revision: int
+    network: Sealed
+    grant: Sealed
+    presence_sequence: int = -1
+    """That the controller has of the node; -1: none."""
+    pods_sequence: int = -1
+    show_above: int | None = None
+    """Not None: show every grant that was made above this revision, of any node."""
+
+
+class ShowRequest(msgspec.Struct, frozen=True):
+    grants: tuple[Sealed, ...]
+    network: Sealed | None = None
+
+
+class ShowAnswer(msgspec.Struct, frozen=True):
+    taken: int
+    """How many of them the controller did not have."""
+
+
+class PresenceRequest(msgspec.Struct, frozen=True):
+    presence: Sealed
+
+
+class PresenceAnswer(msgspec.Struct, frozen=True):
+    sequence: int
+
+
+class SegmentRequest(msgspec.Struct, frozen=True):
+    generation: int
+    """Of the grant that the node has. Where the controller's is higher, that is the answer."""
+    versions: tuple[int, ...]
+    """IP versions, one more segment of each."""
+
+
+class SegmentAnswer(msgspec.Struct, frozen=True):
+    grant: Sealed
+
+
+class PodReport(msgspec.Struct, frozen=True):
+    """Which pod holds which address on a node, whole, or what changed since `base`."""
+
+    sequence: int
+    pods: tuple[PodAddress, ...]
+    base: int | None = None
+    """None: this is all. Else the sequence of the report before; pods replace those of the same
+    network, namespace, name and interface, and one without addresses is gone."""
+
+
+class PodAnswer(msgspec.Struct, frozen=True):
+    sequence: int
+
+
+class WatchKind(StrEnum):
+    NETWORK = "network"
+    ENTRY = "entry"
+    BOOKMARK = "bookmark"
+    """All that is known up to `version` has been told; also a sign of life."""
+    REFUSED = "refused"
+    """The watch ends here."""
+
+
+class WatchLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    kind: WatchKind
+    version: str = ""
+    """To watch from after this line; it means nothing else."""
+    network: Sealed | None = None
+    grant: Sealed | None = None
+    presence: Sealed | None = None
+    refused: Refused | None = None
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Raises: ApiError that says where the body is not as it should be."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(f"read {kind.__name__}: {error}") from error
+
+
+def encode_line(line: WatchLine) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a name of a node, a community or a label."""
+    if not name:
+        return "it is empty"
+    if len(name) > MAX_NAME_CHARACTERS:
+        return f"it has more than {MAX_NAME_CHARACTERS} characters"
+    if not _NAME.fullmatch(name):
+        return "only letters, digits, '-', '_' and '.', with a letter or digit at either end"
+    return None
+
+
+# Tokens and proofs
+
+
+class Token(msgspec.Struct, frozen=True):
+    id: str
+    secret: bytes
+    ca_digest: bytes
+    """SHA-256 of the CA's certificate, DER."""
+
+
+def format_token(token: Token) -> str:
+    return "_".join((_TOKEN_MARK, token.id, _text(token.secret), _text(token.ca_digest)))
+
+
+def parse_token(text: str) -> Token:
+    """Raises: ApiError, which does not repeat the token."""
+    parts = text.strip().split("_")
+    if len(parts) != 4 or parts[0] != _TOKEN_MARK or not parts[1].isalnum():
+        raise ApiError(
+            "read token: it is not one that `limpet token create` printed (copied in part?)"
+        )
+    try:
+        token = Token(parts[1], _untext(parts[2]), _untext(parts[3]))
+    except binascii.Error as error:
+        raise ApiError("read token: it is damaged; copy it again") from error
+    if len(token.ca_digest) != 32 or len(token.secret) < 16:
+        raise ApiError("read token: it is cut short; copy it again")
+    return token
+
+
+def ca_digest(certificate_der: bytes) -> bytes:
+    return hashlib.sha256(certificate_der).digest()
+
+
+def secret_digest(secret: bytes) -> bytes:
+    """What the controller keeps of a token."""
+    return hashlib.sha256(b"limpet token\0" + secret).digest()
+
+
+def join_proof(token: str, name: str, private_key: bytes) -> bytes:
+    """The node's signature: it holds its key, and wants in with this token under this name."""
+    return Ed25519PrivateKey.from_private_bytes(private_key).sign(_claim(token, name))
+
+
+def is_join_proof(request: JoinRequest) -> bool:
+    try:
+        key = Ed25519PublicKey.from_public_bytes(request.public_key)
+        key.verify(request.proof, _claim(request.token, request.name))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def _claim(token: str, name: str) -> bytes:
+    """The token carries the CA's digest: the claim is for that cluster alone."""
+    return _JOIN + hashlib.sha256(token.encode()).digest() + name.encode()
+
+
+def _text(data: bytes) -> str:
+    return base64.b32encode(data).decode().rstrip("=").lower()
+
+
+def _untext(text: str) -> bytes:
+    """Raises: binascii.Error."""
+    if not text.isascii():
+        raise binascii.Error("not base32")
+    return base64.b32decode(text.upper() + "=" * (-len(text) % 8))

@@ -1,0 +1,238 @@
+"""The neighbour exchange: what nodes tell each other of the cluster, with the cloud or without."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from limpet.base.addresses import Address
+from limpet.base.link import UnderlayLink
+from limpet.base.rate_limit import TokenBucket, TokenBuckets
+from limpet.base.timer import Alarm
+from limpet.cluster.documents import Sealed
+from limpet.cluster.exchange import codec as wire
+from limpet.cluster.exchange.gossip import Gossip, Origin
+from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Message, Pair, Push, Want
+from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
+from limpet.cluster.membership import Membership, News, Outcome, Source
+from limpet.cluster.peer_datagram import DatagramError, Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.seal import uid_hint
+
+_log = structlog.get_logger("exchange")
+
+_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS = 500, 1000
+_STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS = 50, 200
+"""Nodes told of: by each member, and by all others together; each may cost two checks."""
+_MOST_MEMBERS = 1024
+_CHANGES_PER_S, _CHANGES, _MOST_CHANGED = 0.5, 20, 8192
+"""Of what one node says of itself. Each costs a write to the disk, a round, probes, and those whom
+we tell of it the same; what is left out is found when digests are compared."""
+_KINDS = {Digest: Kind.DIGEST, Listing: Kind.LISTING, Want: Kind.WANT, Push: Kind.PUSH}
+_PARSERS: dict[Kind, Callable[[bytes], Message]] = {
+    Kind.DIGEST: wire.parse_digest,
+    Kind.LISTING: wire.parse_listing,
+    Kind.WANT: wire.parse_want,
+    Kind.PUSH: wire.parse_push,
+}
+
+
+class Exchange:
+    """Runs on the event loop's thread. What it learns it offers to the membership."""
+
+    def __init__(self, membership: Membership, courier: Courier) -> None:
+        self._membership = membership
+        self._courier = courier
+        self._counters: Counter[str] = Counter()
+        self._links: dict[int, UnderlayLink] = {}
+        self._tunnelled: Mapping[str, Address] = {}
+        self._gossip: Gossip | None = None
+        self._alarm = Alarm("exchange", self._tick)
+        self._from: tuple[str, int | None] = ("", None)
+        """Who is being listened to, and the link where all could hear it."""
+        self._members = TokenBuckets(_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS, most=_MOST_MEMBERS)
+        self._strangers = TokenBucket(_STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS)
+        self._changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
+
+    @property
+    def heard(self) -> Mapping[str, Heard]:
+        """Where members were heard from last, by uid; times are of the monotonic clock."""
+        return self._gossip.heard if self._gossip is not None else {}
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Messages that were not answered: `stranger`, `unasked`, `over_rate`, `malformed`."""
+        return self._counters + (self._gossip.counters if self._gossip is not None else Counter())
+
+    def start(self) -> None:
+        """Tells the links who we are, and compares with several neighbours; within a loop."""
+        self._gossip = Gossip(
+            self._membership.uid,
+            self._membership.snapshot,
+            below=random.randrange,
+            nonce=lambda: os.urandom(NONCE_BYTES),
+            now_s=time.monotonic(),
+        )
+        self._membership.subscribe(self._learn)
+        for kind in _PARSERS:
+            self._courier.on(kind, self._receive)
+        self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
+        links = self._links
+        self._run(self._gossip.set_links(links, links, time.monotonic()))
+
+    async def stop(self) -> None:
+        self._gossip = None
+        self._alarm.stop()
+
+    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        """The links to neighbours; on one that is new or has new addresses we say who we are."""
+        before, self._links = self._links, {link.ifindex: link for link in links}
+        fresh = [
+            ifindex
+            for ifindex, link in self._links.items()
+            if ifindex not in before or before[ifindex].addresses != link.addresses
+        ]
+        if self._gossip is not None:
+            self._run(self._gossip.set_links(self._links, fresh, time.monotonic()))
+
+    def set_tunnelled(self, tunnelled: Mapping[str, Address]) -> None:
+        """Overlay addresses of the peers that are reached through a tunnel only, by uid."""
+        self._tunnelled = tunnelled
+        if self._gossip is not None:
+            self._gossip.set_tunnelled(tunnelled, time.monotonic())
+            self._run([])
+
+    def compare_with(self, uid: str) -> None:
+        """The node has said that it knows something newer."""
+        if self._gossip is not None:
+            self._gossip.suspect(uid, time.monotonic())
+            self._run([])
+
+    def _learn(self, news: News) -> None:
+        if self._gossip is None:
+            return
+        from_uid, from_link = "", None
+        match news.source:
+            case Source.SELF:
+                origin = Origin.OWN
+            case Source.NEIGHBOUR:
+                origin = Origin.NEIGHBOUR
+                from_uid, from_link = self._from
+            case _:
+                origin = Origin.CLOUD
+        effects = self._gossip.learn(
+            self._membership.snapshot,
+            news.uids,
+            origin,
+            time.monotonic(),
+            from_uid=from_uid,
+            from_link=from_link,
+        )
+        self._run(effects)
+
+    def _receive(self, received: Received) -> bool:
+        """False: not all of it was taken, for want of room."""
+        if self._gossip is None:
+            return True
+        try:
+            message = _PARSERS[Kind(received.kind)](received.body)
+        except wire.MessageError as error:
+            self._counters["malformed"] += 1
+            _log.debug("a message does not count", of=received.uid, error=str(error))
+            return True
+        taken = self._take(received, message) if isinstance(message, Push) else True
+        effects = self._gossip.receive(
+            received.uid, _place(received), received.ifindex, message, time.monotonic()
+        )
+        self._run(effects)
+        return taken
+
+    def _take(self, received: Received, push: Push) -> bool:
+        """Offers what a neighbour or a stranger says: it is signed by whom it is about.
+
+        False: there was no room for all of it.
+        """
+        assert self._gossip is not None
+        now_s, cost = time.monotonic(), len(push.pairs) + (push.network is not None)
+        if self._membership.is_member(received.uid):
+            room = self._members.take(received.uid, now_s, cost)
+        else:
+            room = self._strangers.take(now_s, cost)
+        if not room:
+            self._counters["over_rate"] += 1
+            return False
+        link = received.ifindex if _is_for_all(received.to_address) else None
+        pairs = [pair for pair in push.pairs if not self._changes_too_often(pair, now_s)]
+        self._counters["over_rate"] += len(push.pairs) - len(pairs)
+        grants = [self._grant_of(pair) for pair in pairs]
+        self._from = (received.uid, link)
+        try:
+            outcomes = self._membership.offer(pairs, source=Source.NEIGHBOUR, network=push.network)
+        finally:
+            self._from = ("", None)
+        told = list(zip(pairs, outcomes, strict=True))
+        for (pair, what), grant in zip(told, grants, strict=True):
+            if what is Outcome.FRESH and pair[0] == grant:
+                self._changes.take(uid_hint(grant), now_s)
+        stale = [(uid_hint(pair[0]), pair) for pair, what in told if what is Outcome.STALE]
+        self._gossip.known(stale, received.uid, link)
+        return len(pairs) == len(push.pairs)
+
+    def _grant_of(self, pair: Pair) -> Sealed | None:
+        """The one that is known of the node that the pair is about."""
+        entry = self._membership.snapshot.nodes.get(uid_hint(pair[0]))
+        return entry.sealed_grant if entry is not None else None
+
+    def _changes_too_often(self, pair: Pair, now_s: float) -> bool:
+        """Another grant counts at any time: a node that floods could not be removed else."""
+        room = self._changes.has_room(uid_hint(pair[0]), now_s)
+        return not room and pair[0] == self._grant_of(pair)
+
+    def _run(self, effects: list[Effect]) -> None:
+        encoded: dict[int, bytes] = {}
+        for effect in effects:
+            message = effect.message
+            try:
+                body = encoded.get(id(message))
+                if body is None:
+                    body = encoded[id(message)] = wire.encode(message)
+                self._send(effect, _KINDS[type(message)], body)
+            except (ValueError, DatagramError) as error:
+                _log.warning("what is known of a node is too large to be told", error=str(error))
+        self._set_timer()
+
+    def _send(self, effect: Effect, kind: Kind, body: bytes) -> None:
+        if isinstance(effect, Broadcast):
+            self._courier.broadcast(kind, body, [effect.ifindex])
+            return
+        place = effect.place
+        self._courier.send(
+            kind,
+            body,
+            to_uid=effect.uid,
+            address=place.address,
+            port=place.port,
+            ifindex=place.ifindex,
+        )
+
+    def _set_timer(self) -> None:
+        self._alarm.set(self._gossip.wake_at_s if self._gossip is not None else math.inf)
+
+    def _tick(self) -> None:
+        if self._gossip is not None:
+            self._run(self._gossip.tick(time.monotonic()))
+
+
+def _place(received: Received) -> Place:
+    link = received.ifindex if received.address.is_link_local else None
+    return Place(received.address, received.port, link)
+
+
+def _is_for_all(address: Address) -> bool:
+    return address.is_multicast or (address.version == 4 and address.packed == b"\xff" * 4)

@@ -1,0 +1,369 @@
+"""Whom to tell what, and when: the neighbour exchange as a machine, time and chance passed in.
+
+A change of our own goes at once to everybody on the links and to peers' known addresses, and again
+a little later, since a link that has just come up loses the first packets. What we have learnt of
+others is told once to a few, so that a rumour dies. What was lost is found by comparing digests:
+
+    one    digest ->            <- listing (of buckets that differ)    other
+           want, push ->        <- push
+
+Each answer echoes a nonce of what it answers, which proves that its sender is where it says. To
+an address that is not proven no more is sent than a few times what came from there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from limpet.base.addresses import Address
+from limpet.base.rate_limit import TokenBuckets
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.exchange.digest import Index, make_listings, make_pushes, pair_of
+from limpet.cluster.exchange.messages import (
+    Digest,
+    Listing,
+    Message,
+    Pair,
+    Push,
+    Want,
+    datagram_bytes,
+)
+from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Neighbours, Place, Send
+
+
+class Origin(Enum):
+    """Where a change came from."""
+
+    OWN = "own"
+    NEIGHBOUR = "neighbour"
+    CLOUD = "cloud"
+
+
+_OWN_AGAIN_S = (0.0, 0.2, 0.7, 1.5)
+_UNICAST_AT = (0, 2)
+"""Of those times the ones at which peers' known addresses are written to."""
+_OWN_FANOUT, _OWN_RANDOM = 64, 16
+_NEIGHBOUR_FANOUT, _CLOUD_FANOUT = 6, 3
+_NEIGHBOUR_DELAY_S, _CLOUD_DELAY_S = (0.02, 0.12), (0.2, 1.2)
+_ENOUGH = {Origin.NEIGHBOUR: 3, Origin.CLOUD: 1}
+"""A rumour that was heard so often, and on all links, before its time is known well enough."""
+_MOST_AT_ONCE, _MOST_RUMOURS = 32, 256
+"""Changes that are told one by one; of more, neighbours learn by comparing."""
+_COMPARE_S = (3.0, 5.0)
+_FIRST_COMPARE_S = (0.1, 0.5, 1.0)
+_AGAIN_S = 0.5
+"""To the next comparison where one was not enough."""
+_NONCE_S = 10.0
+_NEWCOMER_S = (0.0, 1.0)
+_SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
+"""Between comparisons with a node because it says that it knows more; so many at once."""
+_MOST_NONCES = 1024
+_MOST_WANTED, _MOST_PUSHED = 64, 64
+"""Nodes in one answer."""
+_SAY_AGAIN_S = (30.0, 60.0)
+"""Between two times that we tell the links who we are: a switch may have been deaf for long."""
+_NOW_AND_THEN, _SAY_AGAIN, _COMPARE = "*", "!", "="
+"""What a timer is for; else it is for the rumour about the uid that it names."""
+
+
+@dataclass(slots=True)
+class _Rumour:
+    """A change that is still to be told."""
+
+    origin: Origin
+    links: set[int]
+    """Links on which it was not heard."""
+    not_to: set[str]
+    heard: int = 0
+    told: int = 0
+
+
+class Gossip:
+    """One node's side. Every method returns what is to be sent now."""
+
+    def __init__(
+        self,
+        uid: str,
+        snapshot: Snapshot,
+        *,
+        below: Callable[[int], int],
+        nonce: Callable[[], bytes],
+        now_s: float,
+    ) -> None:
+        """`below`: a random number from 0 to below its argument. `nonce`: 8 random bytes."""
+        self.counters: Counter[str] = Counter()
+        """What was not answered: `stranger`, `unasked`, `over_rate`."""
+        self._uid = uid
+        self._snapshot = snapshot
+        self._below = below
+        self._nonce = nonce
+        self._index = Index(snapshot)
+        self._neighbours = Neighbours(uid, snapshot, below=below, now_s=now_s)
+        self._links: frozenset[int] = frozenset()
+        self._rumours: dict[str, _Rumour] = {}
+        self._timers: list[tuple[float, str]] = []
+        """A heap: when, and a rumour's uid or, after `=`, whom to compare with (none: anybody)."""
+        self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._suspicions = TokenBuckets(1 / _SUSPECT_S, _SUSPECTED, most=_MOST_SUSPECTED)
+        self._compare_soon(now_s)
+        self._set_timer(now_s + self._between(_COMPARE_S), _NOW_AND_THEN)
+        self._set_timer(now_s + self._between(_SAY_AGAIN_S), _SAY_AGAIN)
+
+    @property
+    def heard(self) -> Mapping[str, Heard]:
+        """What came from members, by uid."""
+        return self._neighbours.heard
+
+    @property
+    def wake_at_s(self) -> float:
+        """When `tick` has something to do."""
+        return self._timers[0][0]
+
+    # What happens
+
+    def set_links(self, links: Iterable[int], fresh: Iterable[int], now_s: float) -> list[Effect]:
+        """The links that lead to neighbours; those of them that are new or have new addresses."""
+        self._links = frozenset(links)
+        new = self._links & frozenset(fresh)
+        for rumour in self._rumours.values():
+            rumour.links &= self._links
+        if not new:
+            return []
+        self._compare_soon(now_s)
+        own = self._snapshot.nodes.get(self._uid)
+        if own is None or own.presence is None:
+            return []
+        before = self._rumours.get(self._uid)
+        links = new if before is None else new | before.links
+        self._start(self._uid, _Rumour(Origin.OWN, set(links), set()), now_s)
+        return self.tick(now_s)
+
+    def set_tunnelled(self, tunnelled: Mapping[str, Address], now_s: float) -> None:
+        """Overlay addresses of the peers that are reached through a tunnel only, by uid; with those
+        that are new among them it is soon compared what both know."""
+        fresh = tunnelled.keys() - self._neighbours.tunnelled.keys()
+        self._neighbours.tunnelled = tunnelled
+        for uid in sorted(fresh)[:_MOST_AT_ONCE]:
+            self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
+
+    def learn(
+        self,
+        snapshot: Snapshot,
+        uids: frozenset[str],
+        origin: Origin,
+        now_s: float,
+        *,
+        from_uid: str = "",
+        from_link: int | None = None,
+    ) -> list[Effect]:
+        """`uids`, and perhaps the network, have changed to what `snapshot` says.
+
+        `from_uid`: who told us; `from_link`: where all neighbours could hear it.
+        """
+        self._snapshot = snapshot
+        self._index.update(snapshot, uids)
+        self._neighbours.learn(snapshot, uids)
+        if not uids or len(uids) > _MOST_AT_ONCE or len(self._rumours) > _MOST_RUMOURS:
+            self._compare_soon(now_s)
+            uids &= {self._uid}
+        for uid in sorted(uids):
+            ours = uid == self._uid
+            links = set(self._links) if ours else set(self._links) - {from_link}
+            rumour = _Rumour(Origin.OWN if ours else origin, links, {from_uid, uid})
+            self._start(uid, rumour, now_s)
+            if ours:
+                self._compare_soon(now_s)
+        return self.tick(now_s)
+
+    def known(self, pairs: Iterable[tuple[str, Pair]], from_uid: str, link: int | None) -> None:
+        """`from_uid` said what we knew: it need not be told, nor all on `link` if all heard it."""
+        for uid, pair in pairs:
+            rumour, entry = self._rumours.get(uid), self._snapshot.nodes.get(uid)
+            if rumour is None or entry is None or pair_of(entry) != pair:
+                continue
+            rumour.not_to.add(from_uid)
+            rumour.links.discard(-1 if link is None else link)
+            rumour.heard += 1
+            if not rumour.links and rumour.heard >= _ENOUGH.get(rumour.origin, rumour.heard + 1):
+                del self._rumours[uid]
+
+    def receive(
+        self, uid: str, place: Place, ifindex: int, message: Message, now_s: float
+    ) -> list[Effect]:
+        """A message of `uid` came from `place`, and what a push held has been learnt."""
+        if not self._neighbours.is_member(uid):
+            self.counters["stranger"] += 1
+            return []
+        asked = self._is_asked(uid, message, now_s)
+        if asked is False:
+            self.counters["unasked"] += 1
+            return []
+        is_new = self._neighbours.hear(uid, place, ifindex, datagram_bytes(message), now_s)
+        if asked:
+            self._neighbours.prove(uid, now_s)
+        if is_new and isinstance(message, Push) and self._is_chosen():
+            self._compare_later(uid, now_s + self._between(_NEWCOMER_S))
+        return self._answer(uid, place, message, now_s)
+
+    def suspect(self, uid: str, now_s: float) -> None:
+        """The node knows something newer, as it has said; it is compared with soon, but not for
+        each time that it says so: a digest is large, and goes to whatever address it has told."""
+        if self._suspicions.take(uid, now_s):
+            self._compare_later(uid, now_s + self._between(_NEIGHBOUR_DELAY_S))
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """What is due."""
+        effects: list[Effect] = []
+        while self._timers and self._timers[0][0] <= now_s:
+            _at_s, what = heapq.heappop(self._timers)
+            if what == _NOW_AND_THEN:
+                self._set_timer(now_s + self._between(_COMPARE_S), _NOW_AND_THEN)
+                effects += self._compare(self._neighbours.anybody(now_s), now_s)
+            elif what == _SAY_AGAIN:
+                self._set_timer(now_s + self._between(_SAY_AGAIN_S), _SAY_AGAIN)
+                own = make_pushes(self._snapshot, [self._uid], network=False)
+                said = (Broadcast(link, push) for push in own for link in sorted(self._links))
+                effects += self._affordable(said, now_s)
+            elif what.startswith(_COMPARE):
+                effects += self._compare(what[1:] or self._neighbours.anybody(now_s), now_s)
+            else:
+                effects += self._tell(what, now_s)
+        return effects
+
+    def _set_timer(self, at_s: float, what: str) -> None:
+        heapq.heappush(self._timers, (at_s, what))
+
+    # Rumours
+
+    def _start(self, uid: str, rumour: _Rumour, now_s: float) -> None:
+        if uid in self._rumours:  # what it said is old, and so are its times
+            self._timers = [timer for timer in self._timers if timer[1] != uid]
+            heapq.heapify(self._timers)
+        self._rumours[uid] = rumour
+        match rumour.origin:
+            case Origin.OWN:
+                delays_s: tuple[float, ...] = _OWN_AGAIN_S
+            case Origin.NEIGHBOUR:
+                delays_s = (self._between(_NEIGHBOUR_DELAY_S),)
+            case Origin.CLOUD:
+                delays_s = (self._between(_CLOUD_DELAY_S),)
+        for delay_s in delays_s:
+            self._set_timer(now_s + delay_s, uid)
+
+    def _tell(self, uid: str, now_s: float) -> list[Effect]:
+        rumour, entry = self._rumours.get(uid), self._snapshot.nodes.get(uid)
+        if rumour is None or entry is None:
+            return []
+        own = rumour.origin is Origin.OWN
+        message = Push((pair_of(entry),))
+        effects: list[Effect] = [Broadcast(link, message) for link in sorted(rumour.links)]
+        if not own or rumour.told in _UNICAST_AT:
+            for peer in self._listeners(rumour):
+                effects += [
+                    Send("", place, message) for place in self._neighbours.places(peer, now_s)
+                ]
+        rumour.told += 1
+        if not own or rumour.told == len(_OWN_AGAIN_S):
+            del self._rumours[uid]
+        return self._affordable(effects, now_s)
+
+    def _listeners(self, rumour: _Rumour) -> list[str]:
+        """Peers to be told, no one twice; of our own change first those that we heard last."""
+        if rumour.origin is Origin.OWN:
+            chosen = self._neighbours.recent(_OWN_FANOUT, rumour.not_to)
+            fill = _OWN_FANOUT + _OWN_RANDOM - len(chosen)
+            return chosen + self._neighbours.sample(fill, rumour.not_to | set(chosen))
+        fanout = _CLOUD_FANOUT if rumour.origin is Origin.CLOUD else _NEIGHBOUR_FANOUT
+        return self._neighbours.sample(fanout, rumour.not_to)
+
+    # Comparing
+
+    def _compare_soon(self, now_s: float) -> None:
+        if not self._is_set(_COMPARE):
+            for delay_s in _FIRST_COMPARE_S:
+                self._set_timer(now_s + delay_s, _COMPARE)
+
+    def _compare_later(self, uid: str, at_s: float) -> None:
+        if not self._is_set(_COMPARE + uid):
+            self._set_timer(at_s, _COMPARE + uid)
+
+    def _is_set(self, what: str) -> bool:
+        return any(timer[1] == what for timer in self._timers)
+
+    def _is_chosen(self) -> bool:
+        """Of many who hear the same newcomer, a few."""
+        return self._below(max(1, len(self._neighbours.heard) // 8)) == 0
+
+    def _compare(self, uid: str, now_s: float) -> list[Effect]:
+        if not self._neighbours.is_member(uid):
+            return []
+        places = self._neighbours.places(uid, now_s)
+        heard = self._neighbours.heard.get(uid)
+        if heard is not None and heard.place not in places:
+            places.append(heard.place)
+        if not places:
+            return []
+        digest = self._index.digest(self._issue(uid, now_s))
+        return self._affordable((Send(uid, place, digest) for place in places), now_s)
+
+    def _issue(self, uid: str, now_s: float) -> bytes:
+        nonce = self._nonce()
+        self._nonces[nonce] = (uid, now_s)
+        if len(self._nonces) > _MOST_NONCES:
+            self._nonces.popitem(last=False)
+        return nonce
+
+    def _is_asked(self, uid: str, message: Message, now_s: float) -> bool | None:
+        """Whether it answers what we sent to its sender; None: it is no answer."""
+        if not isinstance(message, Listing | Want):
+            return None
+        asked, at_s = self._nonces.get(message.echo, ("", 0.0))
+        return asked == uid and now_s - at_s <= _NONCE_S
+
+    def _answer(self, uid: str, place: Place, message: Message, now_s: float) -> list[Effect]:
+        match message:
+            case Digest():
+                nonce = self._issue(uid, now_s)
+                room = self._neighbours.room_bytes(uid, place)
+                answers = make_listings(
+                    self._index, message, nonce, room_bytes=room, below=self._below
+                )
+            case Listing():
+                answers = self._settle(uid, message, now_s)
+            case Want():
+                uids = message.uids[:_MOST_PUSHED]
+                answers = make_pushes(self._snapshot, uids, network=message.network)
+            case Push():
+                answers = []
+        return self._affordable((Send(uid, place, answer) for answer in answers), now_s)
+
+    def _settle(self, uid: str, listing: Listing, now_s: float) -> list[Message]:
+        """Asks for what we lack, and sends what the other lacks."""
+        found = self._index.compare(listing)
+        here, there = found.newer_here, found.newer_there
+        answers: list[Message] = []
+        if there or found.network_newer_there:
+            answers.append(Want(listing.nonce, found.network_newer_there, there[:_MOST_WANTED]))
+        pushed = here[:_MOST_PUSHED]
+        answers += make_pushes(self._snapshot, pushed, network=found.network_newer_here)
+        if listing.more or len(here) > _MOST_PUSHED or len(there) > _MOST_WANTED:
+            self._compare_later(uid, now_s + _AGAIN_S)
+        return answers
+
+    def _affordable(self, effects: Iterable[Effect], now_s: float) -> list[Effect]:
+        """What there is no room for is found by comparing, later; a removed node is silent."""
+        own = self._snapshot.nodes.get(self._uid)
+        if own is not None and own.grant.tombstone:
+            return []
+        wanted = list(effects)
+        sent = self._neighbours.affordable(wanted, now_s)
+        self.counters["over_rate"] += len(wanted) - len(sent)
+        return sent
+
+    def _between(self, bounds_s: tuple[float, float]) -> float:
+        low_s, high_s = bounds_s
+        return low_s + (high_s - low_s) * self._below(1000) / 1000

@@ -1,0 +1,217 @@
+"""Where the other members are, and how much may be sent there. Time and chance are passed in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from limpet.base.addresses import Address
+from limpet.base.rate_limit import TokenBucket, TokenBuckets
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.exchange.messages import Listing, Message, datagram_bytes
+
+AMPLIFICATION = 3
+"""Bytes to an unproven address for each byte that came from it. Source: RFC 9000 section 8.1."""
+FRESH_S = 60.0
+"""How long a proven address counts before others are tried too."""
+_MOST_CREDIT_BYTES = 8_192
+_MOST_HEARD = 1024
+_MOST_PLACES = 3
+"""Of one peer that are written to."""
+_PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000
+_ALL_BYTES_PER_S, _ALL_BYTES = 400_000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node is written to."""
+
+    address: Address
+    port: int
+    ifindex: int | None = None
+    """The link, for a link-local address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """`uid` empty: also others may read it."""
+
+    uid: str
+    place: Place
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    ifindex: int
+    message: Message
+
+
+Effect = Send | Broadcast
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came from a member."""
+
+    place: Place
+    """That it wrote from last."""
+    ifindex: int
+    """Of the link that it came in by."""
+    at_s: float
+    proven: Place | None = None
+    """That it answered from what was sent there."""
+    proven_s: float = 0.0
+    credit_bytes: int = 0
+    """That may be sent to `place` while it is not the proven one."""
+
+
+class Neighbours:
+    """The other members, as far as the exchange has to know them."""
+
+    def __init__(
+        self, uid: str, snapshot: Snapshot, *, below: Callable[[int], int], now_s: float
+    ) -> None:
+        """`below`: a random number from 0 to below its argument."""
+        self.heard: OrderedDict[str, Heard] = OrderedDict()
+        """By uid, members only; those heard last are at the end."""
+        self.tunnelled: Mapping[str, Address] = {}
+        """Overlay addresses of those that are reached through a tunnel only, by uid."""
+        self._uid = uid
+        self._snapshot = snapshot
+        self._below = below
+        self._listed: set[str] = set()
+        self._members: list[str] = []
+        """All others that have said something of themselves; what is revoked has no presence."""
+        self._peer_bytes = TokenBuckets(_PEER_BYTES_PER_S, _PEER_BYTES, most=_MOST_HEARD)
+        self._all_bytes = TokenBucket(_ALL_BYTES_PER_S, _ALL_BYTES, now_s)
+        self.learn(snapshot, snapshot.nodes)
+
+    def learn(self, snapshot: Snapshot, uids: Iterable[str]) -> None:
+        """What is known of `uids` is now as `snapshot` has it."""
+        self._snapshot = snapshot
+        before = len(self._listed)
+        changed = False
+        for uid in uids:
+            entry = snapshot.nodes.get(uid)
+            presence = entry.presence if entry is not None else None
+            if presence is None or uid == self._uid:
+                changed |= uid in self._listed
+                self._listed.discard(uid)
+            else:
+                self._listed.add(uid)
+            heard = self.heard.get(uid)
+            if entry is not None and entry.grant.tombstone:
+                self.heard.pop(uid, None)
+            elif heard is not None and heard.proven is not None and presence is not None:
+                known = (*presence.addresses, self.tunnelled.get(uid))
+                if heard.proven.address not in known:
+                    heard.proven = None  # it may have moved
+        if changed or len(self._listed) != before:
+            self._members = sorted(self._listed)
+
+    def is_member(self, uid: str) -> bool:
+        entry = self._snapshot.nodes.get(uid)
+        return entry is not None and not entry.grant.tombstone and uid != self._uid
+
+    def hear(self, uid: str, place: Place, ifindex: int, size: int, now_s: float) -> bool:
+        """A member has written `size` bytes from `place`; whether it was silent for long before."""
+        heard = self.heard.get(uid)
+        is_new = heard is None or now_s - heard.at_s > FRESH_S
+        if heard is None:
+            heard = self.heard[uid] = Heard(place, ifindex, now_s)
+            if len(self.heard) > _MOST_HEARD:
+                self.heard.popitem(last=False)
+        elif heard.place != place:
+            heard.place, heard.credit_bytes = place, 0
+        heard.ifindex, heard.at_s = ifindex, now_s
+        heard.credit_bytes = min(heard.credit_bytes + AMPLIFICATION * size, _MOST_CREDIT_BYTES)
+        self.heard.move_to_end(uid)
+        return is_new
+
+    def prove(self, uid: str, now_s: float) -> None:
+        """What it wrote last answers what was sent there."""
+        heard = self.heard[uid]
+        heard.proven, heard.proven_s = heard.place, now_s
+
+    def room_bytes(self, uid: str, place: Place) -> int | None:
+        """How much may be sent in answer to what came from `place`; None: all that is wanted."""
+        heard = self.heard[uid]
+        return None if heard.proven == place else heard.credit_bytes
+
+    def places(self, uid: str, now_s: float) -> list[Place]:
+        """Where it has answered of late, else what its presence names."""
+        heard = self.heard.get(uid)
+        if heard is not None and heard.proven and now_s - heard.proven_s < FRESH_S:
+            return [heard.proven]
+        return self._named(uid)
+
+    def _named(self, uid: str) -> list[Place]:
+        """Its overlay address, if it is behind a tunnel, else the first that its presence names."""
+        entry = self._snapshot.nodes.get(uid)
+        if entry is None or entry.presence is None or not entry.presence.port:
+            return []
+        presence, inner = entry.presence, self.tunnelled.get(uid)
+        addresses = presence.addresses if inner is None else (inner,)
+        return [Place(address, presence.port) for address in addresses[:_MOST_PLACES]]
+
+    def recent(self, count: int, but: Collection[str]) -> list[str]:
+        """Those heard last."""
+        found: list[str] = []
+        for uid in reversed(self.heard):
+            if len(found) == count:
+                break
+            if uid not in but:
+                found.append(uid)
+        return found
+
+    def sample(self, count: int, but: Collection[str]) -> list[str]:
+        """Up to `count` random ones."""
+        if len(self._members) <= 4 * count:
+            rest = [uid for uid in self._members if uid not in but]
+            return [rest.pop(self._below(len(rest))) for _ in range(min(count, len(rest)))]
+        found: dict[str, None] = {}
+        for _ in range(2 * count):  # of many not all are looked at
+            uid = self._members[self._below(len(self._members))]
+            if uid not in but and len(found) < count:
+                found[uid] = None
+        return list(found)
+
+    def anybody(self, now_s: float) -> str:
+        """A random one, mostly of those heard of late; empty: there is none."""
+        recent = [uid for uid, heard in self.heard.items() if now_s - heard.at_s < FRESH_S]
+        if recent and self._below(4):
+            return recent[self._below(len(recent))]
+        return self._members[self._below(len(self._members))] if self._members else ""
+
+    def affordable(self, effects: Iterable[Effect], now_s: float) -> list[Effect]:
+        """Those for which there is room now; it is taken."""
+        return [effect for effect in effects if self._take(effect, now_s)]
+
+    def _take(self, effect: Effect, now_s: float) -> bool:
+        size = datagram_bytes(effect.message)
+        if isinstance(effect, Send):
+            if not self._is_allowed(effect, size):
+                return False
+            where: object = effect.place.address
+        else:
+            where = effect.ifindex
+        return self._peer_bytes.take(where, now_s, size) and self._all_bytes.take(now_s, size)
+
+    def _is_allowed(self, effect: Send, size: int) -> bool:
+        """Its place is proven, or enough came from there, or its presence names it.
+
+        Who sends on an old message of a member from elsewhere has no use of it.
+        """
+        heard = self.heard.get(effect.uid)
+        if heard is None or effect.place not in (heard.place, heard.proven):
+            return True
+        if effect.place == heard.proven:
+            return True
+        if not isinstance(effect.message, Listing) and effect.place in self._named(effect.uid):
+            return True
+        if heard.credit_bytes < size:
+            return False
+        heard.credit_bytes -= size
+        return True

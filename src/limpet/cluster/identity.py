@@ -1,0 +1,142 @@
+"""Who this node is in its cluster, on its disk: key, certificate, pinned key, controllers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from limpet.base.errors import ConfigError, StorageError
+
+_KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
+_CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
+KEY_BYTES = 32
+_SO_NETNS_COOKIE = 71
+"""Source: include/uapi/asm-generic/socket.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A node that has joined."""
+
+    folder: Path
+    private_key: bytes
+    """Ed25519, 32 bytes."""
+    name: str
+    pinned_key: bytes
+    """The cluster's first signing key; all others follow from it."""
+    controllers: tuple[str, ...]
+    """`host:port` of each."""
+
+    @property
+    def public_key(self) -> bytes:
+        from limpet.cluster.seal import (
+            public_key_of,  # a node that is in no cluster needs no crypto
+        )
+
+        return public_key_of(self.private_key)
+
+    @property
+    def uid(self) -> str:
+        from limpet.cluster.seal import uid_of
+
+        return uid_of(self.public_key)
+
+    @property
+    def certificate_path(self) -> Path:
+        return self.folder / _CERTIFICATE_FILE
+
+    @property
+    def ca_path(self) -> Path:
+        return self.folder / _CA_FILE
+
+    @property
+    def key_path(self) -> Path:
+        """PEM, as OpenSSL takes it."""
+        return self.folder / "node.key.pem"
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """What `limpet join` writes last: while it is missing, the node has not joined."""
+
+    name: str
+    pinned_key: bytes
+    controllers: tuple[str, ...]
+
+
+def load_identity(folder: Path) -> Identity | None:
+    """None: the node has not joined. Raises: StorageError; ConfigError: what is damaged."""
+    try:
+        text = (folder / _CLUSTER_FILE).read_bytes()
+        key = (folder / _KEY_FILE).read_bytes()
+    except FileNotFoundError as error:
+        if Path(error.filename).name == _CLUSTER_FILE:
+            return None
+        raise _damaged(folder / _KEY_FILE, "it is missing") from error
+    except OSError as error:
+        raise StorageError("read", error.filename, error.strerror or str(error)) from error
+    try:
+        found = msgspec.json.decode(text, type=ClusterFile)
+    except msgspec.MsgspecError as error:
+        raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
+    if len(key) != KEY_BYTES:
+        raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {KEY_BYTES}")
+    return Identity(folder, key, found.name, found.pinned_key, found.controllers)
+
+
+def _damaged(path: Path, cause: str) -> ConfigError:
+    return ConfigError(
+        f"read {path}: {cause} (this node's identity is damaged; put the folder back from a "
+        "back-up, or let new hardware take its place: `limpet node replace` in the cloud, then "
+        "`limpet join --anew` here)"
+    )
+
+
+def boot_id() -> str:
+    """Of the kernel that runs this node; nodes in namespaces on one kernel have their own.
+
+    No two namespaces have the same one, also when the first is gone; before Linux 5.14 they may.
+    """
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{kernel}-{_namespace_number():x}"
+
+
+def _namespace_number() -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anything:
+        try:
+            cookie = anything.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
+        except OSError:  # before Linux 5.14; the number of an inode is given to others later
+            return os.stat("/proc/self/ns/net").st_ino
+    return int.from_bytes(cookie, sys.byteorder)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """The old or the new content is there, whatever happens; the new when this returns.
+
+    Only the owner may read it. Raises: StorageError.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(
+            "write", str(path), error.strerror or str(error), hint="free space, or check the disk"
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in it are on the disk. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,178 @@
+"""Datagrams between nodes: bytes <-> values, signed by the sender, no sockets.
+
+    magic 3 | version 1 | kind 1 | cluster 8 | sender's key 32 | receiver 15 | body | signature 64
+
+The cluster is told by a hash of its pinned key, the receiver by its uid, all zeros: anybody. The
+signature (Ed25519) covers a context and all that is before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.exchange.messages import OVERHEAD_BYTES
+from limpet.cluster.seal import uid_of
+
+MAX_BODY_BYTES = 60_000
+"""So that a datagram is within what UDP carries, with room for headers of tunnels."""
+
+MAGIC = b"Lmp\x01"
+RELAY_MAGIC = b"Lmr\x01"
+"""Of what is for the relay itself at a port where it forwards everything else."""
+_CONTEXT = b"limpet 1 datagram\0"
+_KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
+_SIGNATURE_BYTES = 64
+_UID_BYTES = 15
+_ANYBODY = bytes(_UID_BYTES)
+
+
+class Kind(IntEnum):
+    """What a body is; a kind that is unknown is dropped."""
+
+    PUSH = 1
+    DIGEST = 2
+    LISTING = 3
+    WANT = 4
+    PROBE = 16
+    ANSWER = 17
+    RELAY_HELLO = 32
+    RELAY_SEEN = 33
+    RELAY_ASK = 34
+    RELAY_PAIR = 35
+    RELAY_CHECK = 36
+    RELAY_TOKEN = 37
+    RELAY_BOUND = 38
+    RELAY_FREE = 39
+    TUNNEL_ANEW = 48
+
+
+class Drop(StrEnum):
+    """Why a datagram does not count; the name of its counter."""
+
+    MALFORMED = "malformed"
+    TOO_BIG = "too_big"
+    FOREIGN = "foreign"
+    """Of another cluster, or not ours at all."""
+    OWN = "own"
+    """An echo of our own."""
+    NOT_FOR_US = "not_for_us"
+    REPLAYED = "replayed"
+    OVER_RATE = "over_rate"
+    BAD_SIGNATURE = "bad_signature"
+    REMOVED = "removed"
+    """The sender was removed from the cluster."""
+    UNHANDLED = "unhandled"
+    """Nobody here takes its kind."""
+
+
+class DatagramError(LimpetError):
+    """A datagram that does not count."""
+
+    def __init__(self, drop: Drop, cause: str) -> None:
+        super().__init__(f"read datagram: {cause}")
+        self.drop = drop
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """As it came; its signature is unchecked until `check` has returned."""
+
+    kind: int
+    public_key: bytes
+    """Of the sender."""
+    to_anybody: bool
+    body: bytes
+    signed: bytes
+    signature: bytes
+    to_relay: bool = False
+    """It says that it is for the relay at whose port it came."""
+
+    @property
+    def uid(self) -> str:
+        """Of the sender."""
+        return uid_of(self.public_key)
+
+    def check(self) -> None:
+        """Returns if the holder of the key has sent it. Raises: DatagramError."""
+        try:
+            key = Ed25519PublicKey.from_public_bytes(self.public_key)
+            key.verify(self.signature, _CONTEXT + self.signed)
+        except (InvalidSignature, ValueError) as error:
+            raise DatagramError(Drop.BAD_SIGNATURE, "its sender has not signed it") from error
+
+
+class Codec:
+    """Makes and reads the datagrams of one node."""
+
+    def __init__(self, private_key: bytes, pinned_key: bytes) -> None:
+        """32 bytes each: the node's own key, and the cluster's first."""
+        self._key = Ed25519PrivateKey.from_private_bytes(private_key)
+        self._public_key = self._key.public_key().public_bytes_raw()
+        self._uid = _raw(uid_of(self._public_key))
+        cluster = hashlib.sha256(b"limpet cluster\0" + pinned_key).digest()[:8]
+        self._cluster = cluster
+
+    def encode(self, kind: int, body: bytes, *, to_uid: str = "", to_relay: bool = False) -> bytes:
+        """A signed datagram for one node, or for anybody. Raises: DatagramError (too big)."""
+        if len(body) > MAX_BODY_BYTES:
+            raise DatagramError(Drop.TOO_BIG, f"{len(body)} bytes are more than {MAX_BODY_BYTES}")
+        signed = b"".join(
+            (
+                RELAY_MAGIC if to_relay else MAGIC,
+                bytes((kind,)),
+                self._cluster,
+                self._public_key,
+                _raw(to_uid) if to_uid else _ANYBODY,
+                body,
+            )
+        )
+        return signed + self._key.sign(_CONTEXT + signed)
+
+    def parse(self, data: bytes) -> Datagram:
+        """What is of our cluster, for us and of another. Raises: DatagramError.
+
+        It costs next to nothing: the signature is left to `Datagram.check`.
+        """
+        to_relay = data[:_KIND_AT] == RELAY_MAGIC
+        if data[:_KIND_AT] != MAGIC and not to_relay:
+            raise DatagramError(Drop.FOREIGN, "it is not ours")
+        if data[_CLUSTER_AT:_KEY_AT] != self._cluster:
+            raise DatagramError(Drop.FOREIGN, "it is not of this cluster")
+        if len(data) < OVERHEAD_BYTES:
+            raise DatagramError(Drop.MALFORMED, f"{len(data)} bytes are too few")
+        if len(data) > OVERHEAD_BYTES + MAX_BODY_BYTES:
+            raise DatagramError(Drop.TOO_BIG, f"{len(data)} bytes are too many")
+        public_key = data[_KEY_AT:_TO_AT]
+        if public_key == self._public_key:
+            raise DatagramError(Drop.OWN, "it is an echo of our own")
+        to = data[_TO_AT:_BODY_AT]
+        if to not in (self._uid, _ANYBODY):
+            raise DatagramError(Drop.NOT_FOR_US, "it is for another node")
+        return Datagram(
+            data[_KIND_AT],
+            public_key,
+            to == _ANYBODY,
+            data[_BODY_AT:-_SIGNATURE_BYTES],
+            data[:-_SIGNATURE_BYTES],
+            data[-_SIGNATURE_BYTES:],
+            to_relay,
+        )
+
+
+def _raw(uid: str) -> bytes:
+    """15 bytes. Raises: ValueError for what `uid_of` does not make."""
+    try:
+        raw = base64.b32decode(uid.upper())
+    except binascii.Error as error:
+        raise ValueError(f"{uid!r} is no uid") from error
+    if len(raw) != _UID_BYTES:
+        raise ValueError(f"{uid!r} is no uid")
+    return raw

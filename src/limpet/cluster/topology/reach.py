@@ -1,0 +1,36 @@
+"""Who may talk to whom, by communities and by what the network says. Pure."""
+
+from __future__ import annotations
+
+from limpet.cluster.documents import (
+    DefaultCommunity,
+    Encryption,
+    Grant,
+    Network,
+    Role,
+)
+
+
+def may_talk(network: Network, one: Grant, other: Grant) -> bool:
+    """Whether the two may reach each other: the cloud always, the edge in a shared community.
+
+    Nodes that are in no community share one if the network says so. A revoked node reaches nobody.
+    """
+    if one.tombstone or other.tombstone or one.uid == other.uid:
+        return False
+    if Role.CLOUD in one.roles or Role.CLOUD in other.roles:
+        return True
+    if one.communities or other.communities:
+        return not set(one.communities).isdisjoint(other.communities)
+    return network.default_community is DefaultCommunity.ALL
+
+
+def share_what_is_behind(one: Grant, other: Grant) -> bool:
+    """Whether one other network is behind both: the cloud's, with ways of its own between them."""
+    behind_both = bool(one.prefixes_behind and other.prefixes_behind)
+    return behind_both and Role.CLOUD in one.roles and Role.CLOUD in other.roles
+
+
+def in_clear_refused(network: Network) -> bool:
+    """Whether nothing goes between nodes, or is let in, without a tunnel."""
+    return network.encryption is Encryption.ALL

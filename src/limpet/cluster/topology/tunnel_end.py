@@ -1,0 +1,102 @@
+"""Where a peer's tunnel is, and what goes through in one piece. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from limpet.base.addresses import Address, Endpoint, Prefix
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import (
+    TUNNEL_OVERHEAD_BYTES,
+    TUNNEL_PADDING_BYTES,
+    TUNNELLED,
+    Rung,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelEnd:
+    """What is known of the way to a peer's tunnel."""
+
+    endpoint: Endpoint | None = None
+    """None: the peer has to speak first."""
+    behind_nat: bool = False
+    """A NAT is in the way that forgets a silent flow: either end's."""
+    mtu_bytes: int = 1500
+    """Of the underlay: the smallest link on the way, as far as known."""
+
+
+_MAX_PORT = 65535
+_PRIVATE = tuple(
+    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
+"""Source: RFC 1918, RFC 6598, RFC 4193."""
+
+
+def tunnel_device_mtu_bytes(link_mtu_bytes: int) -> int:
+    """Of a node whose largest link has that MTU."""
+    return link_mtu_bytes - min(TUNNEL_OVERHEAD_BYTES.values())
+
+
+def tunnel_mtu_bytes(underlay_mtu_bytes: int, version: int, *, device_mtu_bytes: int) -> int:
+    """The largest inner packet that goes through an underlay of that IP version in one piece.
+
+    Below the device's MTU a multiple of 16: what is less is padded to one.
+    """
+    room = underlay_mtu_bytes - TUNNEL_OVERHEAD_BYTES[version]
+    if room >= device_mtu_bytes:
+        return device_mtu_bytes
+    return max(room - room % TUNNEL_PADDING_BYTES, 0)
+
+
+def endpoint_problem(endpoint: Endpoint | None, inside: Iterable[Prefix]) -> str:
+    """Why packets of a tunnel cannot be sent there; empty: they can.
+
+    `inside`: what goes through tunnels.
+    """
+    if endpoint is None:
+        return "no endpoint of it is known"
+    address, port = endpoint
+    if (
+        address.is_unspecified
+        or address.is_multicast
+        or (address.version == 6 and address.is_link_local)
+        or not 0 < port <= _MAX_PORT
+    ):
+        return f"{address} port {port} is no endpoint of a tunnel"
+    for prefix in inside:
+        if address.version == prefix.version and address in prefix:
+            return f"its endpoint {address} is in {prefix}, which goes through the tunnel"
+    return ""
+
+
+def tunnel_end_of(path: PeerPath | None, entry: NodeEntry, own: OwnSide) -> TunnelEnd:
+    """What the path says of the way to the peer's tunnel; of another rung nothing.
+
+    Keepalives are for a NAT on the direct way: what a relay has learnt is kept by checks.
+    """
+    if path is None or path.rung not in TUNNELLED:
+        return TunnelEnd()
+    behind_nat = (
+        path.rung is Rung.TUNNEL
+        and path.endpoint is not None
+        and _is_translated(path.endpoint[0], entry, own)
+    )
+    return TunnelEnd(path.endpoint, behind_nat=behind_nat, mtu_bytes=path.mtu_bytes)
+
+
+def _is_translated(address: Address, entry: NodeEntry, own: OwnSide) -> bool:
+    """Between addresses that one of the two ends does not have."""
+    if entry.presence is None or address not in entry.presence.addresses:
+        return True
+    if _is_private(address):
+        return False
+    ours = [each for each in own.link_prefixes if each.version == address.version]
+    return all(_is_private(each.network_address) for each in ours)
+
+
+def _is_private(address: Address) -> bool:
+    return any(address.version == each.version and address in each for each in _PRIVATE)

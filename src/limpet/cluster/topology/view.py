@@ -1,0 +1,183 @@
+"""A node's view of the cluster: what plans for its peers are made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+
+from limpet.base.addresses import Address, InterfaceAddress, Prefix, bounds_of
+from limpet.base.layered_map import differing
+from limpet.base.ownership import VXLAN_IFNAME_PREFIX
+from limpet.cluster.documents import (
+    Grant,
+    Network,
+    Snapshot,
+)
+from limpet.cluster.merge import effective_segments
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class VxlanDevice:
+    """A VXLAN device with entries that are programmed, none learnt, and no link of its own."""
+
+    ifname: str
+    underlay_version: int
+    vni: int
+    port: int
+    mac: str
+    mtu_bytes: int
+    addresses: frozenset[InterfaceAddress] = frozenset()
+    """/32 and /128."""
+    up: bool = True
+    plain: bool = True
+    """False: an observed one that learns, hangs on a link or has a peer of its own."""
+    ours: bool = True
+    """False: an observed one that somebody else made; it is never touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a node's plan is made of: what it was given, and what follows for all peers."""
+
+    snapshot: Snapshot
+    uid: str
+    paths: Mapping[str, PeerPath]
+    """By the peer's uid; absent: no path."""
+    own: OwnSide
+    segments: Mapping[str, tuple[Prefix, ...]]
+    """`effective_segments` of the snapshot."""
+    network: Network | None
+    grant: Grant | None
+    """Ours; None: nobody has granted us anything, or it was revoked."""
+    sources: Mapping[int, Address] = field(default_factory=dict)
+    """Our overlay addresses by IP version: the gateway of our first segment."""
+    devices: Mapping[int, VxlanDevice] = field(default_factory=dict)
+    """By IP version of the underlay."""
+    taken: Mapping[int, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
+    """First and last address by IP version of what no peer may have, and what it is."""
+    tunnel_only: frozenset[str] = frozenset()
+    """Peers that send through tunnels only (`TunnelOnly`)."""
+
+    def same_node(self, other: View) -> bool:
+        """Whether all but the peers is the same."""
+        return (self.uid, self.own, self.network, self.grant, self.devices, self.sources) == (
+            other.uid,
+            other.own,
+            other.network,
+            other.grant,
+            other.devices,
+            other.sources,
+        )
+
+
+def view_of(
+    snapshot: Snapshot,
+    uid: str,
+    paths: Mapping[str, PeerPath],
+    own: OwnSide,
+    *,
+    before: View | None = None,
+    tunnel_only: frozenset[str] = frozenset(),
+) -> View:
+    """The node's view. `before`: an older one, from which is taken what cannot have changed."""
+    if before is not None and _same_segments(snapshot, before):
+        segments = before.segments
+    else:
+        segments = effective_segments(snapshot)
+    entry = snapshot.nodes.get(uid)
+    network = snapshot.network
+    if entry is None or network is None or entry.grant.tombstone:
+        return View(snapshot, uid, paths, own, segments, network, None)
+    firsts = _first_of_each_version(segments.get(uid, ()))
+    taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
+    for prefixes, what in (
+        (entry.grant.segments, "a segment of this node"),
+        (entry.grant.prefixes_behind, "a prefix behind this node"),
+        (own.link_prefixes, "the subnet of a link of this node"),
+    ):
+        for prefix in prefixes:
+            taken[prefix.version].append((*bounds_of(prefix), f"{what}, {prefix}"))
+    return View(
+        snapshot,
+        uid,
+        paths,
+        own,
+        segments,
+        network,
+        entry.grant,
+        sources={version: prefix[1] for version, prefix in firsts.items()},
+        devices={
+            version: _device(network, own, version, firsts)
+            for version in sorted(own.vtep_macs)
+            if firsts
+        },
+        taken={version: tuple(intervals) for version, intervals in taken.items()},
+        tunnel_only=tunnel_only,
+    )
+
+
+def _same_segments(snapshot: Snapshot, before: View) -> bool:
+    """Whether the segments that count are surely the same as before, by a glance at each grant."""
+    known = before.snapshot.nodes
+    for uid in differing(known, snapshot.nodes):
+        old, entry = known.get(uid), snapshot.nodes.get(uid)
+        if old is None or entry is None:
+            return False
+        was, now = old.grant, entry.grant
+        if was is not now and (
+            (was.segments, was.tombstone) != (now.segments, now.tombstone)
+            # Who has lost nothing loses nothing by a higher revision, nor takes it from others.
+            or before.segments.get(uid, ()) != (() if now.tombstone else now.segments)
+            or now.revision < was.revision
+        ):
+            return False
+    return True
+
+
+def _first_of_each_version(prefixes: Iterable[Prefix]) -> dict[int, Prefix]:
+    firsts: dict[int, Prefix] = {}
+    for prefix in prefixes:
+        firsts.setdefault(prefix.version, prefix)
+    return firsts
+
+
+def _device(
+    network: Network, own: OwnSide, version: int, firsts: Mapping[int, Prefix]
+) -> VxlanDevice:
+    mtu_bytes = own.link_mtu_bytes - VXLAN_OVERHEAD_BYTES[version]
+    addresses: frozenset[InterfaceAddress] = frozenset(
+        ip_interface(prefix.network_address)
+        for prefix in firsts.values()
+        if mtu_bytes >= MIN_MTU_BYTES[prefix.version]
+    )
+    return VxlanDevice(
+        f"{VXLAN_IFNAME_PREFIX}{version}",
+        version,
+        network.vxlan_id,
+        network.vxlan_port,
+        own.vtep_macs[version],
+        mtu_bytes,
+        addresses,
+    )
+
+
+def changed_peers(before: View, after: View) -> list[str]:
+    """Peers of which something is known differently."""
+    known, nodes = before.snapshot.nodes, after.snapshot.nodes
+    others = differing(known, nodes)
+    others |= differing(before.paths, after.paths) | differing(before.segments, after.segments)
+    sealed = frozenset[str]()
+    if before.tunnel_only is not after.tunnel_only:  # they are mostly the same thousands
+        sealed = before.tunnel_only ^ after.tunnel_only
+        others |= sealed
+    return [
+        uid
+        for uid in sorted(uid for uid in others - {after.uid} if uid in known or uid in nodes)
+        # Another object may say the same.
+        if uid in sealed
+        or (known.get(uid), before.paths.get(uid), before.segments.get(uid))
+        != (nodes.get(uid), after.paths.get(uid), after.segments.get(uid))
+    ]

@@ -1,0 +1,244 @@
+"""plan_attachment: a pod's interface out of a request, the settings and the leased addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_interface, ip_network
+
+from limpet.base.addresses import Address, InterfaceAddress
+from limpet.base.errors import CniCode, CniError
+from limpet.base.ownership import POD_IFNAME_PREFIX
+from limpet.base.settings import Settings
+from limpet.cni.protocol.values import (
+    CniRequest,
+    CniResult,
+    Dns,
+    NetworkConf,
+    ResultAddress,
+    ResultInterface,
+)
+from limpet.datapath.node.attachment import Attachment, BridgeSpec, RouteSpec
+from limpet.datapath.node.plan import bridge_of_segments, derived_mac, host_ifname, host_mac
+from limpet.ipam.ranges import Range, RangeSet, segment_range_sets
+
+_DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+_REFERENCE_MTU_BYTES = 1500
+"""What a bridge without ports has, and so the reference plugin's pods."""
+_LEAST_IPV6_MTU_BYTES = 1280
+"""Source: RFC 8200, section 5; below it Linux takes IPv6 off a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNetwork:
+    """A network configuration put together with the agent's settings."""
+
+    name: str
+    range_sets: tuple[RangeSet, ...]
+    from_segments: bool
+    """The addresses are out of the node's own segments."""
+    shares_segments: bool
+    """The addresses may be in the node's own segments, which other networks draw on as well."""
+    bridge: BridgeSpec | None
+    """None in IPAM mode."""
+    mtu_bytes: int
+
+
+def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int) -> PlannedNetwork:
+    """Raises: CniError (7: the configuration contradicts the agent's; 11: no segment yet)."""
+    from_segments = not conf.ipam.range_sets
+    range_sets = conf.ipam.range_sets or segment_range_sets(settings.segments)
+    if not range_sets:
+        raise CniError(
+            CniCode.TRY_AGAIN_LATER,
+            f"network {conf.name}: this node has no address segment",
+            'set segments = ["10.244.7.0/24"] in the agent\'s configuration and restart it, '
+            "or give the network ipam.ranges",
+        )
+    network = PlannedNetwork(
+        conf.name,
+        range_sets,
+        from_segments,
+        from_segments or _overlap(range_sets, settings),
+        None if conf.ipam_only else _bridge(conf, settings, range_sets, from_segments),
+        conf.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
+    )
+    _check_mtu(network, settings)
+    return network
+
+
+def _overlap(range_sets: Sequence[RangeSet], settings: Settings) -> bool:
+    return any(
+        range_.subnet.version == segment.version and range_.subnet.overlaps(segment)
+        for range_set in range_sets
+        for range_ in range_set
+        for segment in settings.segments
+    )
+
+
+def _check_mtu(network: PlannedNetwork, settings: Settings) -> None:
+    """A bridge has the MTU of its smallest port: one pod could end IPv6 for all."""
+    if network.bridge is None or network.mtu_bytes >= _LEAST_IPV6_MTU_BYTES:
+        return
+    versions = {range_set[0].subnet.version for range_set in network.range_sets}
+    if network.bridge.ifname == settings.bridge:
+        versions |= {segment.version for segment in settings.segments}
+    if 6 in versions:
+        raise CniError(
+            CniCode.INVALID_NETWORK_CONFIG,
+            f"network {network.name}: MTU {network.mtu_bytes} is too small for IPv6 "
+            f"on bridge {network.bridge.ifname}",
+            f"set `mtu` of the network, or `mtu_bytes` of the agent's configuration, to "
+            f"{_LEAST_IPV6_MTU_BYTES} or more",
+        )
+
+
+def _mtu_bytes(settings: Settings, from_segments: bool, uplink_mtu_bytes: int) -> int:
+    if settings.mtu_bytes is None and not from_segments:
+        return _REFERENCE_MTU_BYTES
+    return pod_mtu_bytes(settings, uplink_mtu_bytes)
+
+
+def pod_mtu_bytes(settings: Settings, uplink_mtu_bytes: int) -> int:
+    """Of a pod of the segments: room for an overlay is left, and IPv6 works."""
+    return settings.mtu_bytes or max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
+
+
+def _bridge(
+    conf: NetworkConf, settings: Settings, range_sets: Sequence[RangeSet], from_segments: bool
+) -> BridgeSpec:
+    if from_segments:
+        if conf.bridge not in (None, settings.bridge):
+            raise CniError(
+                CniCode.INVALID_NETWORK_CONFIG,
+                f"network {conf.name}: bridge {conf.bridge} is not the agent's, {settings.bridge}, "
+                "which holds the gateways of its segments",
+                "leave `bridge` out, or set it in the agent's configuration, "
+                "or give the network ranges of its own",
+            )
+        own = bridge_of_segments(settings, masquerade=conf.ip_masq)
+        return BridgeSpec(own.ifname, own.gateways, own.masquerade, conf.promisc_mode)
+    ranges = [each for ranges in range_sets for each in ranges]
+    with_gateway = conf.is_gateway or conf.is_default_gateway or conf.ip_masq
+    return BridgeSpec(
+        conf.bridge or settings.bridge,
+        gateways=tuple(dict.fromkeys(map(_gateway, ranges))) if with_gateway else (),
+        masquerade=tuple(dict.fromkeys(r.subnet for r in ranges)) if conf.ip_masq else (),
+        promisc=conf.promisc_mode,
+    )
+
+
+def _gateway(range_: Range) -> InterfaceAddress:
+    return ip_interface((range_.gateway, range_.subnet.prefixlen))
+
+
+def plan_routes(conf: NetworkConf, gateways: Sequence[Address]) -> tuple[RouteSpec, ...]:
+    """Routes of a pod, gateways filled in; a route of a family that the pod lacks is left out.
+
+    `gateways`: of the pod's addresses, in order.
+    """
+    of_family = {gateway.version: gateway for gateway in reversed(gateways)}
+    routes = {
+        (route.destination, route.priority, route.table): RouteSpec(
+            route.destination,
+            # A route with a scope of link or host has no gateway by its meaning.
+            gateway=route.gateway
+            or (None if route.scope else of_family[route.destination.version]),
+            mtu=route.mtu,
+            advmss=route.advmss,
+            priority=route.priority,
+            table=route.table,
+            scope=route.scope,
+        )
+        for route in conf.ipam.routes
+        if route.destination.version in of_family
+    }
+    if conf.is_default_gateway:
+        for version, gateway in of_family.items():
+            destination = _DEFAULT_ROUTES[version]
+            if not any(
+                (route.destination, route.table) == (destination, None) for route in routes.values()
+            ):
+                routes[destination, None, None] = RouteSpec(destination, gateway)
+    return tuple(routes.values())
+
+
+def plan_attachment(
+    request: CniRequest,
+    network: PlannedNetwork,
+    *,
+    addresses: tuple[InterfaceAddress, ...],
+    gateways: tuple[Address, ...],
+    netns_device: int,
+    netns_inode: int,
+) -> Attachment:
+    """The pod's interface as it should be; in IPAM mode only its addresses."""
+    conf = request.conf
+    host = host_ifname(POD_IFNAME_PREFIX, conf.name, request.container_id, request.ifname)
+    return Attachment(
+        network=conf.name,
+        holder=request.holder,
+        netns=request.netns,
+        netns_device=netns_device,
+        netns_inode=netns_inode,
+        pod_namespace=request.pod_namespace,
+        pod_name=request.pod_name,
+        addresses=addresses,
+        gateways=gateways,
+        data_dir=conf.ipam.data_dir,
+        bridge=network.bridge,
+        host_ifname=host,
+        host_mac=host_mac(host),
+        mac=request.requested_mac or derived_mac(addresses[0].ip),
+        mtu_bytes=network.mtu_bytes,
+        routes=plan_routes(conf, gateways),
+        # With br_netfilter a pod's way to its own hostPort is bridged, back out of its own port.
+        hairpin=conf.hairpin_mode or (bool(request.port_mappings) and not conf.promisc_mode),
+        isolated=conf.port_isolation,
+        port_mappings=request.port_mappings,
+        bandwidth=request.bandwidth,
+    )
+
+
+def plan_result(attachment: Attachment, *, bridge_mac: str, dns: Dns) -> CniResult:
+    """What ADD answers: bridge, host end and pod's end, or bare addresses in IPAM mode."""
+    bridge = attachment.bridge
+    interfaces: tuple[ResultInterface, ...] = ()
+    if bridge is not None:
+        mtu = attachment.mtu_bytes
+        interfaces = (
+            ResultInterface(bridge.ifname, bridge_mac),
+            ResultInterface(attachment.host_ifname, attachment.host_mac, mtu),
+            ResultInterface(attachment.holder.ifname, attachment.mac, mtu, attachment.netns),
+        )
+    return CniResult(
+        interfaces,
+        tuple(
+            ResultAddress(address, gateway, None if bridge is None else 2)
+            for address, gateway in zip(attachment.addresses, attachment.gateways, strict=True)
+        ),
+        attachment.routes,
+        dns,
+    )
+
+
+def merge_results(before: CniResult | None, ours: CniResult) -> CniResult:
+    """Ours behind what plugins earlier in the chain have made.
+
+    Source: CNI SPEC.md, section 'ADD': a plugin passes prevResult through, or modifies it.
+    """
+    if before is None:
+        return ours
+    shift = len(before.interfaces)
+    addresses = tuple(
+        replace(address, interface=address.interface + shift)
+        if address.interface is not None
+        else address
+        for address in ours.addresses
+    )
+    return CniResult(
+        before.interfaces + ours.interfaces,
+        before.addresses + addresses,
+        before.routes + ours.routes,
+        ours.dns if ours.dns != Dns() else before.dns,
+    )

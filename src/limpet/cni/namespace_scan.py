@@ -1,0 +1,37 @@
+"""What is alive on this machine, found by looking into every network namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from limpet.base.errors import KernelError
+from limpet.datapath.node.pods import addresses_inside
+from limpet.linux.namespaces import Namespace, NamespaceId, every_namespace, own_namespace_id
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is alive on this machine, as found by looking into every network namespace."""
+
+    addresses: frozenset[bytes] = frozenset()
+    """Packed addresses of all interfaces of all namespaces but our own."""
+    namespaces: Mapping[NamespaceId, frozenset[bytes]] = field(default_factory=dict)
+    """Of each namespace its packed addresses: the number of one that is gone is soon another's."""
+
+
+def look_everywhere() -> Sighting:
+    """Slow (a visit to each namespace); safe on any thread."""
+    addresses: set[bytes] = set()
+    namespaces: dict[NamespaceId, frozenset[bytes]] = {}
+    ours = own_namespace_id()
+    for path in every_namespace():
+        try:
+            with Namespace(path) as netns:
+                inside = frozenset(info.packed for info in addresses_inside(netns))
+                namespaces[netns.id] = inside
+                if netns.id != ours:
+                    addresses |= inside
+        except KernelError:
+            continue  # it went while we looked
+    return Sighting(frozenset(addresses), namespaces)

@@ -1,0 +1,4 @@
+"""What a person asks of the controller, over a unix socket that only root may connect to.
+
+The command line calls `client`.
+"""

@@ -1,0 +1,47 @@
+"""Asking the controller, from a person's shell."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from limpet.base.errors import ControllerUnavailable, LimpetError
+
+_ANSWER_TIMEOUT_S = 120.0
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("controller", timeout=_ANSWER_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
+    """The controller's answer to a verb.
+
+    Raises: ControllerUnavailable when nobody answers; LimpetError with its words on failure.
+    """
+    connection = _UnixConnection(socket_path)
+    try:
+        connection.request("POST", f"/{verb}", json.dumps(arguments))
+        answer = connection.getresponse()
+        document: dict[str, Any] = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ControllerUnavailable(
+            f"ask the controller at {socket_path}: {cause} "
+            "(is it running here? systemctl status limpet-controller)"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise LimpetError(str(document.get("error", f"the controller answered {answer.status}")))
+    return document

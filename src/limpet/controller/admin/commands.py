@@ -1,0 +1,376 @@
+"""What a person asks of the controller, over a unix socket that only root may connect to.
+
+A verb is `POST /<verb>` with its arguments as a JSON object; the answer is a JSON object.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from collections.abc import Collection
+from functools import partial
+from ipaddress import ip_network
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from limpet import __version__
+from limpet.base.addresses import Prefix
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import (
+    ApiError,
+    Code,
+    Token,
+    decode,
+    format_token,
+    name_problem,
+    secret_digest,
+)
+from limpet.cluster.documents import Role
+from limpet.cluster.seal import open_presence
+from limpet.controller.admin.communities import CommunityAdmin, NoArguments, Verb
+from limpet.controller.admin.views import (
+    network_document,
+    node_document,
+    presence_document,
+    segment_document,
+)
+from limpet.controller.communities.communities import find_community
+from limpet.controller.metrics import Metrics
+from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state.authority import digest_of
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.records import TOKEN, TokenRecord
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+
+_log = structlog.get_logger("admin")
+_LONGEST_TOKEN_S = 365 * 86_400
+
+
+class TokenArguments(msgspec.Struct, forbid_unknown_fields=True):
+    ttl_s: float
+    roles: tuple[str, ...] = ("edge",)
+    communities: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+
+
+class NodeArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+
+
+class ReplaceArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    cancel: bool = False
+
+
+class LabelArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    add: dict[str, str] = {}
+    drop: tuple[str, ...] = ()
+
+
+class SetArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    roles: tuple[str, ...] | None = None
+    """In place of those that it has; None: those stay."""
+    add_roles: tuple[str, ...] = ()
+    remove_roles: tuple[str, ...] = ()
+    behind: tuple[str, ...] | None = None
+    """Prefixes behind it, in place of those that it has; None: those stay."""
+    add_behind: tuple[str, ...] = ()
+    remove_behind: tuple[str, ...] = ()
+    anyway: bool = False
+    """A relay without a public address too."""
+
+
+class PodArguments(msgspec.Struct, forbid_unknown_fields=True):
+    node: str | None = None
+
+
+class RecoveryArguments(msgspec.Struct, forbid_unknown_fields=True):
+    resume: bool = False
+    force: bool = False
+
+
+class Admin:
+    """The verbs."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, restore_margin: int) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._margin = restore_margin
+        self._verbs: dict[str, tuple[type[msgspec.Struct], Verb]] = {
+            "token.create": (TokenArguments, self._token_create),
+            "node.list": (NoArguments, self._node_list),
+            "node.show": (NodeArguments, self._node_show),
+            "node.remove": (NodeArguments, self._node_remove),
+            "node.replace": (ReplaceArguments, self._node_replace),
+            "node.label": (LabelArguments, self._node_label),
+            "node.set": (SetArguments, self._node_set),
+            "segment.list": (NoArguments, self._segment_list),
+            "network.show": (NoArguments, self._network_show),
+            "pod.list": (PodArguments, self._pod_list),
+            "rotate-key": (NoArguments, self._rotate_key),
+            "recovery": (RecoveryArguments, self._recovery),
+            **CommunityAdmin(cluster).verbs,
+        }
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        for name, (kind, verb) in self._verbs.items():
+            application.router.add_post(f"/{name}", partial(self._answer, kind, verb))
+        application.add_routes(self.health_routes())
+        return application
+
+    def health_routes(self) -> list[web.RouteDef]:
+        return [web.get("/healthz", self._healthz), web.get("/metrics", self._metrics_text)]
+
+    async def _answer(
+        self, kind: type[msgspec.Struct], verb: Verb, request: web.Request
+    ) -> web.Response:
+        try:
+            return web.json_response(await verb(decode(await request.read(), kind)))
+        except LimpetError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except Exception as error:  # noqa: BLE001 - the log has it; a person gets words
+            _log.error("failed", path=request.path, exc_info=error)
+            message = f"{request.path}: the controller failed; its log says why"
+            return web.json_response({"error": message}, status=500)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"ok": True, "version": __version__})
+
+    async def _metrics_text(self, _request: web.Request) -> web.Response:
+        text = await self._cluster.change(self._metrics.text)
+        return web.Response(body=text, content_type="text/plain", charset="utf-8")
+
+    # Verbs
+
+    async def _token_create(self, arguments: TokenArguments) -> dict[str, Any]:
+        _check_token(arguments)
+        token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
+
+        def make(tables: Tables) -> dict[str, Any]:
+            for name in arguments.communities:
+                find_community(tables, name)
+            now_s = time.time()
+            grants.forget_tokens(tables, now_s)
+            record = TokenRecord(
+                digest=secret_digest(secret),
+                created_at_s=now_s,
+                expires_at_s=now_s + arguments.ttl_s,
+                roles=arguments.roles,
+                communities=arguments.communities,
+                labels=arguments.labels,
+            )
+            tables.put(TOKEN, token_id, record)
+            text = format_token(Token(token_id, secret, digest_of(tables.authority)))
+            return {"token": text, "expires_at_s": record.expires_at_s}
+
+        return await self._cluster.change(make)
+
+    async def _node_list(self, _arguments: NoArguments) -> dict[str, Any]:
+        reports = {uid: each.at_s for uid, each in (await self._cluster.reports.all()).items()}
+
+        def make(tables: Tables) -> list[dict[str, Any]]:
+            return [
+                node_document(tables, grant, reports.get(grant.uid))
+                for grant in sorted(tables.grants.values(), key=lambda each: (each.name, each.uid))
+            ]
+
+        return {"nodes": await self._cluster.change(make)}
+
+    async def _node_show(self, arguments: NodeArguments) -> dict[str, Any]:
+        report = None
+        uid = await self._cluster.change(lambda tables: _any_uid(tables, arguments.node))
+        report = await self._cluster.reports.get(uid)
+
+        def make(tables: Tables) -> dict[str, Any]:
+            grant = tables.grants[uid]
+            document = node_document(tables, grant, report.at_s if report else None)
+            record = tables.presences.get(uid)
+            presence = None
+            if record is not None:
+                presence = presence_document(open_presence(record.sealed, grant))
+            return {
+                **document,
+                "public_key": base64.b64encode(grant.public_key).decode(),
+                "supersedes": list(grant.supersedes),
+                "replaced_by": tables.nodes[uid].replaced_by,
+                "presence": presence,
+                "pods": len(report.pods) if report else None,
+            }
+
+        return await self._cluster.change(make)
+
+    async def _node_remove(self, arguments: NodeArguments) -> dict[str, Any]:
+        return {"removed": await self._cluster.remove(arguments.node)}
+
+    async def _node_replace(self, arguments: ReplaceArguments) -> dict[str, Any]:
+        def make(tables: Tables) -> dict[str, Any]:
+            wanted = not arguments.cancel
+            grant = nodes.await_replacement(tables, arguments.node, wanted=wanted)
+            segments = list(map(str, grant.segments))
+            return {"name": grant.name, "uid": grant.uid, "segments": segments}
+
+        return await self._cluster.change(make)
+
+    async def _node_label(self, arguments: LabelArguments) -> dict[str, Any]:
+        for key in arguments.add:
+            if problem := name_problem(key):
+                raise RefusedError(Code.BAD_REQUEST, f"label {key[:80]!r}: {problem}")
+        labels = await self._cluster.change(
+            lambda tables: nodes.label(tables, arguments.node, arguments.add, arguments.drop)
+        )
+        return {"labels": dict(labels)}
+
+    async def _node_set(self, arguments: SetArguments) -> dict[str, Any]:
+        what = f"set {arguments.node}"
+        roles = nodes.Altered(
+            None if arguments.roles is None else _roles(arguments.roles, what),
+            _roles(arguments.add_roles, what),
+            _roles(arguments.remove_roles, what),
+        )
+        behind = nodes.Altered(
+            None if arguments.behind is None else _prefixes(arguments.behind, what),
+            _prefixes(arguments.add_behind, what),
+            _prefixes(arguments.remove_behind, what),
+        )
+        grant = await self._cluster.change(
+            lambda tables: nodes.set_node(
+                tables, arguments.node, roles, behind, anyway=arguments.anyway
+            )
+        )
+        document = {
+            "name": grant.name,
+            "uid": grant.uid,
+            "generation": grant.generation,
+            "roles": sorted(each.value for each in grant.roles),
+            "prefixes_behind": list(map(str, grant.prefixes_behind)),
+        }
+        _log.info("set node", **document)
+        return document
+
+    async def _segment_list(self, _arguments: NoArguments) -> dict[str, Any]:
+        def make(tables: Tables) -> list[dict[str, Any]]:
+            return [
+                segment_document(tables, prefix)
+                for prefix in sorted(
+                    tables.space.holdings, key=lambda each: (each.version, each.network_address)
+                )
+            ]
+
+        return {"segments": await self._cluster.change(make)}
+
+    async def _network_show(self, _arguments: NoArguments) -> dict[str, Any]:
+        def make(tables: Tables) -> dict[str, Any]:
+            free = {}
+            for version in tables.space.versions:
+                taken = sum(1 for each in tables.space.holdings if each.version == version)
+                free[version] = tables.space.size(version) - taken
+            return {
+                **network_document(tables.network),
+                "cluster_revision": tables.state.revision,
+                "free_segments": {f"ipv{version}": count for version, count in free.items()},
+            }
+
+        return await self._cluster.change(make)
+
+    async def _pod_list(self, arguments: PodArguments) -> dict[str, Any]:
+        reports = await self._cluster.reports.all()
+
+        def make(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+            wanted = arguments.node and nodes.find_node(tables, arguments.node).uid
+            live = sorted(
+                (
+                    grant
+                    for uid, grant in tables.grants.items()
+                    if not grant.tombstone and wanted in (None, "", uid)
+                ),
+                key=lambda grant: (grant.name, grant.uid),
+            )
+            pods = [
+                {"node": grant.name, "uid": grant.uid, **msgspec.to_builtins(pod)}
+                for grant in live
+                if grant.uid in reports
+                for pod in reports[grant.uid].pods
+            ]
+            found = []
+            for grant in live:
+                report = reports.get(grant.uid)
+                at_s = report.at_s if report else None
+                found.append({"node": grant.name, "uid": grant.uid, "reported_at_s": at_s})
+            return pods, found
+
+        pods, reporting = await self._cluster.change(make)
+        return {"pods": pods, "nodes": reporting}
+
+    async def _rotate_key(self, _arguments: NoArguments) -> dict[str, Any]:
+        return {"grants_signed": await self._cluster.rotate_key()}
+
+    async def _recovery(self, arguments: RecoveryArguments) -> dict[str, Any]:
+        def make(tables: Tables) -> dict[str, Any]:
+            if arguments.resume:
+                recovery.resume(tables)
+            freed = recovery.force(tables) if arguments.force else 0
+            state = tables.state.recovery
+            unknown = [each for each in tables.space.holdings.values() if not each.uid]
+            return {
+                "recovering": state is not None,
+                "granting": state is None or not state.paused,
+                "restored_revision": state.above if state else None,
+                "began_at_s": state.began_at_s if state else None,
+                "waiting_for": [
+                    {"name": grant.name, "uid": grant.uid} for grant in recovery.waiting_for(tables)
+                ],
+                "needs_force": recovery.is_clipped(tables, self._margin),
+                "held_back": len(unknown),
+                "freed": freed,
+            }
+
+        if arguments.force:
+            _log.warning("the recovery was ended by force")
+        return await self._cluster.change(make)
+
+
+def _check_token(arguments: TokenArguments) -> None:
+    """Raises: ApiError."""
+    if not 0 < arguments.ttl_s <= _LONGEST_TOKEN_S:
+        raise ApiError(f"create token: {arguments.ttl_s:g} s is no time from 1 s to a year")
+    _roles(arguments.roles, "create token")
+    for name in (*arguments.communities, *arguments.labels):
+        if problem := name_problem(name):
+            raise ApiError(f"create token: {name[:80]!r}: {problem}")
+
+
+def _roles(names: Collection[str], what: str) -> frozenset[Role]:
+    """Raises: ApiError for a role that there is not."""
+    known = {each.value: each for each in Role}
+    for name in names:
+        if name not in known:
+            raise ApiError(f"{what}: role {name[:80]!r} is none of {', '.join(known)}")
+    return frozenset(known[name] for name in names)
+
+
+def _prefixes(texts: Collection[str], what: str) -> frozenset[Prefix]:
+    """Raises: ApiError for what is no prefix."""
+    found = set()
+    for text in texts:
+        try:
+            found.add(ip_network(text))
+        except ValueError as error:
+            raise ApiError(
+                f"{what}: {text[:80]!r} is no prefix such as 10.1.0.0/16: {error}"
+            ) from error
+    return frozenset(found)
+
+
+def _any_uid(tables: Tables, name_or_uid: str) -> str:
+    """Of a removed node too, if it is named by uid. Raises: RefusedError."""
+    if name_or_uid in tables.grants:
+        return name_or_uid
+    return nodes.find_node(tables, name_or_uid).uid

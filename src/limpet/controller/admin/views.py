@@ -1,0 +1,113 @@
+"""What the commands show, as JSON: nodes, presences, segments, the network."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Grant, Network, Presence
+from limpet.controller.communities.communities import find_community, is_named, members_of
+from limpet.controller.communities.membership import chooses
+from limpet.controller.state.problems import problems_of
+from limpet.controller.state.tables import Tables
+
+
+def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> dict[str, Any]:
+    presence = tables.presences.get(grant.uid)
+    record = tables.nodes[grant.uid]
+    state = "removed" if grant.tombstone else "granted"
+    if record.awaits_replacement:
+        state = "awaits replacement"
+    if presence is not None and presence.cloned_at_s is not None:
+        state = "cloned"
+    return {
+        "name": grant.name,
+        "uid": grant.uid,
+        "state": state,
+        "roles": sorted(role.value for role in grant.roles),
+        "communities": list(grant.communities),
+        "labels": dict(grant.labels),
+        "segments": list(map(str, grant.segments)),
+        "prefixes_behind": list(map(str, grant.prefixes_behind)),
+        "problems": problems_of(tables, grant),
+        "generation": grant.generation,
+        "revision": grant.revision,
+        "joined_at_s": record.joined_at_s,
+        "presence_at_s": presence.at_s if presence else None,
+        "presence_sequence": presence.sequence if presence else None,
+        "reported_at_s": reported_at_s,
+    }
+
+
+def presence_document(presence: Presence) -> dict[str, Any]:
+    return {
+        "sequence": presence.sequence,
+        "boot_id": presence.boot_id,
+        "addresses": list(map(str, presence.addresses)),
+        "endpoints": [f"[{at}]:{port}" for at, port in presence.endpoints],
+        "port": presence.port,
+        "tunnel_port": presence.tunnel_port,
+        "relay_tls_port": presence.relay_tls_port,
+        "vtep_macs": {f"ipv{version}": mac for version, mac in presence.vtep_macs.items()},
+        "link_mtu_bytes": presence.link_mtu_bytes,
+    }
+
+
+def segment_document(tables: Tables, prefix: Prefix) -> dict[str, Any]:
+    holding = tables.space.holdings[prefix]
+    grant = tables.grants.get(holding.uid)
+    if not holding.uid:
+        state = "unknown"
+    else:
+        state = "held" if holding.resting_since_s is None else "resting"
+    return {
+        "segment": str(prefix),
+        "state": state,
+        "node": grant.name if grant else "",
+        "uid": holding.uid,
+        "resting_since_s": holding.resting_since_s,
+    }
+
+
+def community_document(tables: Tables, name: str) -> dict[str, Any]:
+    """Raises: RefusedError."""
+    record = find_community(tables, name)
+    nodes = [
+        {
+            "name": grant.name,
+            "uid": grant.uid,
+            "roles": sorted(role.value for role in grant.roles),
+            "by_name": is_named(tables, name, grant),
+            "by_selector": chooses(record, grant.labels),
+        }
+        for grant in members_of(tables, name)
+    ]
+    backend = tables.network.community_backends.get(name)
+    return {
+        "name": name,
+        "selector": record.selector,
+        "tunnel_backend": None if backend is None else backend.value,
+        "nodes": nodes,
+    }
+
+
+def network_document(network: Network) -> dict[str, Any]:
+    return {
+        "cluster": network.cluster,
+        "generation": network.generation,
+        "revision": network.revision,
+        "pod_cidrs": list(map(str, network.pod_cidrs)),
+        "segment_lengths": {f"ipv{v}": length for v, length in network.segment_lengths.items()},
+        "service_cidrs": list(map(str, network.service_cidrs)),
+        "vxlan_id": network.vxlan_id,
+        "vxlan_port": network.vxlan_port,
+        "default_community": network.default_community.value,
+        "encryption": network.encryption.value,
+        "tunnel_backend": network.tunnel_backend.value,
+        "community_backends": {
+            name: backend.value for name, backend in sorted(network.community_backends.items())
+        },
+        "segment_quota": network.segment_quota,
+        "keys": [base64.b64encode(key.public_key).decode() for key in network.keys],
+    }

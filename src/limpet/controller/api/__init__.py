@@ -1,0 +1,4 @@
+"""The HTTPS API of the controller, and the feed of changes to those who watch.
+
+Bodies are as `cluster.api` says.
+"""

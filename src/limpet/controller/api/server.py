@@ -1,0 +1,277 @@
+"""The HTTPS API: who asks, what for, and what they are told. Bodies are as cluster/api.py says."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from limpet.base.errors import LimpetError, StorageError
+from limpet.cluster.api import (
+    HTTP_STATUS,
+    MAX_BODY_BYTES,
+    MAX_SHOWN,
+    REVISION_HEADER,
+    ApiError,
+    Code,
+    HelloRequest,
+    JoinRequest,
+    PodAnswer,
+    PodReport,
+    PresenceAnswer,
+    PresenceRequest,
+    Refused,
+    SegmentAnswer,
+    SegmentRequest,
+    ShowAnswer,
+    ShowRequest,
+    WatchKind,
+    WatchLine,
+    decode,
+    encode,
+    encode_line,
+)
+from limpet.cluster.seal import SealError
+from limpet.controller.metrics import Metrics
+from limpet.controller.state.authority import uid_of_certificate
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.store.interface import TooOldError
+
+_log = structlog.get_logger("api")
+_BY_STATUS = {404: Code.NOT_FOUND, 405: Code.NOT_FOUND, 413: Code.TOO_LARGE}
+_UNREVISIONED = -1
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Api:
+    """Requests in, answers out."""
+
+    def __init__(
+        self, cluster: Cluster, ca_certificate: str, metrics: Metrics, patience_s: float
+    ) -> None:
+        self._cluster = cluster
+        self._ca_certificate = ca_certificate
+        self._metrics = metrics
+        self._patience_s = patience_s
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._closing = asyncio.Event()
+
+    def application(self) -> web.Application:
+        application = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[self._answer_errors]
+        )
+        application.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/v1/ca", self._ca),
+                web.post("/v1/join", self._join),
+                web.post("/v1/hello", self._hello),
+                web.post("/v1/grants", self._grants),
+                web.put("/v1/presence", self._presence),
+                web.post("/v1/segments", self._segments),
+                web.get("/v1/pods", self._own_pods),
+                web.post("/v1/pods", self._pods),
+                web.get("/v1/watch", self._watch),
+            ]
+        )
+        return application
+
+    async def stop_watches(self) -> None:
+        tasks = list(self._watching.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # Whatever goes wrong is told in words
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        code = "ok"
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001 - answered, and logged where it is ours
+            refused = _refused(error)
+            code = refused.code.value
+            told = _log.info if refused.after_s is None else _log.debug  # or it fills the log
+            told("refused", path=request.path, peer=request.remote, error=refused.error)
+            return web.Response(
+                body=encode(refused),
+                status=HTTP_STATUS[refused.code],
+                content_type="application/json",
+            )
+        finally:
+            resource = request.match_info.route.resource
+            self._metrics.count(resource.canonical if resource else "other", code)
+
+    async def _body(self, request: web.Request, kind: type[T]) -> T:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                data = await request.read()
+        except TimeoutError as error:
+            raise RefusedError(
+                Code.BAD_REQUEST, f"no whole body came within {self._patience_s:g} s"
+            ) from error
+        except (OSError, web.RequestPayloadError) as error:
+            raise RefusedError(
+                Code.BAD_REQUEST, f"the connection ended before the whole body had come: {error}"
+            ) from error
+        return decode(data, kind)
+
+    # Anybody
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def _ca(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._ca_certificate, content_type="application/x-pem-file")
+
+    async def _join(self, request: web.Request) -> web.Response:
+        return _json(await self._cluster.join(await self._body(request, JoinRequest)))
+
+    # Nodes
+
+    async def _hello(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        return _json(await self._cluster.hello(uid, await self._body(request, HelloRequest)))
+
+    async def _grants(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        shown = await self._body(request, ShowRequest)
+        if len(shown.grants) > MAX_SHOWN:
+            raise RefusedError(
+                Code.TOO_LARGE, f"{len(shown.grants)} grants at once: at most {MAX_SHOWN}"
+            )
+        return _json(ShowAnswer(await self._cluster.show(uid, shown)))
+
+    async def _presence(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        sealed = (await self._body(request, PresenceRequest)).presence
+        sequence = await self._cluster.put_presence(uid, _revision(request), sealed)
+        return _json(PresenceAnswer(sequence))
+
+    async def _segments(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        wanted = await self._body(request, SegmentRequest)
+        sealed = await self._cluster.request_segments(
+            uid, _revision(request), wanted.generation, wanted.versions
+        )
+        return _json(SegmentAnswer(sealed))
+
+    async def _own_pods(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        await self._cluster.ask(uid, _UNREVISIONED, lambda tables: None)
+        report = await self._cluster.reports.get(uid)
+        return _json(PodReport(report.sequence, report.pods) if report else PodReport(-1, ()))
+
+    async def _pods(self, request: web.Request) -> web.Response:
+        uid = _uid(request)
+        report = await self._body(request, PodReport)
+        return _json(PodAnswer(await self._cluster.put_pods(uid, _revision(request), report)))
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        uid = _uid(request)
+        await self._cluster.ask(uid, _revision(request), lambda tables: None)
+        chunks = self._cluster.feed.follow(request.query.get("since"))
+        try:
+            first = await anext(chunks)
+        except TooOldError as error:
+            raise RefusedError(Code.TOO_OLD, str(error)) from error
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        response.force_close()
+        await response.prepare(request)
+
+        async def send() -> None:
+            await self._send(response, first.lines)
+            try:
+                async for chunk in chunks:
+                    await self._send(response, chunk.lines)
+                    if uid in chunk.uids:
+                        await self._cluster.ask(uid, _UNREVISIONED, lambda tables: None)
+            except TooOldError as error:
+                await self._refuse(response, Refused(Code.TOO_OLD, str(error)))
+            except RefusedError as error:
+                await self._refuse(response, error.refused)
+
+        # One watch for a node: its last connection may be dead without our knowing.
+        before = self._watching.pop(uid, None)
+        if before is not None:
+            before.cancel()
+        task = asyncio.create_task(send())
+        self._watching[uid] = task
+        self._metrics.watchers.set(len(self._watching))
+        try:
+            await asyncio.wait((task,))
+            failure = None if task.cancelled() else task.exception()
+            if failure is not None:
+                _log.info("a watch ended", uid=uid, error=str(failure) or type(failure).__name__)
+        finally:
+            task.cancel()
+            if self._watching.get(uid) is task:
+                del self._watching[uid]
+            self._metrics.watchers.set(len(self._watching))
+        if request.transport is not None and (task.cancelled() or failure is not None):
+            request.transport.abort()  # whoever reads must not take it for the end of all news
+        return response
+
+    async def _send(self, response: web.StreamResponse, lines: bytes) -> None:
+        async with asyncio.timeout(self._patience_s):
+            await response.write(lines)
+
+    async def _refuse(self, response: web.StreamResponse, refused: Refused) -> None:
+        await self._send(response, encode_line(WatchLine(WatchKind.REFUSED, refused=refused)))
+
+
+def _json(message: msgspec.Struct) -> web.Response:
+    return web.Response(body=encode(message), content_type="application/json")
+
+
+@lru_cache(maxsize=8192)
+def _uid_of(certificate: bytes) -> str | None:
+    return uid_of_certificate(certificate)
+
+
+def _uid(request: web.Request) -> str:
+    """Who asks, as TLS has proven. Raises: RefusedError."""
+    tls: ssl.SSLObject | None = request.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    uid = _uid_of(certificate) if certificate else None
+    if uid is None:
+        raise RefusedError(
+            Code.NO_CERTIFICATE, f"{request.path} is for nodes: it needs the certificate of one"
+        )
+    return uid
+
+
+def _revision(request: web.Request) -> int:
+    """Raises: RefusedError."""
+    text = request.headers.get(REVISION_HEADER, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise RefusedError(
+            Code.BAD_REQUEST, f"{REVISION_HEADER}: {text[:40]!r} is no revision of a snapshot"
+        )
+    return int(text)
+
+
+def _refused(error: Exception) -> Refused:
+    if isinstance(error, RefusedError):
+        return error.refused
+    if isinstance(error, ApiError | SealError):
+        return Refused(Code.BAD_REQUEST, str(error))
+    if isinstance(error, web.HTTPException):
+        code = _BY_STATUS.get(error.status, Code.BAD_REQUEST)
+        return Refused(code, error.text or error.reason)
+    if isinstance(error, StorageError | LimpetError):
+        _log.error("not done", error=str(error))
+        return Refused(Code.TRY_AGAIN, f"the controller can't now: {error}")
+    _log.error("failed", exc_info=error)
+    return Refused(Code.TRY_AGAIN, "the controller failed; its log says why")

@@ -1,0 +1,56 @@
+"""Which communities a node is in: those that it was put into by name, and those that choose it.
+
+A grant tells both alike; who is in a community by name, the node's record says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Grant
+from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.state.records import COMMUNITY, CommunityRecord
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+
+MAX_COMMUNITIES = 64
+"""That one node may be in: a grant has a size that no node takes more than."""
+_parsed = lru_cache(maxsize=1_024)(parse_selector)
+
+
+def chooses(record: CommunityRecord, labels: Mapping[str, str]) -> bool:
+    """Whether the community takes in a node by these labels."""
+    return bool(record.selector) and _parsed(record.selector).matches(labels)
+
+
+def communities_of(
+    tables: Tables, node: str, named: Iterable[str], labels: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What the grant of a node says, in order. `node`: its name. Raises: RefusedError."""
+    chosen = (name for name, record in tables.communities.items() if chooses(record, labels))
+    found = tuple(sorted({*named, *chosen}))
+    if len(found) > MAX_COMMUNITIES:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"put node {node} into its communities: they would be {len(found)}, and a node is in "
+            f"{MAX_COMMUNITIES} at most (choose with narrower selectors, or take it out of some)",
+        )
+    return found
+
+
+def learn_communities(tables: Tables, grant: Grant, named: Iterable[str]) -> tuple[str, ...]:
+    """Where the node is in by name, as a grant says that was not known; `named`: until now.
+
+    A community that nobody knows is made; what it chose by is not in the grants of its nodes.
+    """
+    for name in grant.communities:
+        if name not in tables.communities:
+            tables.put(COMMUNITY, name, CommunityRecord())
+    known = frozenset(named)
+    return tuple(
+        name
+        for name in grant.communities
+        if name in known or not chooses(tables.communities[name], grant.labels)
+    )

@@ -1,0 +1,4 @@
+"""The controller's records and what may be done to them: grants, nodes, reports, recovery.
+
+Call `cluster`. Operations on the tables do no I/O; `registry` is the one writer.
+"""

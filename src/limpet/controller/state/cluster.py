@@ -1,0 +1,306 @@
+"""The cluster as the API and a person see it: the registry, the reports, and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from limpet.cluster.api import (
+    Code,
+    HelloAnswer,
+    HelloRequest,
+    JoinAnswer,
+    JoinRequest,
+    PodReport,
+    ShowRequest,
+)
+from limpet.cluster.documents import DefaultCommunity, Encryption, Network, Sealed, TunnelBackend
+from limpet.cluster.seal import open_grant, public_key_of
+from limpet.controller.api.feed import Feed
+from limpet.controller.settings import ControllerSettings, next_network
+from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state.authority import create_cluster, digest_of, new_key, node_certificate
+from limpet.controller.state.problems import problems_of
+from limpet.controller.state.recovery import absorb, absorb_network
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.registry import Registry
+from limpet.controller.state.reports import Reports
+from limpet.controller.state.tables import Tables
+from limpet.controller.state.write_rate import Pace
+from limpet.controller.store.interface import Store
+
+_log = structlog.get_logger("cluster")
+
+_PRESENCES_PER_S, _PRESENCES = 5.0, 50
+"""Of one node. It has one to tell when its links or its NAT have changed; each is written, and goes
+to every other node."""
+_REPORTS_PER_S, _REPORTS = 2.0, 64
+"""Of one node's pods, each written with all of them. An agent tells them once a second; 32 in a row
+where one cannot hold all."""
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Everything that may be asked of the controller."""
+
+    def __init__(self, store: Store, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._registry = Registry(store, settings.quarantine_s)
+        self.reports = Reports(store)
+        self.feed = Feed(store)
+        self._presences = Pace("presences", per_s=_PRESENCES_PER_S, burst=_PRESENCES)
+        self._pod_reports = Pace("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
+
+    async def start(self) -> None:
+        """Makes the cluster when there is none. Raises: LimpetError."""
+        await self._registry.start()
+        try:
+            await self.change(self._set_up)
+        except BaseException:
+            await self._registry.stop()
+            raise
+
+    async def stop(self) -> None:
+        await self._registry.stop()
+
+    def _set_up(self, tables: Tables) -> None:
+        if not tables.exists:
+            create_cluster(tables, self._settings.network)
+            _log.info("made a cluster", cluster=self._settings.network.cluster)
+            return
+        following = next_network(tables.network, self._settings)
+        if following is not None:
+            grants.put_network(tables, following)
+            _log.info("changed the network", generation=tables.network.generation)
+        grants.forget_tokens(tables, time.time())
+
+    async def change(self, make: Callable[[Tables], T]) -> T:
+        return await self._registry.change(make)
+
+    # What nodes ask
+
+    async def ask(self, uid: str, revision: int, make: Callable[[Tables], T]) -> T:
+        """As `change`, for a node that is let in and knows nothing newer. Raises: RefusedError."""
+
+        def checked(tables: Tables) -> T:
+            grants.live_grant(tables, uid)
+            _check_revision(tables, revision)
+            return make(tables)
+
+        return await self.change(checked)
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        def make(tables: Tables) -> tuple[grants.Joined, JoinAnswer]:
+            digest = digest_of(tables.authority)
+            joined = grants.join(tables, request, digest, time.time())
+            authority = tables.authority
+            answer = JoinAnswer(
+                certificate=node_certificate(authority, request.public_key),
+                ca=authority.ca_certificate,
+                pinned_key=public_key_of(authority.cluster_keys[0]),
+                network=tables.sealed_network,
+                grant=joined.sealed_grant,
+            )
+            return joined, answer
+
+        joined, answer = await self.change(make)
+        _log.info("joined", node=request.name, uid=joined.uid, replaces=joined.replaces)
+        if not joined.replaces:
+            return answer
+        await self.reports.hand_over(joined.replaces, joined.uid)
+        report = await self.reports.get(joined.uid)
+        return JoinAnswer(
+            answer.certificate,
+            answer.ca,
+            answer.pinned_key,
+            answer.network,
+            answer.grant,
+            report.pods if report else (),
+        )
+
+    async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
+        margin = self._settings.restore_margin
+
+        def make(tables: Tables) -> HelloAnswer:
+            now_s = time.time()
+            if request.network is not None:
+                absorb_network(tables, request.network, margin, now_s)
+            shown = open_grant(request.grant, tables.trusted)
+            if shown.uid != uid:
+                raise RefusedError(
+                    Code.NOT_YOURS, f"node {uid} shows a grant of {shown.uid} as its own"
+                )
+            _absorb(tables, [request.grant], margin, now_s)
+            grants.live_grant(tables, uid)
+            _check_revision(tables, request.revision)
+            _check_shown(tables, request.revision)
+            lost = tables.state.recovery  # also where this report ends it: others may be away
+            if recovery.note_report(tables, uid, margin):
+                _log.info("every node has reported: granting as ever")
+            presence = tables.presences.get(uid)
+            return HelloAnswer(
+                revision=tables.state.revision,
+                network=tables.sealed_network,
+                grant=tables.nodes[uid].sealed,
+                presence_sequence=presence.sequence if presence else -1,
+                show_above=lost.above if lost else None,
+            )
+
+        answer = await self.change(make)
+        report = await self.reports.get(uid)
+        return answer if report is None else _with_pods(answer, report.sequence)
+
+    async def show(self, uid: str, request: ShowRequest) -> int:
+        margin = self._settings.restore_margin
+
+        def make(tables: Tables) -> int:
+            now_s = time.time()
+            if request.network is not None:
+                absorb_network(tables, request.network, margin, now_s)
+            return _absorb(tables, request.grants, margin, now_s)
+
+        return await self.change(make)
+
+    async def put_presence(self, uid: str, revision: int, sealed: Sealed) -> int:
+        self._presences.take(uid, time.monotonic())
+
+        def make(tables: Tables) -> tuple[int, list[str], list[str]]:
+            grant = tables.grants[uid]
+            before = problems_of(tables, grant)
+            sequence = grants.put_presence(tables, uid, sealed, time.time())
+            return sequence, before, problems_of(tables, grant)
+
+        try:
+            sequence, before, after = await self.ask(uid, revision, make)
+        except RefusedError as error:
+            if error.refused.code is Code.CLONED:
+                _log.error("cloned identity", uid=uid, error=str(error))
+                await self.change(lambda tables: grants.note_clone(tables, uid, time.time()))
+            raise
+        for problem in after:
+            if problem not in before:
+                _log.warning("a node is not as it should be", uid=uid, problem=problem)
+        return sequence
+
+    async def request_segments(
+        self, uid: str, revision: int, generation: int, versions: tuple[int, ...]
+    ) -> Sealed:
+        sealed = await self.ask(
+            uid,
+            revision,
+            lambda tables: grants.request_segments(tables, uid, generation, versions, time.time()),
+        )
+        _log.info("granted segments", uid=uid)
+        return sealed
+
+    async def put_pods(self, uid: str, revision: int, report: PodReport) -> int:
+        self._pod_reports.take(uid, time.monotonic())
+        await self.ask(uid, revision, lambda tables: None)
+        return await self.reports.put(uid, report, time.time())
+
+    # What a person asks
+
+    async def remove(self, name_or_uid: str) -> str:
+        grant = await self.change(lambda tables: nodes.remove(tables, name_or_uid, time.time()))
+        await self.reports.drop(grant.uid)
+        _log.info("removed", node=grant.name, uid=grant.uid)
+        return grant.uid
+
+    async def set_network(
+        self,
+        default_community: DefaultCommunity | None,
+        encryption: Encryption | None,
+        tunnel_backend: TunnelBackend | None,
+    ) -> Network:
+        """What holds for all then; None leaves as it is.
+
+        Raises: RefusedError where the configuration says otherwise.
+        """
+        fixed = self._settings.default_community
+        if fixed is not None and default_community not in (None, fixed):
+            raise RefusedError(
+                Code.BAD_REQUEST,
+                "set default_community: the controller's configuration says "
+                f'default_community = "{fixed.value}", which counts at each start (change it there '
+                "and restart the controller, or take the line out, restart, and ask again)",
+            )
+
+        def make(tables: Tables) -> Network:
+            following = replace(
+                tables.network,
+                default_community=default_community or tables.network.default_community,
+                encryption=encryption or tables.network.encryption,
+                tunnel_backend=tunnel_backend or tables.network.tunnel_backend,
+            )
+            if following != tables.network:
+                grants.put_network(tables, following)
+            return tables.network
+
+        network = await self.change(make)
+        _log.info(
+            "set the network",
+            default_community=network.default_community.value,
+            encryption=network.encryption.value,
+            tunnel_backend=network.tunnel_backend.value,
+            generation=network.generation,
+        )
+        return network
+
+    async def rotate_key(self) -> int:
+        key = await asyncio.to_thread(new_key)
+        count = await self.change(lambda tables: grants.rotate_key(tables, key))
+        _log.info("rotated the cluster key", grants=count)
+        return count
+
+
+def _check_revision(tables: Tables, revision: int) -> None:
+    """A node that claims to know more than we do shows it: a claim alone stops nobody else."""
+    state = tables.state
+    if revision > state.revision:
+        above = state.recovery.above if state.recovery else state.revision
+        raise RefusedError(
+            Code.SHOW_GRANTS,
+            f"the node knows revision {revision}, the controller {state.revision}: was it restored "
+            "from an old back-up? It needs the grants that it does not know",
+            above=above,
+        )
+
+
+def _check_shown(tables: Tables, revision: int) -> None:
+    """A node shows what was lost of others before its report can end the recovery: they hold
+    segments, and may be away."""
+    lost = tables.state.recovery
+    if lost is not None and lost.highest_lost < revision <= lost.below:
+        raise RefusedError(
+            Code.SHOW_GRANTS,
+            f"the node knows revision {revision} of before the restore, and the controller those "
+            f"up to {lost.highest_lost}: it needs the grants that it does not know",
+            above=lost.above,
+        )
+
+
+def _absorb(
+    tables: Tables, shown: list[Sealed] | tuple[Sealed, ...], margin: int, now_s: float
+) -> int:
+    before = tables.state.recovery
+    taken = absorb(tables, shown, margin, now_s)
+    if before is None and tables.state.recovery is not None:
+        _log.error("behind what nodes know: restored from an old back-up? nothing is granted")
+    return taken
+
+
+def _with_pods(answer: HelloAnswer, sequence: int) -> HelloAnswer:
+    return HelloAnswer(
+        answer.revision,
+        answer.network,
+        answer.grant,
+        answer.presence_sequence,
+        sequence,
+        answer.show_above,
+    )

@@ -1,0 +1,367 @@
+"""Who gets in, and which segments each node holds. Operations on the tables; none does I/O.
+
+Each raises RefusedError before or after it has put something: the registry undoes that.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as replace_fields
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import ExhaustedError
+from limpet.cluster.api import (
+    Code,
+    JoinRequest,
+    is_join_proof,
+    name_problem,
+    parse_token,
+    secret_digest,
+)
+from limpet.cluster.documents import ClusterKey, Grant, Network, Role, Sealed
+from limpet.cluster.seal import endorse, open_presence, public_key_of, seal_network, uid_of
+from limpet.controller.communities.membership import communities_of
+from limpet.controller.state.records import (
+    AUTHORITY,
+    NETWORK,
+    PRESENCE,
+    TOKEN,
+    NetworkRecord,
+    NodeRecord,
+    PresenceRecord,
+    TokenRecord,
+)
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+
+_KEPT_BOOT_IDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    uid: str
+    sealed_grant: Sealed
+    replaces: str
+    """Uid of the dead machine whose segments it took; empty: of none."""
+
+
+# What every operation needs
+
+
+def live_grant(tables: Tables, uid: str) -> Grant:
+    """Raises: RefusedError for a node that was removed, or that nobody knows."""
+    grant = tables.grants.get(uid)
+    if grant is None:
+        raise RefusedError(Code.UNKNOWN_NODE, f"node {uid} is not known here: say hello, or join")
+    if grant.tombstone:
+        raise RefusedError(
+            Code.REMOVED,
+            f"node {grant.name} ({uid}) was removed at revision {grant.revision}; to come back it "
+            "needs a new key and a new token (limpet token create)",
+            grant=tables.nodes[uid].sealed,
+        )
+    return grant
+
+
+def change_grant(tables: Tables, grant: Grant, **changes: object) -> Sealed:
+    """The next generation of it, signed anew."""
+    following = replace(
+        grant,
+        generation=grant.generation + 1,
+        revision=tables.next_revision(),
+        **changes,  # type: ignore[arg-type]
+    )
+    return tables.sign(following)
+
+
+def _take(tables: Tables, uid: str, version: int, now_s: float) -> tuple[Prefix, str]:
+    """A segment for the node, and the uid of who had it before. Raises: RefusedError."""
+    state = tables.state
+    if state.recovery is not None and state.recovery.paused:
+        raise RefusedError(
+            Code.RECOVERING,
+            "the controller was restored from an old back-up and grants nothing until its nodes "
+            "have reported (a person can tell more: limpet controller recovery)",
+        )
+    mark = state.marks.get(version, -1)
+    try:
+        prefix = tables.space.next_free(
+            version, mark, now_s, only_unused=state.recovery is not None
+        )
+    except ExhaustedError as error:
+        raise RefusedError(Code.EXHAUSTED, str(error)) from error
+    before = tables.space.holdings.get(prefix)
+    tables.hold(prefix, uid)
+    return prefix, before.uid if before else ""
+
+
+# Nodes come
+
+
+def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> Joined:
+    """Lets a node in, once for a token; asked again by the same node, gives the same answer."""
+    uid = _check_claim(tables, request, ca_digest, now_s)
+    token_id = parse_token(request.token).id
+    token = tables.tokens[token_id]
+    if not token.used_by:
+        tables.put(TOKEN, token_id, replace_fields(token, used_by=uid))
+    if uid in tables.grants:
+        live_grant(tables, uid)
+        return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid))
+    dead = [each for each in tables.uids_of(request.name) if tables.nodes[each].awaits_replacement]
+    if dead:
+        return _take_over(tables, dead[0], request, uid, now_s)
+    _check_communities(tables, request.name, token)
+    taken = [_take(tables, uid, version, now_s) for version in tables.space.versions]
+    grant = Grant(
+        uid=uid,
+        name=request.name,
+        public_key=request.public_key,
+        generation=1,
+        revision=tables.next_revision(),
+        segments=tuple(prefix for prefix, _ in taken),
+        communities=communities_of(tables, request.name, token.communities, token.labels),
+        roles=frozenset(map(Role, token.roles)),
+        labels=token.labels,
+        supersedes=_superseding((), (before for _, before in taken)),
+    )
+    return Joined(uid, _put_first(tables, grant, token.communities, now_s), "")
+
+
+def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
+    """Raises: RefusedError: in none of them, a node might share more than it was to share."""
+    for each in token.communities:
+        if each not in tables.communities:
+            raise RefusedError(
+                Code.BAD_TOKEN,
+                f"join {name}: the token is for community {each}, which was removed since (make "
+                "another: limpet token create)",
+            )
+
+
+def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> str:
+    """The uid of who wants in. Raises: RefusedError, ApiError."""
+    if problem := name_problem(request.name):
+        raise RefusedError(Code.BAD_REQUEST, f"join as {request.name[:80]!r}: {problem}")
+    parsed = parse_token(request.token)
+    if parsed.ca_digest != ca_digest:
+        raise RefusedError(
+            Code.BAD_TOKEN,
+            f"join {request.name}: the token is of another cluster (make one here: "
+            "limpet token create)",
+        )
+    token = tables.tokens.get(parsed.id)
+    if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
+        raise RefusedError(
+            Code.BAD_TOKEN,
+            f"join {request.name}: nobody made this token, or it has expired and is forgotten "
+            "(make one: limpet token create)",
+        )
+    if not is_join_proof(request):
+        raise RefusedError(
+            Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
+        )
+    uid = uid_of(request.public_key)
+    if token.used_by and token.used_by != uid:
+        raise RefusedError(
+            Code.BAD_TOKEN,
+            f"join {request.name}: the token was used by another node; each lets one in "
+            "(make one: limpet token create)",
+        )
+    if not token.used_by and now_s > token.expires_at_s:
+        raise RefusedError(
+            Code.BAD_TOKEN,
+            f"join {request.name}: the token expired {now_s - token.expires_at_s:.0f} s ago by the "
+            "controller's clock (make one: limpet token create)",
+        )
+    return uid
+
+
+def _take_over(
+    tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
+) -> Joined:
+    dead, named = tables.grants[dead_uid], tables.nodes[dead_uid].communities
+    for prefix in dead.segments:
+        tables.hold(prefix, uid)
+    bury(tables, dead, replaced_by=uid)
+    grant = replace(
+        dead,
+        uid=uid,
+        public_key=request.public_key,
+        generation=1,
+        revision=tables.next_revision(),
+        supersedes=_superseding(dead.supersedes, (dead_uid,)),
+    )
+    return Joined(uid, _put_first(tables, grant, named, now_s), dead_uid)
+
+
+def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
+    tombstone = Grant(
+        uid=grant.uid,
+        name=grant.name,
+        public_key=grant.public_key,
+        generation=grant.generation + 1,
+        revision=tables.next_revision(),
+        tombstone=True,
+    )
+    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by, communities=())
+    tables.put(PRESENCE, grant.uid, None)
+
+
+def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: float) -> Sealed:
+    """`named`: communities that it is put into by name."""
+    unsigned, epoch = Sealed(b"", b""), tables.state.epoch
+    record = NodeRecord(unsigned, now_s, reported_epoch=epoch, communities=named)
+    return tables.sign(grant, record)
+
+
+def _replaced_by(tables: Tables, uid: str) -> str:
+    """The uid that this node has replaced, or nothing."""
+    for former in tables.grants[uid].supersedes:
+        record = tables.nodes.get(former)
+        if record is not None and record.replaced_by == uid:
+            return former
+    return ""
+
+
+def _superseding(known: Sequence[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*known, *(uid for uid in more if uid)]))
+
+
+# Segments
+
+
+def request_segments(
+    tables: Tables, uid: str, generation: int, versions: Sequence[int], now_s: float
+) -> Sealed:
+    """The node's grant with one more segment of each version.
+
+    A node that does not have its newest grant yet gets that: it asks again if it needs more.
+    """
+    grant = live_grant(tables, uid)
+    if tables.nodes[uid].reported_epoch < tables.state.epoch:
+        raise RefusedError(
+            Code.SAY_HELLO,
+            f"grant segments to {grant.name}: the controller was restored and must see the grant "
+            "that the node has before it makes the next",
+        )
+    if generation < grant.generation:
+        return tables.nodes[uid].sealed
+    wanted = sorted(set(versions))
+    for version in wanted:
+        _check_quota(tables, grant, version)
+    taken = [_take(tables, uid, version, now_s) for version in wanted]
+    if not taken:
+        raise RefusedError(Code.BAD_REQUEST, f"grant segments to {grant.name}: of no IP version")
+    return change_grant(
+        tables,
+        grant,
+        segments=(*grant.segments, *(prefix for prefix, _ in taken)),
+        supersedes=_superseding(grant.supersedes, (before for _, before in taken)),
+    )
+
+
+def _check_quota(tables: Tables, grant: Grant, version: int) -> None:
+    if version not in tables.space.versions:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"grant an IPv{version} segment to {grant.name}: "
+            f"the cluster has no pod CIDR of IPv{version}",
+        )
+    held = sum(1 for prefix in grant.segments if prefix.version == version)
+    quota = tables.network.segment_quota
+    if held >= quota:
+        raise RefusedError(
+            Code.QUOTA,
+            f"grant an IPv{version} segment to {grant.name}: it holds {held}, and the quota of a "
+            f"node is {quota} (segment_quota in the controller's configuration)",
+        )
+
+
+# What holds for all
+
+
+def put_network(tables: Tables, network: Network) -> None:
+    """The next generation of what holds for all."""
+    network = replace(
+        network, generation=tables.network.generation + 1, revision=tables.next_revision()
+    )
+    sealed = seal_network(network, tables.authority.cluster_keys[-1])
+    tables.put(NETWORK, NETWORK, NetworkRecord(sealed))
+
+
+def rotate_key(tables: Tables, private_key: bytes) -> int:
+    """Signs with a new key from now on, and everything anew. Returns how many grants."""
+    authority, network = tables.authority, tables.network
+    endorsed = endorse(public_key_of(private_key), authority.cluster_keys[-1])
+    keys: tuple[ClusterKey, ...] = (*network.keys, endorsed)
+    cluster_keys = (*authority.cluster_keys, private_key)
+    tables.put(AUTHORITY, AUTHORITY, replace_fields(authority, cluster_keys=cluster_keys))
+    put_network(tables, replace(network, keys=keys))
+    for grant in list(tables.grants.values()):
+        change_grant(tables, grant)
+    return len(tables.grants)
+
+
+# What a node says of itself
+
+
+def put_presence(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
+    """The sequence that counts now. Raises: RefusedError, SealError."""
+    grant = live_grant(tables, uid)
+    presence = open_presence(sealed, grant)
+    known = tables.presences.get(uid)
+    if known is None:
+        record = PresenceRecord(sealed, presence.sequence, presence.boot_id, (), now_s)
+        tables.put(PRESENCE, uid, record)
+        return presence.sequence
+    if presence.boot_id in known.retired_boot_ids:
+        raise RefusedError(
+            Code.CLONED,
+            f"node {grant.name}: two machines use its key at once, boots {presence.boot_id} and "
+            f"{known.boot_id} (a cloned disk? Give one of them a new key and let it join anew)",
+            sequence=known.sequence,
+        )
+    if known.sealed == sealed:
+        return known.sequence
+    if presence.sequence <= known.sequence:
+        raise RefusedError(
+            Code.STALE,
+            f"node {grant.name}: presence {presence.sequence} is not newer than {known.sequence}",
+            sequence=known.sequence,
+        )
+    retired = known.retired_boot_ids
+    if presence.boot_id != known.boot_id:
+        retired = (*retired, known.boot_id)[-_KEPT_BOOT_IDS:]
+    record = replace_fields(
+        known,
+        sealed=sealed,
+        sequence=presence.sequence,
+        boot_id=presence.boot_id,
+        retired_boot_ids=retired,
+        at_s=now_s,
+    )
+    tables.put(PRESENCE, uid, record)
+    return presence.sequence
+
+
+def note_clone(tables: Tables, uid: str, now_s: float) -> None:
+    """Kept for `limpet node show`: a person has to look."""
+    known = tables.presences.get(uid)
+    if known is not None and known.cloned_at_s is None:
+        tables.put(PRESENCE, uid, replace_fields(known, cloned_at_s=now_s))
+
+
+def forget_tokens(tables: Tables, now_s: float, *, unused: bool = False) -> int:
+    """Drops tokens that expired a day ago, used or not; with `unused`, all that nobody has used."""
+    gone = [
+        token_id
+        for token_id, token in tables.tokens.items()
+        if now_s > token.expires_at_s + 86_400 or (unused and not token.used_by)
+    ]
+    for token_id in gone:
+        tables.put(TOKEN, token_id, None)
+    return len(gone)

@@ -1,0 +1,153 @@
+"""What a person does to a node: operations on the tables, as those of grants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace as replace_fields
+
+from limpet.base.addresses import Prefix
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Grant, Role
+from limpet.cluster.segments import behind_problem
+from limpet.controller.communities.membership import communities_of
+from limpet.controller.state.grants import bury, change_grant, live_grant
+from limpet.controller.state.problems import relay_problem
+from limpet.controller.state.records import SegmentRecord
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+
+MAX_BEHIND = 64
+"""Prefixes behind one node: a grant has a size that no node takes more than."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Altered(Generic[T]):
+    """What a person wants of several things that a node has."""
+
+    only: frozenset[T] | None = None
+    """In place of those that it has; None: those stay."""
+    add: frozenset[T] = frozenset()
+    drop: frozenset[T] = frozenset()
+
+    def of(self, held: Iterable[T]) -> frozenset[T]:
+        base = frozenset(held) if self.only is None else self.only
+        return (base | self.add) - self.drop
+
+
+def find_node(tables: Tables, name_or_uid: str) -> Grant:
+    """A node that is not removed. Raises: RefusedError."""
+    grant = tables.grants.get(name_or_uid)
+    if grant is not None:
+        return live_grant(tables, grant.uid)
+    uids = tables.uids_of(name_or_uid)
+    if not uids:
+        raise RefusedError(
+            Code.NOT_FOUND, f"node {name_or_uid}: there is none (limpet node list shows all)"
+        )
+    if len(uids) > 1:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"node {name_or_uid}: several machines have this name; name the uid: {', '.join(uids)}",
+        )
+    return tables.grants[uids[0]]
+
+
+def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
+    """Revokes the node for ever; its segments rest. Returns its last grant."""
+    grant = find_node(tables, name_or_uid)
+    for prefix in grant.segments:
+        tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
+    bury(tables, grant)
+    return grant
+
+
+def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Grant:
+    """The next that joins under the node's name takes its segments; or no longer so."""
+    grant = find_node(tables, name_or_uid)
+    record = replace_fields(tables.nodes[grant.uid], awaits_replacement=wanted)
+    tables.put_node(record, grant)
+    return grant
+
+
+def label(
+    tables: Tables, name_or_uid: str, add: Mapping[str, str], drop: Iterable[str]
+) -> Mapping[str, str]:
+    """All labels that the node has then; communities that choose by them take it in or leave it.
+
+    Raises: RefusedError.
+    """
+    grant = find_node(tables, name_or_uid)
+    labels = {key: value for key, value in {**grant.labels, **add}.items() if key not in set(drop)}
+    if labels != grant.labels:
+        named = tables.nodes[grant.uid].communities
+        communities = communities_of(tables, grant.name, named, labels)
+        change_grant(tables, grant, labels=labels, communities=communities)
+    return labels
+
+
+def set_node(
+    tables: Tables,
+    name_or_uid: str,
+    roles: Altered[Role],
+    behind: Altered[Prefix],
+    *,
+    anyway: bool = False,
+) -> Grant:
+    """The node's grant with these roles and prefixes behind; its next generation if it differs.
+
+    `anyway`: a relay without a public address too. Raises: RefusedError, and then nothing counts.
+    """
+    grant = find_node(tables, name_or_uid)
+    wanted = roles.of(grant.roles)
+    if not wanted:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"set roles of {grant.name}: a node has at least one of "
+            f"{', '.join(each.value for each in Role)} (add another before you take this away)",
+        )
+    if (
+        Role.RELAY in wanted - grant.roles
+        and not anyway
+        and (problem := relay_problem(tables, grant))
+    ):
+        raise RefusedError(Code.BAD_REQUEST, f"make {grant.name} a relay: {problem}")
+    prefixes = _checked_behind(tables, grant, behind)
+    if (wanted, prefixes) == (grant.roles, grant.prefixes_behind):
+        return grant
+    change_grant(tables, grant, roles=wanted, prefixes_behind=prefixes)
+    return tables.grants[grant.uid]
+
+
+def _checked_behind(tables: Tables, grant: Grant, behind: Altered[Prefix]) -> tuple[Prefix, ...]:
+    """In order. Raises: RefusedError for what is not behind the node, or can't be."""
+    held = frozenset(grant.prefixes_behind)
+    for prefix in sorted(behind.drop - held, key=str):
+        there = ", ".join(map(str, grant.prefixes_behind)) or "none"
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"take {prefix} from behind {grant.name}: it is not there (there are: {there})",
+        )
+    wanted = sorted(
+        behind.of(held), key=lambda each: (each.version, int(each.network_address), each.prefixlen)
+    )
+    if len(wanted) > MAX_BEHIND:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"put {len(wanted)} prefixes behind {grant.name}: at most {MAX_BEHIND} are possible "
+            "(name wider ones)",
+        )
+    others = [
+        (prefix, other.name)
+        for other in tables.grants.values()
+        if other.uid != grant.uid
+        for prefix in other.prefixes_behind
+    ]
+    for number, prefix in enumerate(wanted):
+        beside = [(each, grant.name) for each in wanted[:number]]
+        if problem := behind_problem(tables.network, prefix, [*beside, *others]):
+            raise RefusedError(Code.BAD_REQUEST, f"put {prefix} behind {grant.name}: {problem}")
+    return tuple(wanted)

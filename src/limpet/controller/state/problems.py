@@ -1,0 +1,66 @@
+"""What is wrong with a node that goes on all the same: a person is told, nobody is refused.
+
+`limpet node list` and `show` tell it, and the log as soon as the node has said it.
+"""
+
+from __future__ import annotations
+
+from limpet.base.addresses import is_public
+from limpet.cluster.documents import Grant, Presence, Role
+from limpet.cluster.seal import read_presence
+from limpet.controller.state.tables import Tables
+
+
+def problems_of(tables: Tables, grant: Grant) -> list[str]:
+    """In words; empty: nothing is wrong, as far as the controller knows."""
+    presence = _presence_of(tables, grant)
+    if presence is None:
+        return []
+    found = [problem] if (problem := _as_relay(grant, presence)) else []
+    for at, port in presence.endpoints:
+        names = sorted(
+            tables.grants[uid].name for uid in tables.uids_at(at, port) if uid != grant.uid
+        )
+        if names:
+            found.append(
+                f"the endpoint [{at}]:{port} is also that of {', '.join(names)}: at most one of "
+                "them is reached there (forward a port of its own to each, and name that in "
+                "`tunnel_endpoints` of its agent's configuration)"
+            )
+    return found
+
+
+def relay_problem(tables: Tables, grant: Grant) -> str:
+    """Why the node should not become a relay, and what to do; empty: it may."""
+    presence = _presence_of(tables, grant)
+    if presence is None:
+        return (
+            "it has not told its addresses yet, and a relay needs a public one (start its agent "
+            "first; if you know that it has one: --anyway)"
+        )
+    if _is_reached(presence):
+        return ""
+    has = ", ".join(map(str, presence.addresses)) or "none"
+    return (
+        f"a relay without a public address is of no use, and it has {has} (give it a public "
+        "address, or name the port that is forwarded to it in `tunnel_endpoints` of its agent's "
+        "configuration; if other nodes reach it all the same: --anyway)"
+    )
+
+
+def _as_relay(grant: Grant, presence: Presence) -> str:
+    if Role.RELAY not in grant.roles or _is_reached(presence):
+        return ""
+    return (
+        "a relay without a public address: nodes behind NATs do not reach it (give it one, or name "
+        "the port that is forwarded to it in `tunnel_endpoints` of its agent's configuration)"
+    )
+
+
+def _is_reached(presence: Presence) -> bool:
+    return bool(presence.endpoints) or any(map(is_public, presence.addresses))
+
+
+def _presence_of(tables: Tables, grant: Grant) -> Presence | None:
+    record = tables.presences.get(grant.uid)
+    return None if record is None else read_presence(record.sealed)

@@ -1,0 +1,130 @@
+"""What the controller keeps in its store: one struct for each kind of item."""
+
+from __future__ import annotations
+
+import msgspec
+
+from limpet.cluster.api import PodAddress
+from limpet.cluster.documents import Sealed
+
+AUTHORITY, STATE, NETWORK = "authority", "state", "network"
+"""Kinds with one item each, which has the kind's name."""
+NODE, SEGMENT, PRESENCE, TOKEN, REPORT = "node", "segment", "presence", "token", "report"
+COMMUNITY = "community"
+
+
+class AuthorityRecord(msgspec.Struct, frozen=True):
+    """The cluster's secrets."""
+
+    ca_key: bytes
+    """Ed25519."""
+    ca_certificate: str
+    """PEM."""
+    cluster_keys: tuple[bytes, ...]
+    """Private; oldest first, the last one signs."""
+
+
+class RecoveryRecord(msgspec.Struct, frozen=True):
+    """The controller was restored: what it has granted since the back-up it must learn."""
+
+    epoch: int
+    began_at_s: float
+    above: int
+    """The revision of the back-up: grants above it may be lost."""
+    below: int
+    """The revision that was gone on from: grants above it are not lost."""
+    marks: dict[int, int]
+    """Of the back-up."""
+    granted: dict[int, int]
+    """The same, or higher where the database that was replaced told more."""
+    highest_lost: int
+    """The highest revision between the two that anybody showed."""
+    paused: bool
+    """Found out, not declared: nothing is granted until a person or every node says so."""
+
+
+class StateRecord(msgspec.Struct, frozen=True):
+    revision: int
+    marks: dict[int, int]
+    """The highest number of a segment that was ever granted, by IP version."""
+    recovery: RecoveryRecord | None = None
+    epoch: int = 0
+    """How many recoveries there were."""
+
+
+class NetworkRecord(msgspec.Struct, frozen=True):
+    sealed: Sealed
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    sealed: Sealed
+    joined_at_s: float
+    awaits_replacement: bool = False
+    replaced_by: str = ""
+    reported_epoch: int = 0
+    """The last recovery in which the node has shown its grant."""
+    communities: tuple[str, ...] = ()
+    """That it was put into by name; those that choose it by its labels come on top."""
+
+
+class CommunityRecord(msgspec.Struct, frozen=True):
+    """Its name is the community's. Who was put into it by name, the nodes' records say."""
+
+    selector: str = ""
+    """Nodes whose labels it matches are in it; empty: none."""
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """Its name is the prefix, with `_` for `/`."""
+
+    uid: str
+    resting_since_s: float | None = None
+
+
+class PresenceRecord(msgspec.Struct, frozen=True):
+    sealed: Sealed
+    sequence: int
+    boot_id: str
+    retired_boot_ids: tuple[str, ...]
+    at_s: float
+    cloned_at_s: float | None = None
+
+
+class TokenRecord(msgspec.Struct, frozen=True):
+    digest: bytes
+    created_at_s: float
+    expires_at_s: float
+    roles: tuple[str, ...]
+    communities: tuple[str, ...]
+    labels: dict[str, str]
+    used_by: str = ""
+    """A uid."""
+
+
+class ReportRecord(msgspec.Struct, frozen=True):
+    sequence: int
+    at_s: float
+    pods: tuple[PodAddress, ...]
+
+
+Record = (
+    AuthorityRecord
+    | StateRecord
+    | NetworkRecord
+    | NodeRecord
+    | SegmentRecord
+    | PresenceRecord
+    | TokenRecord
+    | CommunityRecord
+)
+RECORDS: dict[str, type[Record]] = {
+    AUTHORITY: AuthorityRecord,
+    STATE: StateRecord,
+    NETWORK: NetworkRecord,
+    NODE: NodeRecord,
+    SEGMENT: SegmentRecord,
+    PRESENCE: PresenceRecord,
+    TOKEN: TokenRecord,
+    COMMUNITY: CommunityRecord,
+}
+"""Kinds that are held in memory. Reports are not: they are many, and read by a person alone."""

@@ -1,0 +1,266 @@
+"""A controller that was restored from an old back-up learns what it has granted since.
+
+What it does not know may be in use: it grants only space that was never used, above the mark of
+the back-up and a margin, and takes up the signed grants that nodes show, their own and others'.
+The margin is held for whoever was not heard of, until a person gives it free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_fields
+
+from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Grant, Sealed
+from limpet.cluster.seal import open_grant, open_network, public_key_of
+from limpet.controller.communities.membership import learn_communities
+from limpet.controller.state.records import (
+    NETWORK,
+    PRESENCE,
+    STATE,
+    TOKEN,
+    NetworkRecord,
+    NodeRecord,
+    RecoveryRecord,
+    SegmentRecord,
+    StateRecord,
+)
+from limpet.controller.state.tables import Tables
+
+_JUMP = 1 << 20
+"""Revisions left out at a recovery, more than can have been lost."""
+
+
+def begin(
+    tables: Tables, margin: int, now_s: float, *, paused: bool, former: StateRecord | None = None
+) -> None:
+    """From here on nothing is granted that may be in use.
+
+    `former`: of the database that the back-up replaces, where that can still be read: what it has
+    granted is held back too, so restoring one back-up again and again is safe. Tokens that nobody
+    used are void, and nobody is to be replaced.
+    """
+    state = tables.state
+    above, marks = state.revision, state.marks
+    if state.recovery is not None:  # restored in the midst of one: what it knew still counts
+        above, marks = state.recovery.above, state.recovery.marks
+    known = former or state
+    epoch = max(state.epoch, known.epoch) + 1
+    recovery = RecoveryRecord(
+        epoch=epoch,
+        began_at_s=now_s,
+        above=above,
+        below=max(state.revision, known.revision) + _JUMP,
+        marks=marks,
+        granted={
+            version: max(state.marks.get(version, -1), known.marks.get(version, -1))
+            for version in tables.space.versions
+        },
+        highest_lost=above,
+        paused=paused,
+    )
+    tables.put(
+        STATE,
+        STATE,
+        replace_fields(state, revision=recovery.below, recovery=recovery, epoch=epoch),
+    )
+    for token_id in [each for each, token in tables.tokens.items() if not token.used_by]:
+        tables.put(TOKEN, token_id, None)
+    # Perhaps it was replaced since: a second heir would hold the same segments.
+    for uid, record in list(tables.nodes.items()):
+        if record.awaits_replacement:
+            tables.put_node(replace_fields(record, awaits_replacement=False), tables.grants[uid])
+    _reserve(tables, margin)
+
+
+def _reserve(tables: Tables, margin: int) -> None:
+    """Holds what may have been granted since the back-up: a revision grants one of each family."""
+    recovery = tables.state.recovery
+    assert recovery is not None
+    for version in tables.space.versions:
+        end = min(_end(recovery, version, margin), tables.space.size(version))
+        for number in range(recovery.marks.get(version, -1) + 1, end):
+            prefix = tables.space.segment(version, number)
+            if prefix not in tables.space.holdings:
+                tables.put_segment(prefix, SegmentRecord(""))
+        tables.raise_mark(version, end - 1)
+
+
+def _end(recovery: RecoveryRecord, version: int, margin: int) -> int:
+    """Numbers below this may be in use. Earlier recoveries left revisions out."""
+    lost = (recovery.highest_lost - recovery.above) % _JUMP
+    mark = recovery.marks.get(version, -1)
+    return max(recovery.granted[version] + margin, mark + lost) + 1
+
+
+def waiting_for(tables: Tables) -> list[Grant]:
+    """Nodes that have not shown their grant since the recovery began, by name."""
+    if tables.state.recovery is None:
+        return []
+    return sorted(
+        (
+            grant
+            for uid, grant in tables.grants.items()
+            if not grant.tombstone and tables.nodes[uid].reported_epoch < tables.state.epoch
+        ),
+        key=lambda grant: (grant.name, grant.uid),
+    )
+
+
+def is_clipped(tables: Tables, margin: int) -> bool:
+    """The margin did not fit: used space may have been granted again, and no report tells."""
+    recovery = tables.state.recovery
+    if recovery is None:
+        return False
+    return any(
+        _end(recovery, version, margin) > tables.space.size(version)
+        for version in tables.space.versions
+    )
+
+
+def note_report(tables: Tables, uid: str, margin: int) -> bool:
+    """The node has shown its grant. True: it was the last, and the recovery is over."""
+    state, record = tables.state, tables.nodes[uid]
+    if record.reported_epoch == state.epoch:
+        return False
+    tables.put_node(replace_fields(record, reported_epoch=state.epoch), tables.grants[uid])
+    if state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
+        return False
+    _finish(tables)
+    return True
+
+
+def resume(tables: Tables) -> None:
+    """Grants from unused space, as after a restore that was declared."""
+    state = tables.state
+    if state.recovery is not None:
+        recovery = replace_fields(state.recovery, paused=False)
+        tables.put(STATE, STATE, replace_fields(state, recovery=recovery))
+
+
+def force(tables: Tables) -> int:
+    """Ends it on a person's word and gives the margin free. Returns how many segments."""
+    if tables.state.recovery is not None:
+        _finish(tables)
+    unknown = [each.prefix for each in tables.space.holdings.values() if not each.uid]
+    for prefix in unknown:
+        tables.put_segment(prefix, None)
+    return len(unknown)
+
+
+def _finish(tables: Tables) -> None:
+    tables.put(STATE, STATE, replace_fields(tables.state, recovery=None))
+
+
+# What nodes show
+
+
+def absorb_network(tables: Tables, sealed: Sealed, margin: int, now_s: float) -> None:
+    """Takes a newer one that this cluster has signed. Raises: SealError."""
+    pinned = public_key_of(tables.authority.cluster_keys[0])
+    network = open_network(sealed, pinned)
+    if network.generation <= tables.network.generation:
+        return
+    _note_lost(tables, network.revision, margin, now_s)
+    tables.put(NETWORK, NETWORK, NetworkRecord(sealed))
+
+
+def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -> int:
+    """Takes what is not known. Returns how many. Raises: SealError for what we never signed."""
+    grants = [(open_grant(sealed, tables.trusted), sealed) for sealed in shown]
+    # In the order in which they were made: a removed node's segments are free for the next.
+    return sum(
+        _absorb_one(tables, grant, sealed, margin, now_s)
+        for grant, sealed in sorted(grants, key=lambda each: each[0].revision)
+    )
+
+
+def _absorb_one(tables: Tables, grant: Grant, sealed: Sealed, margin: int, now_s: float) -> bool:
+    known = tables.grants.get(grant.uid)
+    if known == grant or (known is not None and known.tombstone):
+        return False
+    _note_lost(tables, grant.revision, margin, now_s)
+    if grant.tombstone:
+        _absorb_tombstone(tables, known, grant, sealed, now_s)
+        return True
+    had = known.segments if known else ()
+    more = tuple(each for each in grant.segments if each not in had)
+    taken = tuple(each for each in more if _claim(tables, each, grant))
+    newest = grant if known is None or grant.generation > known.generation else known
+    segments = tuple(dict.fromkeys((*had, *taken)))
+    if newest is known and not taken and grant.generation < known.generation:
+        return False
+    for prefix in taken:
+        tables.hold(prefix, grant.uid)
+    record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
+    if newest is grant:
+        named = learn_communities(tables, grant, record.communities)
+        record = replace_fields(record, communities=named)
+    if newest is grant and set(segments) == set(grant.segments):
+        tables.put_node(replace_fields(record, sealed=sealed), grant)
+        return True
+    merged = replace(
+        newest,
+        generation=max(grant.generation, known.generation if known else 0) + 1,
+        revision=tables.next_revision(),
+        segments=segments,
+        supersedes=tuple(dict.fromkeys((*(known.supersedes if known else ()), *grant.supersedes))),
+    )
+    tables.sign(merged, record)
+    return True
+
+
+def _absorb_tombstone(
+    tables: Tables, known: Grant | None, grant: Grant, sealed: Sealed, now_s: float
+) -> None:
+    for prefix in known.segments if known else ():
+        holding = tables.space.holdings.get(prefix)
+        if holding is not None and holding.uid == grant.uid:
+            tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
+    record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
+    record = replace_fields(record, sealed=sealed, awaits_replacement=False, communities=())
+    tables.put_node(record, grant)
+    tables.put(PRESENCE, grant.uid, None)
+
+
+def _claim(tables: Tables, prefix: Prefix, grant: Grant) -> bool:
+    """Whether the node may have it. Where another holds it, the higher revision counts."""
+    if tables.space.number(prefix) is None:
+        return False
+    holding = tables.space.holdings.get(prefix)
+    if holding is None or not holding.uid or holding.resting_since_s is not None:
+        return True
+    other = tables.grants.get(holding.uid)
+    if other is None or other.tombstone or prefix not in other.segments:
+        return True
+    if other.revision > grant.revision and other.uid not in grant.supersedes:
+        return False
+    loser = replace(
+        other,
+        generation=other.generation + 1,
+        revision=tables.next_revision(),
+        segments=tuple(each for each in other.segments if each != prefix),
+    )
+    tables.sign(loser)
+    return True
+
+
+def _note_lost(tables: Tables, revision: int, margin: int, now_s: float) -> None:
+    """Something we signed and do not know: we are behind, and by how much at least."""
+    if tables.state.recovery is None:
+        if revision <= tables.state.revision:
+            return
+        begin(tables, margin, now_s, paused=True)
+    state = tables.state
+    recovery = state.recovery
+    assert recovery is not None
+    if revision > state.revision:  # lost in a later life than the back-up's
+        state = replace_fields(state, revision=revision + _JUMP)
+        recovery = replace_fields(recovery, below=revision + _JUMP)
+    if recovery.highest_lost < revision <= recovery.below:
+        recovery = replace_fields(recovery, highest_lost=revision)
+    if recovery != tables.state.recovery:
+        tables.put(STATE, STATE, replace_fields(state, recovery=recovery))
+        _reserve(tables, margin)

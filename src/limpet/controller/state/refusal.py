@@ -1,0 +1,24 @@
+"""What the controller will not do, and why."""
+
+from __future__ import annotations
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.api import Code, Refused
+from limpet.cluster.documents import Sealed
+
+
+class RefusedError(LimpetError):
+    """Carries what the one who asked is told."""
+
+    def __init__(
+        self,
+        code: Code,
+        error: str,
+        *,
+        above: int | None = None,
+        sequence: int | None = None,
+        grant: Sealed | None = None,
+        after_s: float | None = None,
+    ) -> None:
+        super().__init__(error)
+        self.refused = Refused(code, error, above, sequence, grant, after_s=after_s)

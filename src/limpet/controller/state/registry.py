@@ -1,0 +1,162 @@
+"""The one writer of the cluster's records: what is asked for meanwhile is written in one commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from limpet.base.errors import LimpetError, StorageError
+from limpet.cluster.api import Code
+from limpet.controller.state.records import COMMUNITY, NETWORK, NODE, RECORDS, SEGMENT, STATE
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Key, Tables
+from limpet.controller.store.interface import Change, ConflictError, Create, Delete, Replace, Store
+
+_log = structlog.get_logger("registry")
+_AT_ONCE = 256
+
+T = TypeVar("T")
+_Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
+
+
+class Registry:
+    """Records in memory, in step with the store."""
+
+    def __init__(self, store: Store, quarantine_s: float) -> None:
+        self._store = store
+        self._quarantine_s = quarantine_s
+        self._tables = Tables(quarantine_s)
+        self._versions: dict[Key, str] = {}
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads the store. Raises: StorageError."""
+        await self._load()
+        self._writing = asyncio.create_task(self._write_all())
+
+    async def stop(self) -> None:
+        """What was asked for is written first."""
+        if self._writing is None:
+            return
+        await self._queue.join()
+        self._writing.cancel()
+        await asyncio.wait((self._writing,))
+
+    async def change(self, make: Callable[[Tables], T]) -> T:
+        """What `make` returns, when all that it put is durable. It sees all changes before it.
+
+        Raises: what `make` raises, and then nothing that it put counts; StorageError;
+        RefusedError when another controller wrote at the same time.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((make, done))
+        return await done
+
+    async def _load(self) -> None:
+        tables = Tables(self._quarantine_s)
+        versions: dict[Key, str] = {}
+        # Authority, then network, before what is read with them.
+        for kind in RECORDS:
+            for item in (await self._store.listing(kind)).items:
+                tables.load(kind, item.name, item.value)
+                versions[kind, item.name] = item.version
+        tables.commit()
+        self._tables, self._versions = tables, versions
+
+    async def _write_all(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _AT_ONCE and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            await self._write(batch)
+            for _ in batch:
+                self._queue.task_done()
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        answers = []
+        for make, done in batch:
+            position = self._tables.position
+            try:
+                answers.append((done, make(self._tables)))
+            except Exception as error:  # noqa: BLE001 - it is the asker's
+                self._tables.undo(position)
+                _fail(done, error)
+        changed = list(self._tables.changed())
+        try:
+            if changed:
+                await self._commit(changed)
+        except ConflictError as error:
+            _log.error("another controller wrote", error=str(error))
+            await self._reload()
+            refused = RefusedError(Code.TRY_AGAIN, "another controller wrote at the same time")
+            for done, _ in answers:
+                _fail(done, refused)
+        except StorageError as error:
+            _log.error("not written", error=str(error))
+            self._tables.undo(0)
+            for done, _ in answers:
+                _fail(done, error)
+        except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
+            _log.error("not written", exc_info=True)
+            await self._reload()
+            for done, _ in answers:
+                _fail(done, error)
+        else:
+            for done, answer in answers:
+                if not done.done():
+                    done.set_result(answer)
+
+    async def _reload(self) -> None:
+        try:
+            await self._load()
+        except Exception as error:  # noqa: BLE001 - what is known may still be right
+            _log.error("not read", error=str(error), exc_info=not isinstance(error, LimpetError))
+            self._tables.undo(0)
+
+    async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:
+        changes = [
+            change
+            for kind, name, record in sorted(changed, key=_order)
+            if (change := self._change(kind, name, record)) is not None
+        ]
+        versions = await self._store.write(changes)
+        for change, version in zip(changes, versions, strict=True):
+            key = (change.kind, change.name)
+            if isinstance(change, Delete):
+                del self._versions[key]
+            else:
+                self._versions[key] = version
+        self._tables.commit()
+
+    def _change(self, kind: str, name: str, record: Any) -> Change | None:
+        version = self._versions.get((kind, name))
+        if record is None:
+            return Delete(kind, name, version) if version is not None else None
+        value = msgspec.json.encode(record)
+        if version is None:
+            return Create(kind, name, value)
+        return Replace(kind, name, value, version)
+
+
+def _fail(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # told, even where nobody waits any more
+
+
+def _order(changed: tuple[str, str, Any]) -> int:
+    """Such that every beginning is safe: what is claimed before the grant that names it, what is
+    released after the grant that named it."""
+    kind, _, record = changed
+    if kind == STATE:
+        return 0
+    if kind == SEGMENT:
+        return 1 if record is not None and record.resting_since_s is None else 5
+    if kind == COMMUNITY:
+        return 1 if record is not None else 5
+    return {NETWORK: 2, NODE: 3}.get(kind, 4)

@@ -1,0 +1,306 @@
+"""The node's own side: observing what is, applying changes."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Collection, Iterable
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address
+
+from limpet.base.addresses import InterfaceAddress, Prefix
+from limpet.base.errors import KernelError
+from limpet.base.ownership import (
+    ALIAS,
+    DYING_IFNAME_PREFIX,
+    OVERLAY_PROTOCOL,
+    POD_GROUP,
+    POD_IFNAME_PREFIX,
+    ROUTE_TABLE,
+    RULE_PRIORITY,
+)
+from limpet.datapath.node import diff
+from limpet.datapath.node.pods import read_sysctl, retire_host_end, write_sysctl
+from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.nftables import Nftables
+
+_RTPROT_RA = 9
+_SCOPE_LINK = 253
+
+
+class NodeKernel:
+    """The kernel of this node, as far as it is ours."""
+
+    def __init__(self) -> None:
+        self.route = RouteSocket()
+        self.nft = Nftables()
+
+    def close(self) -> None:
+        self.route.close()
+        self.nft.close()
+
+    def observe(self, wanted: NodePlan) -> NodePlan:
+        """What is, limited to what is ours or wanted."""
+        links = self.route.links()
+        names = {link.ifindex: link.ifname for link in links.values()}
+        addresses = self._addresses_by_link(
+            {each for bridge in wanted.bridges.values() for each in bridge.addresses}
+        )
+        bridges = {
+            link.ifname: Bridge(
+                link.ifname,
+                link.mac,
+                frozenset(addresses.get(link.ifindex, ())),
+                promisc=bool(link.flags & wire.IFF_PROMISC),
+                up=link.up,
+                ours=link.alias == ALIAS,
+            )
+            for link in links.values()
+            if link.kind == "bridge" and (link.ifname in wanted.bridges or link.alias == ALIAS)
+        }
+        return NodePlan(
+            bridges=bridges,
+            ports=self._ports(links, names),
+            routes=frozenset(self._routes(names)),
+            rules=frozenset(
+                Rule(rule.version, rule.priority, rule.table)
+                for rule in self.route.rules()
+                if rule.priority == RULE_PRIORITY and rule.table == ROUTE_TABLE
+            ),
+            sysctls={path: read_sysctl(path) or "" for path in wanted.sysctls},
+            ruleset=self.nft.read_ruleset(wanted.ruleset),
+        )
+
+    def _addresses_by_link(
+        self, wanted: Collection[InterfaceAddress]
+    ) -> dict[int, list[InterfaceAddress]]:
+        """Of link-local ones those that are wanted: the others are the kernel's."""
+        found: dict[int, list[InterfaceAddress]] = {}
+        for info in self.route.addresses():
+            address: InterfaceAddress = (
+                IPv4Interface((info.packed, info.prefix_length))
+                if len(info.packed) == 4
+                else IPv6Interface((info.packed, info.prefix_length))
+            )
+            if info.scope != _SCOPE_LINK or address in wanted:
+                found.setdefault(info.ifindex, []).append(address)
+        return found
+
+    def _ports(self, links: dict[str, wire.LinkInfo], names: dict[int, str]) -> dict[str, Port]:
+        settings = self.route.bridge_ports()
+        ports = {}
+        for link in links.values():
+            if not is_pod_link(link):
+                continue
+            port = settings.get(link.ifindex)
+            ports[link.ifname] = Port(
+                link.ifname,
+                bridge=names.get(link.master_ifindex, ""),
+                hairpin=port is not None and port.hairpin,
+                isolated=port is not None and port.isolated,
+                up=link.up,
+            )
+        return ports
+
+    def _routes(self, names: dict[int, str]) -> Iterable[Route]:
+        for info in self._other_routes():
+            if info.table != ROUTE_TABLE:
+                continue
+            yield Route(
+                _prefix(info),
+                names.get(info.ifindex) if info.type == wire.RTN_UNICAST else None,
+                info.metric,
+                ip_address(info.source) if info.source else None,
+                info.table,
+            )
+
+    def _other_routes(self) -> list[wire.RouteInfo]:
+        """Without those to other nodes, which may be thousands."""
+        return self.route.routes(without_protocol=OVERLAY_PROTOCOL)
+
+    def foreign_bridges(self, wanted: Iterable[str]) -> frozenset[str]:
+        """Of the wanted bridges those that are there and that we did not make."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return frozenset(
+            link.ifname
+            for link in found
+            if link is not None and link.kind == "bridge" and link.alias != ALIAS
+        )
+
+    def own_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
+        """Of the wanted bridges those that we made, with their MACs."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {
+            link.ifname: link.mac
+            for link in found
+            if link is not None and link.kind == "bridge" and link.alias == ALIAS
+        }
+
+    def no_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
+        """Names of wanted bridges that other links have, each with why it cannot be used."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {
+            link.ifname: str(_no_bridge(link))
+            for link in found
+            if link is not None and link.kind != "bridge"
+        }
+
+    def routes_localhost(self, bridges: Iterable[str]) -> bool:
+        """Whether one of them, or the node as a whole, takes packets for 127.0.0.0/8."""
+        paths = (f"net/ipv4/conf/{ifname}/route_localnet" for ifname in ("all", *bridges))
+        return any(read_sysctl(path) == "1" for path in paths)
+
+    def advertised_uplinks(self) -> frozenset[str]:
+        """Links whose IPv6 default route came from a router advertisement."""
+        names = {link.ifindex: link.ifname for link in self.route.links().values()}
+        return frozenset(
+            names[info.ifindex]
+            for info in self._other_routes()
+            if info.family == socket.AF_INET6
+            and info.prefix_length == 0
+            and info.protocol == _RTPROT_RA
+            and info.ifindex in names
+        )
+
+    def bridges(self, wanted: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """ifindex and MAC of those that are there, by name."""
+        found = (self.route.link(ifname) for ifname in wanted)
+        return {
+            link.ifname: (link.ifindex, link.mac)
+            for link in found
+            if link is not None and link.kind == "bridge"
+        }
+
+    def uplink_mtu_bytes(self) -> int | None:
+        """The smallest MTU of the links with a default route in main; None without any."""
+        uplinks = {
+            info.ifindex
+            for info in self._other_routes()
+            if info.table == wire.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
+        }
+        links = self.route.links().values()
+        return min((link.mtu_bytes for link in links if link.ifindex in uplinks), default=None)
+
+    def apply(self, change: diff.Change, *, before_sysctl: Callable[[str], None]) -> None:
+        """One change; `before_sysctl` is told the path of a setting that is about to change.
+
+        Raises: KernelError.
+        """
+        match change:
+            case diff.PutSysctl(path, value):
+                before_sysctl(path)
+                write_sysctl(path, value)
+            case diff.PutBridge(bridge):
+                self._put_bridge(bridge)
+            case diff.PutAddress(ifname, address):
+                request = wire.new_address(
+                    self.ifindex(ifname),
+                    address,
+                    on=ifname,
+                    prefix_route=address.ip.is_link_local and address.version == 6,
+                )
+                self.route.apply(request)
+            case diff.DropAddress(ifname, address):
+                self.route.apply(wire.delete_address(self.ifindex(ifname), address, on=ifname))
+            case diff.PutRoute(route):
+                self.route.apply(self._route(route))
+            case diff.DropRoute(route):
+                self.route.apply(self._route(route, delete=True))
+            case diff.PutRule(rule):
+                self.route.apply(wire.rule(rule.version, priority=rule.priority, table=rule.table))
+            case diff.DropRule(rule):
+                self.route.apply(
+                    wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
+                )
+            case diff.PutPort(port):
+                self._put_port(port)
+            case diff.DropPort(ifname):
+                retire_host_end(self.route, ifname)
+            case diff.PutRuleset(text):
+                self.nft.put_table(text)
+            case diff.MissingPort(ifname):
+                raise KernelError("find", f"link {ifname}", errno.ENODEV)
+
+    def ifindex(self, ifname: str) -> int:
+        """Raises: KernelError (ENODEV)."""
+        link = self.route.link(ifname)
+        if link is None:
+            raise KernelError("find", f"link {ifname}", errno.ENODEV)
+        return link.ifindex
+
+    def bridge_ifindex(self, ifname: str) -> int:
+        """Raises: KernelError (ENODEV; EEXIST: it is no bridge)."""
+        link = self.route.link(ifname)
+        if link is None:
+            raise KernelError("find", f"bridge {ifname}", errno.ENODEV)
+        if link.kind != "bridge":
+            raise _no_bridge(link)
+        return link.ifindex
+
+    def _put_bridge(self, bridge: Bridge) -> None:
+        link = self.route.link(bridge.ifname)
+        if link is None:
+            # In one datagram: the kernel takes no alias at creation, and a bridge that has none is
+            # somebody else's for ever.
+            self.route.apply(
+                wire.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac),
+                wire.set_link(0, what=bridge.ifname, ifname=bridge.ifname, alias=ALIAS),
+            )
+            link = self.route.link(bridge.ifname)
+        if link is None:
+            raise KernelError("find", f"bridge {bridge.ifname}", errno.ENODEV)
+        if link.kind != "bridge":
+            raise _no_bridge(link)
+        self.route.apply(
+            wire.set_link(
+                link.ifindex,
+                what=bridge.ifname,
+                up=True,
+                promisc=True if bridge.promisc else None,
+                mac=bridge.mac if link.alias == ALIAS and link.mac != bridge.mac else None,
+            )
+        )
+
+    def _put_port(self, port: Port) -> None:
+        ifindex = self.ifindex(port.ifname)
+        self.route.apply(
+            wire.set_link(
+                ifindex, what=port.ifname, up=True, master_ifindex=self.ifindex(port.bridge)
+            ),
+            wire.set_bridge_port(
+                ifindex, what=port.ifname, hairpin=port.hairpin, isolated=port.isolated
+            ),
+        )
+
+    def _route(self, route: Route, *, delete: bool = False) -> wire.Request:
+        return wire.route(
+            route.prefix,
+            ifindex=None if route.device is None else self.ifindex(route.device),
+            table=route.table,
+            source=route.source,
+            metric=route.metric,
+            unreachable=route.device is None,
+            delete=delete,
+        )
+
+
+def _no_bridge(link: wire.LinkInfo) -> KernelError:
+    hint = f"it is a {link.kind or 'physical'} link; give the network another bridge name"
+    return KernelError("use", f"bridge {link.ifname}", errno.EEXIST, hint)
+
+
+def is_pod_link(link: wire.LinkInfo) -> bool:
+    """A live host end of a pod: our name, our group, a veth."""
+    return (
+        link.kind == "veth"
+        and link.ifname.startswith(POD_IFNAME_PREFIX)
+        and not link.ifname.startswith(DYING_IFNAME_PREFIX)
+        and link.group == POD_GROUP
+    )
+
+
+def _prefix(info: wire.RouteInfo) -> Prefix:
+    if info.family == socket.AF_INET:
+        return IPv4Network((info.destination or bytes(4), info.prefix_length))
+    return IPv6Network((info.destination or bytes(16), info.prefix_length))

@@ -1,0 +1,89 @@
+"""One pod interface: what was asked for, and what the node keeps for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
+from limpet.ipam.leases import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """A route for the pod. `gateway` None means the gateway of the address's own subnet."""
+
+    destination: Prefix
+    gateway: Address | None = None
+    mtu: int | None = None
+    advmss: int | None = None
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortMapping:
+    """A hostPort. `host_address` None means every address of the node, both families; 0.0.0.0 or
+    :: means every address of that family."""
+
+    host_port: int
+    container_port: int
+    protocol: str
+    """tcp, udp or sctp."""
+    host_address: Address | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Limits of one pod, bits per second and bits of burst; 0: no limit. Ingress is to the pod."""
+
+    ingress_rate_bits: int = 0
+    ingress_burst_bits: int = 0
+    egress_rate_bits: int = 0
+    egress_burst_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSpec:
+    """What a network needs of its bridge, with or without pods."""
+
+    ifname: str
+    gateways: tuple[InterfaceAddress, ...] = ()
+    """Gateway addresses that the bridge holds, first segment first."""
+    masquerade: tuple[Prefix, ...] = ()
+    """Prefixes whose traffic out of the cluster takes the node's address."""
+    promisc: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A pod interface as it should be.
+
+    In IPAM mode (`bridge` None) another plugin owns the interface, and only the addresses are ours.
+    """
+
+    network: str
+    holder: Holder
+    netns: str
+    """Path of the pod's network namespace as the runtime named it."""
+    netns_device: int
+    netns_inode: int
+    """What identifies the namespace: a path may be used again for another one."""
+    pod_namespace: str
+    pod_name: str
+    addresses: tuple[InterfaceAddress, ...]
+    gateways: tuple[Address, ...]
+    """Of the addresses, in the same order."""
+    data_dir: str | None = None
+    """Where the record of its addresses is, where that is not the agent's own folder."""
+    bridge: BridgeSpec | None = None
+    host_ifname: str = ""
+    host_mac: str = ""
+    mac: str = ""
+    mtu_bytes: int = 0
+    routes: tuple[RouteSpec, ...] = ()
+    """Routes of the pod with their gateways filled in (None: on link), default routes included."""
+    hairpin: bool = False
+    isolated: bool = False
+    port_mappings: tuple[PortMapping, ...] = ()
+    bandwidth: Bandwidth = Bandwidth()

@@ -1,0 +1,288 @@
+"""A pod's interface: made directly in the pod's namespace, taken away in two steps.
+
+Making: one datagram in the node's namespace (veth pair, host end up and on the bridge), one in the
+pod's (addresses, up, routes). Taking away: both ends down and renamed at once, so that the same
+name can be used again; the kernel's slow removal is done later for a whole group (`Reaper`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import socket
+import time
+
+from limpet.base.errors import KernelError
+from limpet.base.ownership import DYING_GROUP, DYING_IFNAME_PREFIX, POD_GROUP, SHAPER_IFNAME_PREFIX
+from limpet.datapath.node.attachment import Attachment
+from limpet.linux.frames import announcement
+from limpet.linux.namespaces import Namespace
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.netlink.traffic_control import ingress_hook, redirect_ingress, token_bucket
+
+_OPERATIONAL_TRIES, _OPERATIONAL_PAUSE_S = 50, 0.001
+
+
+class InterfaceExists(KernelError):
+    """The pod already has an interface of that name."""
+
+
+def create_pod_interface(
+    host: RouteSocket, pod: Attachment, *, bridge_ifindex: int, netns: Namespace
+) -> None:
+    """Makes both ends with all that the attachment says; on failure nothing is left.
+
+    Raises: InterfaceExists; KernelError (ENODEV: the bridge is gone).
+    """
+    try:
+        host.apply(
+            wire.new_veth(
+                ifname=pod.host_ifname,
+                mac=pod.host_mac,
+                mtu_bytes=pod.mtu_bytes,
+                group=POD_GROUP,
+                master_ifindex=bridge_ifindex,
+                peer_ifname=pod.holder.ifname,
+                peer_mac=pod.mac,
+                peer_netns_fd=netns.fd,
+            )
+        )
+    except KernelError as error:
+        if error.errno == errno.EEXIST:
+            raise InterfaceExists(
+                "set up", f"interface {pod.holder.ifname} in {pod.netns}", errno.EEXIST
+            ) from error
+        raise
+    try:
+        _set_up_inside(pod, netns)
+        _set_up_outside(host, pod, bridge_ifindex)
+    except BaseException:
+        with contextlib.suppress(KernelError):
+            retire_host_end(host, pod.host_ifname)
+            retire_inside(netns, pod.holder.ifname)
+        raise
+
+
+def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
+    ifname = pod.holder.ifname
+    with netns.entered():
+        if any(address.version == 6 for address in pod.addresses):
+            # No router speaks on a pod link, and no second gateway may be learnt from another pod.
+            write_sysctl(f"net/ipv6/conf/{ifname}/accept_ra", "0")
+        with RouteSocket() as inside:
+            link = wire.parse_link(inside.query(wire.get_link(ifname)))
+            _add_addresses(inside, pod, link.ifindex)
+            inside.apply(
+                wire.set_link(link.ifindex, what=f"{ifname} in {pod.netns}", up=True),
+                *(
+                    wire.route(
+                        route.destination,
+                        ifindex=link.ifindex,
+                        gateway=route.gateway,
+                        mtu_bytes=route.mtu,
+                        advmss=route.advmss,
+                        metric=route.priority,
+                        table=route.table or wire.RT_TABLE_MAIN,
+                        scope=route.scope,
+                        # A pod's second network leaves the default route of its first.
+                        keep=True,
+                    )
+                    for route in pod.routes
+                ),
+            )
+
+
+def _add_addresses(inside: RouteSocket, pod: Attachment, ifindex: int) -> None:
+    on = f"{pod.holder.ifname} in {pod.netns}"
+    requests = [wire.new_address(ifindex, address, on=on) for address in pod.addresses]
+    try:
+        inside.apply(*requests)
+    except KernelError as error:
+        # How the kernel says that IPv6 is off on the interface, as some runtimes leave it.
+        if error.errno != errno.EACCES:
+            raise
+        write_sysctl(f"net/ipv6/conf/{pod.holder.ifname}/disable_ipv6", "0")
+        inside.apply(*requests)
+
+
+def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
+    requests = [
+        wire.new_neighbour(bridge_ifindex, address.ip, pod.mac) for address in pod.addresses
+    ]
+    if pod.bridge is not None and not pod.bridge.gateways:
+        requests = []  # the node has no address there, so it never resolves one
+    ifindex = _await_operational(host, pod.host_ifname)
+    if pod.bridge is not None:
+        _await_operational(host, pod.bridge.ifname)  # it gets its carrier from its first port
+    if pod.hairpin or pod.isolated:
+        requests.append(
+            wire.set_bridge_port(
+                ifindex, what=pod.host_ifname, hairpin=pod.hairpin, isolated=pod.isolated
+            )
+        )
+    _limit(host, pod, ifindex)
+    if requests:
+        host.apply(*requests)
+
+
+def _await_operational(route: RouteSocket, ifname: str) -> int:
+    """The link's ifindex, once it passes packets.
+
+    After a link has got its carrier its queue and its bridge port drop what they get until the
+    kernel's link watch has run: a pod's first packet would be answered a second later.
+    Since Linux 6.8 the question itself makes the link watch run (rtnl_getlink in
+    net/core/rtnetlink.c); before, it runs some time soon.
+    """
+    for _ in range(_OPERATIONAL_TRIES):
+        link = wire.parse_link(route.query(wire.get_link(ifname)))
+        if link.operational:
+            break
+        time.sleep(_OPERATIONAL_PAUSE_S)
+    return link.ifindex
+
+
+def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
+    """Ingress by a token bucket on the host end; egress by one on an ifb that it is sent through.
+
+    The reference bandwidth plugin's way: out of reach of a pod that may change its own interface.
+    """
+    limits = pod.bandwidth
+    if limits.ingress_rate_bits:
+        host.apply(
+            token_bucket(
+                ifindex,
+                rate_bits=limits.ingress_rate_bits,
+                burst_bits=limits.ingress_burst_bits,
+                what=pod.host_ifname,
+            )
+        )
+    if limits.egress_rate_bits:
+        name = shaper_ifname(pod.host_ifname)
+        host.apply(wire.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
+        shaper = wire.parse_link(host.query(wire.get_link(name)))
+        host.apply(
+            token_bucket(
+                shaper.ifindex,
+                rate_bits=limits.egress_rate_bits,
+                burst_bits=limits.egress_burst_bits,
+                what=name,
+            ),
+            ingress_hook(ifindex, what=pod.host_ifname),
+            redirect_ingress(ifindex, to_ifindex=shaper.ifindex, what=pod.host_ifname),
+        )
+
+
+def shaper_ifname(host_ifname: str) -> str:
+    return SHAPER_IFNAME_PREFIX + host_ifname[-11:]
+
+
+def retire_host_end(host: RouteSocket, ifname: str, *, shaped: bool = True) -> bool:
+    """Down, renamed, in the group that the reaper deletes. False when there is no such link.
+
+    `shaped`: look for the ifb of its egress limit too, which outlives a pod's namespace.
+    """
+    link = host.link(ifname)
+    requests = () if link is None else _retire(link, ifname)
+    if shaped and (shaper := host.link(shaper_ifname(ifname))) is not None:
+        requests += _retire(shaper, shaper.ifname)
+    if requests:
+        host.apply(*requests)
+    return link is not None
+
+
+def retire_inside(netns: Namespace, ifname: str) -> bool:
+    """The same for the pod's end, found by its name. False when there is no such link."""
+    with netns.entered(), RouteSocket() as inside:
+        link = inside.link(ifname)
+        if link is None or link.flags & wire.IFF_LOOPBACK:
+            return False
+        inside.apply(*_retire(link, f"{ifname} in {netns.path}"))
+        return True
+
+
+def delete_inside(netns: Namespace, ifname: str) -> bool:
+    """Deletes a pod's interface that another plugin made. False when there is no such link."""
+    with netns.entered(), RouteSocket() as inside:
+        link = inside.link(ifname)
+        if link is None or link.flags & wire.IFF_LOOPBACK:
+            return False
+        inside.apply(
+            wire.delete_link(
+                link.ifindex, what=f"{ifname} in {netns.path}", ignore_errno=(errno.ENODEV,)
+            )
+        )
+        return True
+
+
+def _retire(link: wire.LinkInfo, what: str) -> tuple[wire.Request, ...]:
+    gone = (errno.ENODEV,)
+    name = DYING_IFNAME_PREFIX + secrets.token_hex(6)[:11]
+    return (
+        wire.set_link(link.ifindex, what=what, up=False, ignore_errno=gone),
+        wire.set_link(link.ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
+    )
+
+
+def read_inside(
+    netns: Namespace,
+) -> tuple[dict[str, wire.LinkInfo], list[wire.AddressInfo], list[wire.RouteInfo]]:
+    """Links by name, addresses and routes of a namespace."""
+    with netns.entered(), RouteSocket() as inside:
+        return inside.links(), inside.addresses(), inside.routes()
+
+
+def addresses_inside(netns: Namespace) -> list[wire.AddressInfo]:
+    """Addresses of all links of a namespace."""
+    with netns.entered(), RouteSocket() as inside:
+        return inside.addresses()
+
+
+def read_sysctl(path: str) -> str | None:
+    """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
+    try:
+        with open(f"/proc/sys/{path}", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KernelError("read", f"sysctl {path}", error.errno or 0) from error
+
+
+def write_sysctl(path: str, value: str) -> None:
+    """In the namespace of the calling thread. Raises: KernelError."""
+    try:
+        fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise KernelError("write", f"sysctl {path} = {value}", error.errno or 0) from error
+
+
+class Announcer:
+    """Tells a bridge's ports where an address is, from one socket that stays open.
+
+    Closing a packet socket costs an RCU grace period, so none is opened per pod.
+    """
+
+    def __init__(self) -> None:
+        """In the network namespace of the calling thread. Raises: KernelError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        try:
+            # Protocol 0: it receives nothing.
+            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
+        except OSError as error:
+            raise KernelError("open", "a packet socket", error.errno or 0) from error
+
+    def announce(self, pod: Attachment, bridge: str) -> None:
+        """Best effort, as the protocols are; the node's own entry is set by netlink."""
+        for address in pod.addresses:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(announcement(address.ip, pod.mac), (bridge, 0))
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,140 @@
+"""Which device and next hop lead to a peer, by one IP version of the overlay, or why none. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from limpet.base.addresses import Address, Prefix
+from limpet.cluster.documents import NodeEntry, TunnelBackend
+from limpet.cluster.topology.backends import backend_between
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES, Rung
+from limpet.cluster.topology.tunnel_end import (
+    endpoint_problem,
+    tunnel_device_mtu_bytes,
+    tunnel_mtu_bytes,
+)
+from limpet.datapath.overlay.state import FdbEntry, PeerPart
+from limpet.datapath.tunnel.ipsec.plan import ipsec_mtu_bytes
+
+if TYPE_CHECKING:
+    from limpet.cluster.topology.view import View
+
+_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+"""An entry for no MAC or a multicast one would draw other peers' packets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The way for one IP version of the overlay."""
+
+    device: str
+    address: Address
+    mtu_bytes: int
+    over_vxlan: bool
+
+
+def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
+    """How VXLAN finds the peer, or why it does not."""
+    if path.underlay is None:
+        return "no address for VXLAN is known"
+    version = path.underlay.version
+    device = view.devices.get(version)
+    if device is None:
+        return f"this node has no VXLAN device over IPv{version}"
+    if entry.presence is None:
+        return "it has not been heard of, so its MAC is not known"
+    mac = entry.presence.vtep_macs.get(version)
+    if mac is None:
+        return f"it has announced no VXLAN device over IPv{version}"
+    if not _UNICAST_MAC.fullmatch(mac):
+        return f"it has announced {mac!r} as MAC, which is none of one device"
+    if mac == device.mac:
+        return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"
+    return FdbEntry(device.ifname, mac, path.underlay)
+
+
+def plain_hop(
+    view: View, entry: NodeEntry, path: PeerPath, vxlan: FdbEntry | str, first: Prefix
+) -> Hop | str:
+    """The way to the peer for the IP version of `first`, its first segment, or why none."""
+    version = first.version
+    if version not in view.sources:
+        return f"this node has no segment of IPv{version}"
+    mtu_bytes = _underlay_mtu_bytes(view, entry, path)
+    hop: Hop | str = vxlan if isinstance(vxlan, str) else ""
+    # A path outlives its link: it may be from the disk, or the link has gone just now.
+    plain = path.rung is Rung.ROUTE and path.device in view.own.links
+    next_hop = _next_hop(path, version) if plain else None
+    if next_hop is not None:
+        hop = Hop(path.device, next_hop, mtu_bytes, over_vxlan=False)
+    elif isinstance(vxlan, FdbEntry):
+        mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
+        # As flannel: the network address stands for the peer, and never travels.
+        hop = Hop(vxlan.device, first.network_address, mtu_bytes, over_vxlan=True)
+    elif path.rung is Rung.ROUTE and not plain:
+        return f"{path.device} leads to no other node now, and {vxlan}"
+    elif plain:
+        return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
+    return _fitting(hop, mtu_bytes, version)
+
+
+def tunnel_hop(
+    view: View, entry: NodeEntry, path: PeerPath, first: Prefix, let_in: PeerPart
+) -> Hop | str:
+    """The same through the encrypted tunnel."""
+    version = first.version
+    if version not in view.sources:
+        return f"this node has no segment of IPv{version}"
+    by_ipsec = _is_by_ipsec(view, entry)
+    device = view.own.ipsec if by_ipsec else view.own.tunnel
+    if not device:
+        return f"this node has no encrypted tunnel{' by IPsec' if by_ipsec else ''}"
+    if entry.presence is None or not entry.presence.tunnel_port:
+        return "it has told no encrypted tunnel"
+    cidrs = view.network.pod_cidrs if view.network is not None else ()
+    problem = endpoint_problem(path.endpoint, (*cidrs, *let_in.sources))
+    if problem or path.endpoint is None:
+        return problem
+    mtu_bytes = tunnel_mtu_bytes(
+        _underlay_mtu_bytes(view, entry, path),
+        path.endpoint[0].version,
+        device_mtu_bytes=tunnel_device_mtu_bytes(view.own.link_mtu_bytes),
+    )
+    if by_ipsec:
+        mtu_bytes = ipsec_mtu_bytes(mtu_bytes)
+    hop = Hop(device, first.network_address, mtu_bytes, over_vxlan=False)
+    return _fitting(hop, mtu_bytes, version)
+
+
+def _is_by_ipsec(view: View, entry: NodeEntry) -> bool:
+    network, grant = view.network, view.grant
+    if network is None or grant is None:
+        return False
+    return backend_between(network, grant, entry.grant) is TunnelBackend.IPSEC
+
+
+def _underlay_mtu_bytes(view: View, entry: NodeEntry, path: PeerPath) -> int:
+    own = min(path.mtu_bytes, view.own.link_mtu_bytes)
+    return own if entry.presence is None else min(own, entry.presence.link_mtu_bytes)
+
+
+def _fitting(hop: Hop | str, mtu_bytes: int, version: int) -> Hop | str:
+    if mtu_bytes < MIN_MTU_BYTES[version]:
+        return f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {mtu_bytes}"
+    return hop
+
+
+def _next_hop(path: PeerPath, version: int) -> Address | None:
+    """Of the same version if there is one; IPv4 also goes by IPv6 (RFC 5549), not reversed."""
+    same = [address for address in path.next_hops if address.version == version]
+    if same:
+        return same[0]
+    return path.next_hops[0] if version == 4 and path.next_hops else None
+
+
+def leads_into_itself(prefix: Prefix, path: PeerPath) -> bool:
+    ends = (*path.next_hops, *((path.underlay,) if path.underlay is not None else ()))
+    return any(end in prefix for end in ends)

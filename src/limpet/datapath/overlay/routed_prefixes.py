@@ -1,0 +1,36 @@
+"""Which networks behind another node this one reaches with its pods' own addresses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Grant, Network, NodeEntry
+from limpet.cluster.topology.reach import may_talk, share_what_is_behind
+
+
+def reached_behind(
+    network: Network, own: Grant, link_prefixes: Collection[Prefix], entry: NodeEntry
+) -> tuple[Prefix, ...]:
+    """Prefixes behind the peer, but for what meets something that this node has itself.
+
+    As `plan_overlay` has it, whatever the path.
+    """
+    if not entry.grant.prefixes_behind or not may_talk(network, own, entry.grant):
+        return ()
+    if share_what_is_behind(own, entry.grant):
+        return ()
+    taken = (*own.prefixes, *link_prefixes)
+    return tuple(
+        prefix
+        for prefix in entry.grant.prefixes_behind
+        if not any(other.version == prefix.version and other.overlaps(prefix) for other in taken)
+    )
+
+
+def leads_to_itself(entry: NodeEntry, prefix: Prefix) -> bool:
+    """Whether the node itself has an address in what is behind it.
+
+    Where that is how it is reached, the prefix has to stay reachable without it.
+    """
+    return entry.presence is not None and any(end in prefix for end in entry.presence.addresses)

@@ -1,0 +1,92 @@
+"""The MACs of the node's VXLAN devices: decided once, kept for life."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from limpet.base.errors import StorageError
+from limpet.base.ownership import VXLAN_GROUPS, VXLAN_IFNAME_PREFIX
+from limpet.linux.netlink.socket import RouteSocket
+
+_log = structlog.get_logger("vtep")
+VERSIONS = (4, 6)
+"""IP versions of the underlay."""
+_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+"""What a device takes and peers take for it."""
+
+
+def keep_vtep_macs(
+    path: Path, uid: str, *, recorded: Mapping[int, str], existing: Mapping[int, str]
+) -> dict[int, str]:
+    """By IP version of the underlay: what is kept in `path`, else `recorded` (what the cluster
+    knows of this node), else that of an `existing` device, else made of the node's uid.
+
+    What was decided is on disk when this returns. Raises: StorageError.
+    """
+    kept = _read(path)
+    macs = {
+        version: kept.get(version)
+        or recorded.get(version)
+        or existing.get(version)
+        or derived_vtep_mac(uid, version)
+        for version in VERSIONS
+    }
+    if macs != kept:
+        _write(path, macs)
+    return macs
+
+
+def derived_vtep_mac(uid: str, version: int) -> str:
+    """Locally administered, unicast."""
+    return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
+
+
+def _read(path: Path) -> dict[int, str]:
+    try:
+        macs = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        if wrong := [mac for mac in macs.values() if not _UNICAST_MAC.fullmatch(mac)]:
+            raise ValueError(f"{wrong[0]!r} is no MAC of one device")
+        return macs
+    except FileNotFoundError:
+        return {}
+    except (msgspec.MsgspecError, ValueError) as error:  # also of what is no UTF-8
+        # What it held is in the cluster's record, or on the device, nearly always.
+        _log.warning("the kept MACs cannot be read", path=str(path), error=str(error))
+        return {}
+    except OSError as error:
+        raise StorageError("read", str(path), error.strerror or str(error)) from error
+
+
+def _write(path: Path, macs: Mapping[int, str]) -> None:
+    temporary = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(msgspec.json.encode(macs))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StorageError("write", str(path), error.strerror or str(error)) from error
+
+
+def read_vtep_macs(route: RouteSocket) -> dict[int, str]:
+    """MACs of our VXLAN devices that are there, by IP version. Raises: KernelError."""
+    return {
+        version: link.mac
+        for version in VERSIONS
+        if (link := route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
+        and link.group == VXLAN_GROUPS[version]
+    }

@@ -1,0 +1,174 @@
+"""Which peers of a tunnel have traffic, and which are sent to and never answer. Pure: from readings
+of the device that are seconds apart, and the time of each.
+
+A device counts what is encrypted, its own messages among it: a keepalive has 32 bytes, the messages
+of a handshake 148 and 92, and one with a packet a multiple of 16 from 64 on.
+Source: WireGuard's paper, section 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from limpet.base.addresses import Endpoint
+from limpet.datapath.tunnel.state import PeerReading
+
+ACTIVE_S = 10.0
+"""A peer is active for so long after its last packet."""
+UNANSWERED_S = 1.0
+"""A handshake is answered within a round trip; nobody waits longer for a first packet."""
+_ASK_AGAIN_S = 5.0
+_PATIENCE_S = 30.0
+"""So long who is sent to in vain counts as active: another way should have been found by then."""
+_SESSION_S = 150.0
+"""A session that is used is renewed after 120 s, and unusable after 180.
+Source: WireGuard's paper, section 6.1."""
+_KEEPALIVE_BYTES = 32
+_KEEPALIVE_S = 10.0
+"""The shortest time between two that nobody has configured. Source: section 6.5."""
+_HANDSHAKES_BYTES = {0: 0, 4: 148, 8: 2 * 148, 12: 92}
+"""By the remainder of 16: what tells that handshakes are in a sum."""
+
+
+def has_payload(moved_bytes: int, *, within_s: float, handshaken: bool = False) -> bool:
+    """Whether bytes that went one way within that time hold more than the device's own messages.
+
+    `handshaken`: a handshake was completed in it, begun by either end or by both.
+    """
+    handshakes_bytes = _HANDSHAKES_BYTES.get(moved_bytes % 16, 0)
+    if handshaken and not handshakes_bytes:
+        handshakes_bytes = 148 + 92
+    # A handshake is confirmed by one, and who was called while it was under way gets another.
+    keepalives = (2 if handshakes_bytes else 1) + int(within_s / _KEEPALIVE_S)
+    return moved_bytes - handshakes_bytes > keepalives * _KEEPALIVE_BYTES
+
+
+@dataclass(slots=True)
+class _Seen:
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    handshake_ns: int = 0
+    handshake_at_s: float = float("-inf")
+    """When it was read first."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    since_s: float
+    """The first reading by which something was sent and not answered."""
+    sent_at_s: float
+    told_at_s: float = float("-inf")
+
+
+class TunnelActivity:
+    """Of one device, from its start."""
+
+    def __init__(self, *, astray_after_s: float = 0.0) -> None:
+        """`astray_after_s`: for so long a device may rightly have another endpoint than planned."""
+        self._astray_after_s = astray_after_s
+        self._seen: dict[bytes, _Seen] = {}
+        self._payload_at_s: dict[bytes, float] = {}
+        self._waiting: dict[bytes, _Asked] = {}
+        self._astray: dict[bytes, tuple[Endpoint, float]] = {}
+        """Planned endpoints that the last reading did not have, and since when."""
+        self._read_at_s: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Something was sent that is not answered yet: the next reading has to look."""
+        return bool(self._waiting)
+
+    def begin(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
+        """What was counted before is of no interest."""
+        self._read_at_s = now_s
+        for key, reading in readings.items():
+            self._seen[key] = _Seen(
+                reading.received_bytes, reading.sent_bytes, reading.last_handshake_ns, now_s
+            )
+
+    def take(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
+        """A peer that was not there the last time has counted from zero."""
+        within_s = now_s - self._read_at_s if self._read_at_s is not None else ACTIVE_S
+        self._read_at_s = now_s
+        for key in self._seen.keys() - readings.keys():
+            del self._seen[key]
+            self._payload_at_s.pop(key, None)
+            self._waiting.pop(key, None)
+        for key, reading in readings.items():
+            self._take(key, reading, within_s, now_s)
+
+    def _take(self, key: bytes, reading: PeerReading, within_s: float, now_s: float) -> None:
+        seen = self._seen.get(key)
+        if seen is None or reading.sent_bytes < seen.sent_bytes:  # made anew meanwhile
+            seen = self._seen[key] = _Seen()
+        received_bytes = reading.received_bytes - seen.received_bytes
+        sent_bytes = reading.sent_bytes - seen.sent_bytes
+        seen.received_bytes, seen.sent_bytes = reading.received_bytes, reading.sent_bytes
+        handshaken = reading.last_handshake_ns != seen.handshake_ns
+        if any(
+            has_payload(moved, within_s=within_s, handshaken=handshaken)
+            for moved in (received_bytes, sent_bytes)
+        ):
+            self._payload_at_s[key] = now_s
+        if handshaken:
+            seen.handshake_ns, seen.handshake_at_s = reading.last_handshake_ns, now_s
+        self._await(key, seen, received_bytes, sent_bytes, now_s)
+
+    def _await(
+        self, key: bytes, seen: _Seen, received_bytes: int, sent_bytes: int, now_s: float
+    ) -> None:
+        has_session = seen.handshake_ns and now_s - seen.handshake_at_s < _SESSION_S
+        if has_session or received_bytes:
+            self._waiting.pop(key, None)
+            return
+        waiting = self._waiting.get(key)
+        if sent_bytes and waiting is None:
+            self._waiting[key] = _Asked(now_s, now_s)
+        elif sent_bytes and waiting is not None:
+            waiting.sent_at_s = now_s
+        elif waiting is not None and now_s - waiting.sent_at_s > ACTIVE_S:
+            del self._waiting[key]
+
+    def active(self, now_s: float) -> frozenset[bytes]:
+        """Peers with payload in the last ten seconds, as far as was read.
+
+        And for a while those whose handshakes are not answered: payload waits for these.
+        """
+        old = [key for key, at_s in self._payload_at_s.items() if now_s - at_s > ACTIVE_S]
+        for key in old:
+            del self._payload_at_s[key]
+        waiting = (k for k, asked in self._waiting.items() if now_s - asked.since_s <= _PATIENCE_S)
+        return frozenset((*self._payload_at_s, *waiting))
+
+    def unanswered(self, now_s: float) -> list[bytes]:
+        """Peers that are sent to without an answer; each again after a while only."""
+        found = []
+        for key, waiting in self._waiting.items():
+            due = now_s - waiting.since_s >= UNANSWERED_S
+            if due and now_s - waiting.told_at_s >= _ASK_AGAIN_S:
+                waiting.told_at_s = now_s
+                found.append(key)
+        return found
+
+    def astray(
+        self, readings: Mapping[bytes, PeerReading], planned: Iterable[tuple[bytes, Endpoint]]
+    ) -> list[bytes]:
+        """Peers of which the last two readings, and those of `astray_after_s`, had another endpoint
+        than is planned."""
+        found = []
+        now_s = self._read_at_s or 0.0
+        now: dict[bytes, tuple[Endpoint, float]] = {}
+        for key, endpoint in planned:
+            reading = readings.get(key)
+            if reading is None or reading.peer.endpoint in (None, endpoint):
+                continue
+            known, since_s = self._astray.get(key, (None, now_s))
+            if known != endpoint:
+                now[key] = endpoint, now_s
+            elif now_s - since_s < self._astray_after_s:
+                now[key] = endpoint, since_s
+            else:
+                found.append(key)
+        self._astray = now
+        return found

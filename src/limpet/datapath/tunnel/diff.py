@@ -1,0 +1,141 @@
+"""diff_tunnel: the ordered changes that bring the tunnel's device to its plan. Pure.
+
+A planned endpoint is set when it is new to the plan, and not because the device has another one:
+WireGuard follows a peer that moves as soon as the peer proves itself by a packet, and what it
+learnt so is newer than what was planned before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from limpet.base.addresses import Endpoint, Prefix
+from limpet.datapath.tunnel.state import TunnelDevice, TunnelPeer, TunnelState
+
+
+@dataclass(frozen=True, slots=True)
+class PutTunnel:
+    """Make the device, or set what differs on it."""
+
+    device: TunnelDevice
+
+
+@dataclass(frozen=True, slots=True)
+class PutTunnelPeer:
+    """Make the peer, or change what is given; sessions and everything else stay."""
+
+    public_key: bytes
+    add: tuple[Prefix, ...] = ()
+    """Prefixes that are the peer's from now on, whose ever they were."""
+    take: tuple[Prefix, ...] = ()
+    """Prefixes that are not the peer's any more."""
+    endpoint: Endpoint | None = None
+    keepalive_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropEndpoint:
+    """No endpoint is planned any more, and the next counts as new. The device keeps its own."""
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TakePeerAnew:
+    """Forget all that was heard of the peer, its sessions and the time that it last told, and have
+    it as before.
+
+    For a peer whose clock jumped back: WireGuard refuses handshakes with an older timestamp than
+    the last. Only on a request that the peer has signed. Source: WireGuard's paper, section 5.1.
+    """
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallPeer:
+    """Say something to the peer now, which begins a session where there is none."""
+
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DropTunnelPeer:
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DropTunnel:
+    ifname: str
+
+
+PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | CallPeer | DropTunnelPeer
+TunnelChange = PutTunnel | PeerChange | DropTunnel
+
+
+def diff_tunnel(
+    want: TunnelState,
+    have: TunnelState,
+    given: Mapping[bytes, Endpoint],
+    touched: Collection[bytes] | None = None,
+) -> list[TunnelChange]:
+    """Changes from `have` to `want`: first what adds reach, last what removes it.
+
+    `given`: the endpoints that were planned when they were last set. `touched`: only these keys are
+    looked at, and the device.
+    """
+    device, found = want.device, have.device
+    if found is not None and not found.ours:
+        return [] if device is None else [PutTunnel(device)]
+    if device is None:
+        return [] if found is None else [DropTunnel(found.ifname)]
+    anew = found is None
+    held: Mapping[bytes, TunnelPeer] = {} if anew else have.peers
+    keys = sorted(want.peers.keys() | held.keys() if touched is None or anew else touched)
+    puts: list[PeerChange] = []
+    for key in keys:
+        if key in want.peers:
+            puts += _put(want.peers[key], held.get(key), given.get(key))
+    return [
+        *([] if found == device else [PutTunnel(device)]),
+        *puts,
+        *(DropTunnelPeer(key) for key in keys if key in held and key not in want.peers),
+    ]
+
+
+def _put(want: TunnelPeer, have: TunnelPeer | None, given: Endpoint | None) -> list[PeerChange]:
+    if have is None:
+        add = _sorted(want.allowed)
+        return [PutTunnelPeer(want.public_key, add, (), want.endpoint, want.keepalive_s)]
+    put = PutTunnelPeer(
+        want.public_key,
+        _sorted(want.allowed - have.allowed),
+        _sorted(have.allowed - want.allowed),
+        want.endpoint if want.endpoint != given else None,
+        want.keepalive_s if want.keepalive_s != have.keepalive_s else None,
+    )
+    changes: list[PeerChange] = [put] if put != PutTunnelPeer(want.public_key) else []
+    if want.endpoint is None and given is not None:
+        changes.append(DropEndpoint(want.public_key))
+    return changes
+
+
+def _sorted(prefixes: Collection[Prefix]) -> tuple[Prefix, ...]:
+    return tuple(
+        sorted(prefixes, key=lambda each: (each.version, int(each.network_address), each.prefixlen))
+    )
+
+
+def adopted_endpoints(want: TunnelState, have: TunnelState) -> dict[bytes, Endpoint]:
+    """What counts as given when nothing is remembered, as after the agent's restart.
+
+    A peer's endpoint on a living device is at least as new as a plan that was made of the disk.
+    """
+    return {
+        key: peer.endpoint
+        for key, peer in want.peers.items()
+        if peer.endpoint is not None
+        and (found := have.peers.get(key)) is not None
+        and found.endpoint is not None
+    }

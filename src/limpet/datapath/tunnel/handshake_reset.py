@@ -1,0 +1,99 @@
+"""A node whose clock jumped back asks its peers to take its tunnel anew.
+
+WireGuard refuses a handshake with an older timestamp than the last one. The peer forgets it on a
+signed request that is proven to be of now, and calls back at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from limpet.base.addresses import Endpoint
+from limpet.base.rate_limit import TokenBuckets
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.datapath.tunnel.handshake_reset_codec import TOKEN_BYTES, Step, encode, parse
+
+_log = structlog.get_logger("tunnel")
+
+_FRESH_S = 10.0
+_EVERY_S = 5.0
+"""Between two tokens for one peer: sessions are lost by it."""
+_MOST = 4096
+_V = TypeVar("_V")
+
+
+class TunnelAnew:
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        *,
+        may_talk: Callable[[str], bool],
+        take: Callable[[str, Endpoint], None],
+    ) -> None:
+        """`take`: forget what was heard from the tunnel of a uid, which is there now; call it."""
+        self.counters: Counter[str] = Counter()
+        """`asked`, `taken`, `refused`."""
+        self._courier = courier
+        self._may_talk = may_talk
+        self._take = take
+        self._asked_s: OrderedDict[str, float] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        self._rate = TokenBuckets(1 / _EVERY_S, 1, most=_MOST)
+        courier.on(Kind.TUNNEL_ANEW, self._heard)
+
+    def ask(self, uid: str, endpoint: Endpoint) -> None:
+        """The peer at that end of its tunnel gets no handshake of ours through."""
+        _put(self._asked_s, uid, time.monotonic())
+        self.counters["asked"] += 1
+        _log.info("a peer is asked to take this node's tunnel anew", uid=uid)
+        self._courier.send(
+            Kind.TUNNEL_ANEW,
+            encode(Step.ASK, os.urandom(TOKEN_BYTES)),
+            to_uid=uid,
+            address=endpoint[0],
+            port=endpoint[1],
+            by_tunnel=True,
+        )
+
+    def _heard(self, received: Received) -> None:
+        step, token = parse(received.body)
+        now_s, uid = time.monotonic(), received.uid
+        # Only what came by the tunnel's port says where the tunnel is.
+        if not (received.by_tunnel and self._may_talk(uid)):
+            self.counters["refused"] += 1
+            return
+        match step:
+            case Step.ASK:
+                if not self._rate.take(uid, now_s):
+                    self.counters["refused"] += 1
+                    return
+                made = os.urandom(TOKEN_BYTES)
+                _put(self._tokens, uid, (made, now_s))
+                self._courier.answer(received, Kind.TUNNEL_ANEW, encode(Step.TOKEN, made))
+            case Step.TOKEN:
+                if now_s - self._asked_s.get(uid, float("-inf")) < _FRESH_S:
+                    self._courier.answer(received, Kind.TUNNEL_ANEW, encode(Step.CONFIRM, token))
+            case Step.CONFIRM:
+                made, made_s = self._tokens.pop(uid, (b"", 0.0))
+                if made != token or now_s - made_s > _FRESH_S:
+                    self.counters["refused"] += 1
+                    return
+                self.counters["taken"] += 1
+                _log.info("the tunnel of a peer is taken anew, as it asked", uid=uid)
+                self._take(uid, (received.address, received.port))
+
+
+def _put(found: OrderedDict[str, _V], key: str, value: _V) -> None:
+    found[key] = value
+    found.move_to_end(key)
+    if len(found) > _MOST:
+        found.popitem(last=False)

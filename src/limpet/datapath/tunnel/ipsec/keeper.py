@@ -1,0 +1,199 @@
+"""Keeps every peer's SAs as they should be, in a thread of its own: the daemon's events wake it.
+
+What to do is decided by `datapath.tunnel.ipsec.plan.tend`, from what the daemon has just now.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import KernelError
+from limpet.datapath.tunnel.ipsec.codec import MORE, WHOLE
+from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
+from limpet.datapath.tunnel.ipsec.plan import cared_for, next_look_s, tend
+from limpet.datapath.tunnel.ipsec.state import (
+    Care,
+    EndChild,
+    EndIke,
+    IkeSa,
+    Initiate,
+    IpsecAction,
+    IpsecPeer,
+)
+from limpet.datapath.tunnel.ipsec.vici import ViciEvents
+
+_AFTER_FAILURE_S = 1.0
+_CHECK_S = 2.0
+"""So often it is asked whether it answers, where nothing else is asked."""
+_REST = 4
+"""Between two looks at everything there is at least this many times what the last one took."""
+
+
+class IpsecKeeper:
+    """One for a daemon; works from `start` to `stop`, also when the daemon is made anew."""
+
+    def __init__(self, daemon: IpsecDaemon) -> None:
+        """`daemon`: nobody else's."""
+        self._daemon = daemon
+        self._lock = threading.Lock()
+        self._cares: dict[bytes, Care] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.problem = ""
+        """Why it could not do what it wanted, last; empty: it could."""
+        self.without_s: Mapping[bytes, float] = {}
+        """Peers that have no SA which carries packets, and since when, by the monotonic clock."""
+
+    def start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="ipsec", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """The tunnels stay as they are."""
+        self._stopping = True
+        if self._thread is not None:
+            self._look_soon()
+            self._thread.join()
+        os.close(self._wake)
+        self._daemon.close()
+
+    def set_port(self, port: int) -> None:
+        self._daemon.port = port
+
+    def put(self, peer: IpsecPeer, *, first: bool) -> None:
+        """`peer` is new or changed, and its connection is loaded."""
+        with self._lock:
+            care = self._cares.get(peer.public_key)
+            self._cares[peer.public_key] = cared_for(
+                care, peer, first=first, now_s=time.monotonic()
+            )
+        self._look_soon()
+
+    def hurry(self, public_key: bytes) -> None:
+        """A tunnel that is not there is tried now, whatever it was tried before."""
+        with self._lock:
+            care = self._cares.get(public_key)
+            if care is not None:
+                self._cares[public_key] = replace(care, tries=0, due_s=0.0)
+        self._look_soon()
+
+    def keep(self, peers: Mapping[bytes, tuple[IpsecPeer, bool]]) -> None:
+        """These are the peers; of one that is known nothing is changed. With each: whether this end
+        begins."""
+        now_s = time.monotonic()
+        with self._lock:
+            known = self._cares
+            self._cares = {
+                key: known[key] if key in known else cared_for(None, peer, first=first, now_s=now_s)
+                for key, (peer, first) in peers.items()
+            }
+            same = self._cares.keys() == known.keys()
+        if not same:
+            self._look_soon()
+
+    def drop(self, public_key: bytes) -> None:
+        with self._lock:
+            self._cares.pop(public_key, None)
+
+    def _look_soon(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        events: ViciEvents | None = None
+        due_s: float | None = None
+        while not self._stopping:
+            checks = bool(self._cares) or self._daemon.process.silent_since_s is not None
+            waits_s = _CHECK_S if checks else None
+            if due_s is not None:
+                waits_s = min(max(0.0, due_s - time.monotonic()), _CHECK_S)
+            told = [self._wake] if events is None else [self._wake, events.fileno()]
+            ready = select.select(told, [], [], waits_s)[0]
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            try:
+                if events is not None and events.fileno() in ready and not events.drain():
+                    events.close()
+                    events = None
+                    self._daemon.clear_if_dead()
+                if checks:
+                    self._daemon.check()
+                with self._lock:
+                    idle = not self._cares
+                if idle:
+                    due_s, self.problem, self.without_s = None, "", {}
+                    continue
+                if not ready and (due_s is None or due_s > time.monotonic()):
+                    continue
+                if events is None:
+                    events = ViciEvents(self._daemon.process)
+                began_s = time.monotonic()
+                due_s = self._look()
+                took_s = time.monotonic() - began_s
+                time.sleep(min(took_s * _REST, 1.0))
+                self.problem = ""
+            except KernelError as error:
+                self.problem = str(error)
+                due_s = time.monotonic() + _AFTER_FAILURE_S
+            except Exception as error:  # noqa: BLE001 - without this thread nobody would tend it
+                self.problem = f"internal error: {error!r}"
+                due_s = time.monotonic() + _AFTER_FAILURE_S
+        if events is not None:
+            events.close()
+
+    def _look(self) -> float | None:
+        """Does what is to be done now; returns when it has to look again without being told."""
+        found: defaultdict[bytes, list[IkeSa]] = defaultdict(list)
+        for sa in self._daemon.sas():
+            found[sa.public_key].append(sa)
+        with self._lock:
+            cares = dict(self._cares)
+        now_s = time.monotonic()
+        self.without_s = {
+            key: self.without_s.get(key, now_s)
+            for key in cares
+            if not any(sa.established and sa.children for sa in found[key])
+        }
+        looks = []
+        failures = []
+        for key, care in cares.items():
+            after, actions = tend(care, found[key], now_s)
+            with self._lock:
+                if self._cares.get(key) is care:
+                    self._cares[key] = after
+            for action in actions:
+                try:
+                    self._do(after, action)
+                except KernelError as error:
+                    failures.append(error)
+            looks.append(next_look_s(after, found[key], now_s))
+        if failures:
+            raise failures[0]
+        return min((look for look in looks if look is not None), default=None)
+
+    def _do(self, care: Care, action: IpsecAction) -> None:
+        match action:
+            case Initiate(prefixes=prefixes):
+                self._initiate(care.peer, prefixes)
+            case EndIke(uniqueid):
+                self._daemon.end_ike(uniqueid)
+            case EndChild(uniqueid):
+                self._daemon.end_child(uniqueid)
+
+    def _initiate(self, peer: IpsecPeer, prefixes: frozenset[Prefix]) -> None:
+        self._daemon.process.cut_log()
+        if not prefixes:
+            self._daemon.initiate(peer, WHOLE)
+            return
+        self._daemon.put(peer, prefixes)
+        self._daemon.initiate(peer, MORE)
+        # What the peer begins is for the whole again.
+        self._daemon.put(peer)

@@ -1,0 +1,300 @@
+"""plan_tunnel: which peers the node's encrypted tunnel should have, and what with. Pure.
+
+Every peer that this node may talk to and that tells a tunnel's port is a peer of the one device, on
+whatever rung it is just now: changing to the tunnel then takes a route and nothing else, and what
+the peer sends through it is let in although this end still sends by another rung. A peer that is
+silent costs nothing. Its key is that of its grant, converted.
+
+Which prefixes a peer may send from is what the plan of the network between nodes says of it
+(`PeerPart.sources`): one answer for every rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_interface
+
+from limpet.base.addresses import Endpoint, InterfaceAddress
+from limpet.base.layered_map import alter, differing
+from limpet.base.ownership import TUNNEL_IFNAME
+from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
+from limpet.cluster.documents import NodeEntry, TunnelBackend
+from limpet.cluster.topology.backends import backend_between, backends_of
+from limpet.cluster.topology.reach import in_clear_refused
+from limpet.cluster.topology.transports import MIN_MTU_BYTES, TUNNELLED
+from limpet.cluster.topology.tunnel_end import (
+    TunnelEnd,
+    endpoint_problem,
+    tunnel_device_mtu_bytes,
+    tunnel_end_of,
+    tunnel_mtu_bytes,
+)
+from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.state import OverlayPlan, PeerPart
+from limpet.datapath.tunnel.key import tunnel_public_key
+from limpet.datapath.tunnel.state import (
+    Claim,
+    TunnelDevice,
+    TunnelKey,
+    TunnelPart,
+    TunnelPeer,
+    TunnelPlan,
+    TunnelState,
+)
+
+_NO_END = TunnelEnd()
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelView:
+    """All that the plan is made of."""
+
+    view: View
+    parts: Mapping[str, PeerPart]
+    """Of the plan of the network between nodes (`OverlayPlan.parts`), made of the same view."""
+    ends: Mapping[str, TunnelEnd]
+    """By the peer's uid; absent: nothing is known of the way to it."""
+    key: TunnelKey
+    ifname: str = TUNNEL_IFNAME
+    backend: TunnelBackend = TunnelBackend.WIREGUARD
+    """That makes this tunnel; a pair of nodes has one of them."""
+
+    def same_node(self, other: TunnelView) -> bool:
+        """Whether all but the peers is the same."""
+        return (self.key, self.ifname, self.backend) == (
+            other.key,
+            other.ifname,
+            other.backend,
+        ) and self.view.same_node(other.view)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be a device."""
+        view = self.view
+        return (
+            view.network is not None
+            and view.grant is not None
+            and self.backend in backends_of(view.network)
+        )
+
+
+def tunnel_view(
+    view: View, overlay: OverlayPlan, ends: Mapping[str, TunnelEnd], key: TunnelKey
+) -> TunnelView:
+    return TunnelView(view, overlay.parts, ends, key)
+
+
+def plan_tunnel(view: TunnelView) -> TunnelPlan:
+    """What should be: the device, and for every peer what it adds. A node without a grant has no
+    tunnel, nor one of a backend that the cluster does not name."""
+    if not view.wanted:
+        return TunnelPlan()
+    uids = (uid for uid in view.view.snapshot.nodes if uid != view.view.uid)
+    device = _device(view)
+    parts = {uid: plan_tunnel_peer(view, uid) for uid in uids}
+    return _assemble(device, _addresses(view, device), parts)
+
+
+def _device(view: TunnelView) -> TunnelDevice:
+    mtu_bytes = tunnel_device_mtu_bytes(view.view.own.link_mtu_bytes)
+    return TunnelDevice(view.ifname, mtu_bytes, view.key.private_key, view.key.port)
+
+
+def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAddress]:
+    """As flannel's: network addresses, which never travel.
+
+    Where reverse paths are looked at, also loosely, a link without an address takes in nothing
+    that would leave by another. Source: __fib_validate_source in net/ipv4/fib_frontend.c.
+    """
+    return frozenset(
+        ip_interface(gateway - 1)
+        for version, gateway in view.view.sources.items()
+        if device.mtu_bytes >= MIN_MTU_BYTES[version]
+    )
+
+
+def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
+    """What the peer adds; nothing, and why, where it has no tunnel."""
+    entry = view.view.snapshot.nodes[uid]
+    part = view.parts.get(uid, PeerPart(refused="nothing is planned for it"))
+    if not part.sources:
+        return TunnelPart(refused=part.refused or "it has no prefix")
+    if not is_by(view.view, uid, view.backend):
+        return TunnelPart(refused="another backend makes its tunnel")
+    if entry.presence is None or not entry.presence.tunnel_port:
+        return TunnelPart(refused="it has told no tunnel")
+    key = tunnel_public_key(entry.grant.public_key)
+    if not any(key) or key == view.key.public_key:
+        return TunnelPart(refused="its key is none that a tunnel of this node could have")
+    end = view.ends.get(uid, _NO_END)
+    endpoint, refused = _endpoint(view, part, end)
+    keepalive_s = 0
+    if end.behind_nat and endpoint is not None:
+        keepalive_s = KEEPALIVE_S * view.view.own.nat_timeout_s // NAT_TIMEOUT_S
+    peer = TunnelPeer(key, frozenset(part.sources), endpoint, keepalive_s)
+    return TunnelPart(peer, _mtu_bytes(view, entry, end), refused)
+
+
+def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
+    """Whether that backend makes the tunnel to the peer."""
+    if view.network is None or view.grant is None:
+        return False
+    return backend_between(view.network, view.grant, view.snapshot.nodes[uid].grant) is backend
+
+
+def _endpoint(view: TunnelView, part: PeerPart, end: TunnelEnd) -> tuple[Endpoint | None, str]:
+    """Where the peer is tried first, or why it has to speak first."""
+    cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
+    problem = endpoint_problem(end.endpoint, (*cidrs, *part.sources))
+    return (None, problem) if problem else (end.endpoint, "")
+
+
+def _mtu_bytes(view: TunnelView, entry: NodeEntry, end: TunnelEnd) -> int:
+    link_mtu_bytes = entry.presence.link_mtu_bytes if entry.presence is not None else 0
+    version = end.endpoint[0].version if end.endpoint is not None else 6
+    own = view.view.own.link_mtu_bytes
+    return tunnel_mtu_bytes(
+        min(end.mtu_bytes, link_mtu_bytes, own),
+        version,
+        device_mtu_bytes=tunnel_device_mtu_bytes(own),
+    )
+
+
+def tunnel_ends(
+    view: View, before: tuple[View, Mapping[str, TunnelEnd]] | None = None
+) -> Mapping[str, TunnelEnd]:
+    """What the paths say of the ways to peers' tunnels, by uid; no entry: nothing.
+
+    `before`: an older view and its ends, of which is taken what cannot have changed.
+    """
+    nodes = view.snapshot.nodes
+    if before is None or before[0].own != view.own:
+        uids: Iterable[str] = view.paths
+        known: Mapping[str, TunnelEnd] = {}
+    else:
+        old, known = before
+        uids = differing(old.paths, view.paths) | differing(old.snapshot.nodes, nodes)
+    changed: dict[str, TunnelEnd | None] = {}
+    for uid in uids:
+        end = tunnel_end_of(view.paths.get(uid), nodes[uid], view.own) if uid in nodes else _NO_END
+        if end != known.get(uid, _NO_END):
+            changed[uid] = None if end == _NO_END else end
+    return alter(known, changed) if changed else known
+
+
+def tunnel_is_needed(
+    view: View, overlay: OverlayPlan, backend: TunnelBackend = TunnelBackend.WIREGUARD
+) -> bool:
+    """Whether some peer may come, or be sent to, by the tunnel of that backend.
+
+    A peer that is not reached yet and tells an address of one of this node's subnets will be
+    reached in clear, most likely.
+    """
+    if view.network is None or view.grant is None:
+        return False
+    return any(
+        is_by(view, uid, backend) and _may_come(view, uid)
+        for uid, part in overlay.parts.items()
+        if part.sources
+    )
+
+
+def _may_come(view: View, uid: str) -> bool:
+    presence = view.snapshot.nodes[uid].presence
+    if presence is None or not presence.tunnel_port:
+        return False
+    path = view.paths.get(uid)
+    if path is not None:
+        return path.rung in TUNNELLED
+    if view.network is not None and in_clear_refused(view.network):
+        return True
+    return not any(
+        address.version == prefix.version and address in prefix
+        for address in presence.addresses
+        for prefix in view.own.link_prefixes
+    )
+
+
+def replan_tunnel(
+    plan: TunnelPlan, before: TunnelView, after: TunnelView
+) -> tuple[TunnelPlan, frozenset[bytes] | None]:
+    """The plan for `after`, made of that for `before`, and the keys of peers that may differ; None:
+    anything may."""
+    if not after.wanted or not before.same_node(after):
+        return plan_tunnel(after), None
+    nodes = after.view.snapshot.nodes
+    changed = {
+        uid: plan_tunnel_peer(after, uid) if uid in nodes else None
+        for uid in _changed_peers(before, after)
+    }
+    return _replace_parts(plan, changed)
+
+
+def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
+    """Peers of which something is known differently."""
+    known, nodes = before.view.snapshot.nodes, after.view.snapshot.nodes
+    others = differing(known, nodes)
+    others |= differing(before.parts, after.parts) | differing(before.ends, after.ends)
+    return [
+        uid
+        for uid in sorted(uid for uid in others - {after.view.uid} if uid in known or uid in nodes)
+        # Another object may say the same.
+        if (known.get(uid), before.parts.get(uid), before.ends.get(uid))
+        != (nodes.get(uid), after.parts.get(uid), after.ends.get(uid))
+    ]
+
+
+def _replace_parts(
+    plan: TunnelPlan, changed: Mapping[str, TunnelPart | None]
+) -> tuple[TunnelPlan, frozenset[bytes] | None]:
+    """The plan with other parts for some peers (None: without them), and what that touches."""
+    parts = alter(plan.parts, changed)
+    old = [plan.parts.get(uid) for uid in changed]
+    claims_before, claims_after = _claims(old), _claims(changed.values())
+    if (
+        not plan.contested.isdisjoint(claims_before)
+        or len(claims_after) != len(set(claims_after))
+        or any(plan.holders.get(claim) not in (None, *changed) for claim in claims_after)
+    ):
+        # Whose a key or a prefix is can change for peers that have not changed themselves.
+        return _assemble(plan.state.device, plan.addresses, parts), None
+    touched = frozenset(each for each in (*claims_before, *claims_after) if isinstance(each, bytes))
+    peers: dict[bytes, TunnelPeer | None] = dict.fromkeys(touched)
+    holders: dict[Claim, str | None] = dict.fromkeys(claims_before)
+    for uid, new in changed.items():
+        if new is not None and new.peer is not None:
+            peers[new.peer.public_key] = new.peer
+            holders |= dict.fromkeys(_claims([new]), uid)
+    state = TunnelState(plan.state.device, alter(plan.state.peers, peers))
+    held = alter(plan.holders, holders)
+    return TunnelPlan(state, parts, held, plan.contested, plan.addresses), touched
+
+
+def _claims(parts: Iterable[TunnelPart | None]) -> list[Claim]:
+    """The keys and the prefixes that the parts want for their peers."""
+    peers = [part.peer for part in parts if part is not None and part.peer is not None]
+    return [claim for peer in peers for claim in (peer.public_key, *peer.allowed)]
+
+
+def _assemble(
+    device: TunnelDevice | None,
+    addresses: frozenset[InterfaceAddress],
+    parts: Mapping[str, TunnelPart],
+) -> TunnelPlan:
+    """The union of the parts; what several want goes to the lowest uid."""
+    peers: dict[bytes, TunnelPeer] = {}
+    holders: dict[Claim, str] = {}
+    contested: set[Claim] = set()
+    for uid in sorted(parts):
+        peer = parts[uid].peer
+        if peer is None:
+            continue
+        if holders.setdefault(peer.public_key, uid) != uid:
+            contested.update(_claims([parts[uid]]))
+            continue
+        lost = {each for each in peer.allowed if holders.setdefault(each, uid) != uid}
+        contested |= lost
+        peers[peer.public_key] = replace(peer, allowed=peer.allowed - lost) if lost else peer
+    state = TunnelState(device, peers)
+    return TunnelPlan(state, parts, holders, frozenset(contested), addresses)

@@ -1,0 +1,106 @@
+"""What a person and Prometheus may ask of the encrypted tunnel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from limpet.base.errors import KernelError
+from limpet.datapath.tunnel.reconciler import SiteTunnel
+from limpet.datapath.tunnel.state import PeerReading
+from limpet.datapath.tunnel.tunnels import SiteTunnels
+from limpet.datapath.tunnel.watch import TunnelWatch
+from limpet.datapath.tunnel.wireguard.process import SLOW_BEFORE
+
+Document = dict[str, Any]
+
+_COMES_ABOUT_S = 3.0
+"""An IPsec tunnel is there in milliseconds, and a second where the other end begins."""
+_WITHOUT = (
+    "for {:.0f} s no tunnel by IPsec has come about: strongSwan does not run on that node, or "
+    "refuses (limpet doctor there says why)"
+)
+_SESSION_S = 180.0
+"""A session is used no longer. Source: WireGuard's paper, section 6.1."""
+
+
+def read_peers(tunnel: SiteTunnel) -> Mapping[bytes, PeerReading]:
+    """Of every peer what its device says; empty where it says nothing."""
+    try:
+        return tunnel.readings()
+    except KernelError:  # a round sees to it
+        return {}
+
+
+def tunnel_documents(
+    tunnels: SiteTunnels, watch: TunnelWatch, *, now_ns: int
+) -> dict[str, Document | None]:
+    """WireGuard's (`tunnel`), and IPsec's (`ipsec`: None where the cluster names none).
+
+    `now_ns`: as for `tunnel_document`.
+    """
+    return {
+        "tunnel": tunnel_document(
+            tunnels.wireguard, active=watch.active_by(tunnels.wireguard), now_ns=now_ns
+        ),
+        "ipsec": None
+        if tunnels.ipsec is None
+        else tunnel_document(tunnels.ipsec, active=watch.active_by(tunnels.ipsec), now_ns=now_ns),
+    }
+
+
+def tunnel_document(tunnel: SiteTunnel, *, active: int, now_ns: int) -> Document:
+    """`now_ns`: of the wall clock, as handshakes are noted. `active`: peers with traffic now."""
+    readings = read_peers(tunnel)
+    device = tunnel.kernel.have.device if tunnel.up else None
+    ages_s = [handshake_s(each, now_ns) for each in readings.values()]
+    return {
+        "ifname": tunnel.ifname,
+        "port": tunnel.key.port,
+        "problem": tunnel.trouble,
+        "needed": tunnel.needed,
+        "backend": tunnel.made_by,
+        "version": tunnel.version,
+        "slow": tunnel.made_by == "userspace" and is_slow(tunnel.version),
+        "mtu_bytes": device.mtu_bytes if device is not None else None,
+        "rules": sorted(tunnel.rules()),
+        "peers": len(tunnel.kernel.have.peers),
+        "sessions": sum(age_s is not None and age_s < _SESSION_S for age_s in ages_s),
+        "active": active,
+        "received_bytes": sum(each.received_bytes for each in readings.values()),
+        "sent_bytes": sum(each.sent_bytes for each in readings.values()),
+    }
+
+
+def unable_peers(tunnels: SiteTunnels, now_s: float) -> dict[str, str]:
+    """Peers that nothing gets to by a tunnel although there is a way, by uid, and why.
+
+    `now_s`: of the monotonic clock.
+    """
+    return {
+        tunnel.plan.holders[key]: tunnel.kernel.problem or _WITHOUT.format(now_s - since_s)
+        for tunnel in tunnels.all
+        for key, since_s in tunnel.kernel.without_s.items()
+        if key in tunnel.plan.holders and now_s - since_s > _COMES_ABOUT_S
+    }
+
+
+def peer_document(reading: PeerReading | None, now_ns: int) -> Document:
+    """Of one peer; None: it is none of the device."""
+    return {
+        "handshake_s": None if reading is None else handshake_s(reading, now_ns),
+        "received_bytes": reading.received_bytes if reading is not None else 0,
+        "sent_bytes": reading.sent_bytes if reading is not None else 0,
+    }
+
+
+def handshake_s(reading: PeerReading, now_ns: int) -> float | None:
+    """Seconds since the last handshake; None: there was none, or the clock was set since."""
+    age_s = (now_ns - reading.last_handshake_ns) / 1e9
+    return round(age_s, 1) if reading.last_handshake_ns and age_s >= 0 else None
+
+
+def is_slow(version: str) -> bool:
+    """Whether a userspace WireGuard of that version passes a sixth of the traffic only."""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return bool(numbers) and numbers < SLOW_BEFORE

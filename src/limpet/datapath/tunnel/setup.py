@@ -1,0 +1,83 @@
+"""The encrypted tunnels of a node, as its identity and its configuration say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from limpet.base.errors import StorageError
+from limpet.base.ownership import TUNNEL_GROUP
+from limpet.base.settings import Settings
+from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.identity import Identity
+from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
+from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IpsecIdentity
+from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.reconciler import SiteTunnel
+from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
+from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG
+from limpet.linux.netlink.socket import RouteSocket
+
+
+def make_site_tunnel(
+    route: RouteSocket, identity: Identity, settings: Settings, *, wake: Callable[[str], None]
+) -> SiteTunnel:
+    """WireGuard's, of the node with that identity."""
+    kernel = TunnelKernel(
+        route,
+        log=settings.run_dir / WIREGUARD_LOG,
+        ifname=settings.tunnel_ifname,
+        program=settings.tunnel_program,
+    )
+    key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
+    return SiteTunnel(route, kernel, key, ifname=settings.tunnel_ifname, wake=wake)
+
+
+def make_ipsec_tunnel(
+    route: RouteSocket,
+    identity: Identity,
+    settings: Settings,
+    *,
+    wake: Callable[[str], None],
+    shares_port: bool,
+) -> SiteTunnel:
+    """IPsec's. `shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
+    from limpet.datapath.tunnel.ipsec.apply import (
+        IpsecKernel,  # most clusters name no IPsec: they do without vici
+    )
+    from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
+
+    key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
+    made: list[SiteTunnel] = []
+    kernel = IpsecKernel(
+        route,
+        folder=settings.run_dir / IPSEC_FOLDER,
+        identity=_ipsec_identity(identity),
+        own_key=key.public_key,
+        uid_of=lambda public_key: made[0].plan.holders[public_key],
+        program=settings.ipsec_program,
+        inner_port=IPSEC_PORT if shares_port else 0,
+        bridge=settings.bridge,
+        in_kernel=kernel_has_esp(),
+    )
+    tunnel = SiteTunnel(
+        route, kernel, key, ifname=IPSEC_IFNAME, wake=wake, backend=TunnelBackend.IPSEC
+    )
+    made.append(tunnel)
+    return tunnel
+
+
+def _ipsec_identity(identity: Identity) -> IpsecIdentity:
+    paths = (identity.key_path, identity.certificate_path, identity.ca_path)
+    try:
+        return IpsecIdentity(identity.uid, *(path.read_bytes() for path in paths))
+    except OSError as error:
+        why = f"{error.strerror or error}: without it there are no IPsec tunnels"
+        raise StorageError("read", error.filename, why) from error
+
+
+def ipsec_is_left(route: RouteSocket, settings: Settings) -> bool:
+    """Whether an earlier agent has left a daemon. Raises: KernelError."""
+    link = route.link(IPSEC_IFNAME)
+    ours = link is not None and link.group == TUNNEL_GROUP
+    return ours or IpsecProcess(settings.run_dir / IPSEC_FOLDER).socket_path.exists()

@@ -1,0 +1,128 @@
+"""The encrypted tunnel between sites: one device, all peers; as planned, as set and as observed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from limpet.base.addresses import Endpoint, InterfaceAddress, Prefix
+from limpet.base.ownership import TUNNEL_MARK
+
+KEY_BYTES = 32
+Claim = bytes | Prefix
+"""A public key or an allowed prefix: one peer of a device has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelKey:
+    """What peers know this node's tunnel by: made of its identity, for life."""
+
+    private_key: bytes = field(repr=False)
+    """X25519, 32 bytes."""
+    public_key: bytes
+    port: int
+    """UDP port that the tunnel listens on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPeer:
+    """A peer of the device."""
+
+    public_key: bytes
+    allowed: frozenset[Prefix] = frozenset()
+    """Inner addresses that it may send from and that are sent to it."""
+    endpoint: Endpoint | None = None
+    """Planned: where it is tried first. Observed: where its last packet came from."""
+    keepalive_s: int = 0
+    """0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelDevice:
+    ifname: str
+    mtu_bytes: int
+    private_key: bytes = field(repr=False)
+    port: int
+    mark: int = TUNNEL_MARK
+    up: bool = True
+    ours: bool = True
+    """False: an observed link of that name that somebody else made; it is never touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelState:
+    """What should be; as an observation, what is."""
+
+    device: TunnelDevice | None = None
+    peers: Mapping[bytes, TunnelPeer] = field(default_factory=dict)
+    """By public key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPart:
+    """What one peer adds to the plan."""
+
+    peer: TunnelPeer | None = None
+    mtu_bytes: int = 0
+    """Of routes to the peer through the tunnel."""
+    refused: str = ""
+    """Why the peer has no tunnel, or none that this node could begin; empty: it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPlan:
+    """The state that should be, and what each peer adds to it."""
+
+    state: TunnelState = TunnelState()
+    parts: Mapping[str, TunnelPart] = field(default_factory=dict)
+    """By the peer's uid."""
+    holders: Mapping[Claim, str] = field(default_factory=dict)
+    """Uid of the peer that has what is claimed; of several that claim one thing the lowest."""
+    contested: frozenset[Claim] = frozenset()
+    """What several peers claim."""
+    addresses: frozenset[InterfaceAddress] = frozenset()
+    """Of the device, /32 and /128."""
+
+
+# What a device is told, and what it says of itself: the same for the kernel's and a userspace one.
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSetting:
+    """Changes to one peer, which is made if it is not there; None leaves as it is."""
+
+    public_key: bytes
+    allowed: tuple[Prefix, ...] = ()
+    """Added; taken from the peer that had it."""
+    endpoint: Endpoint | None = None
+    keepalive_s: int | None = None
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSetting:
+    """Changes to a device, in this order; None leaves as it is."""
+
+    private_key: bytes | None = field(default=None, repr=False)
+    port: int | None = None
+    mark: int | None = None
+    peers: tuple[PeerSetting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReading:
+    peer: TunnelPeer
+    last_handshake_ns: int = 0
+    """By the node's wall clock of that time: good for being compared, not for an age. 0: never."""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    """Encrypted ones, handshakes and keepalives among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    private_key: bytes = field(default=b"", repr=False)
+    """Empty: it has none."""
+    port: int = 0
+    mark: int = 0
+    peers: Mapping[bytes, PeerReading] = field(default_factory=dict)

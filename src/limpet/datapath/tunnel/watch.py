@@ -1,0 +1,140 @@
+"""Looks at the tunnels' traffic: who is active, who does not answer, whose endpoint went astray.
+
+Once a second one netlink message of each is read, and peers only if that has told of packets, for
+at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from limpet.base.addresses import Endpoint
+from limpet.base.errors import KernelError
+from limpet.base.faults import noted
+from limpet.base.timer import Alarm
+from limpet.cluster.documents import TunnelBackend
+from limpet.datapath.tunnel.activity import TunnelActivity
+from limpet.datapath.tunnel.reconciler import SiteTunnel
+from limpet.datapath.tunnel.tunnels import SiteTunnels
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.link_traffic import parse_link_packets
+from limpet.linux.netlink.socket import RouteSocket
+
+_log = structlog.get_logger("tunnel")
+
+_EVERY_S = 1.0
+_MOVES_S = 10.0
+"""IPsec leaves an old endpoint so long after a new one is planned."""
+_REST = 50
+"""So many times as long as a reading took nothing is read after it."""
+
+
+class TunnelWatch:
+    """Runs on the event loop."""
+
+    def __init__(self, route: RouteSocket, tunnels: SiteTunnels) -> None:
+        self.active: frozenset[str] = frozenset()
+        """Uids of peers with packets of pods in the last ten seconds."""
+        self.on_active: list[Callable[[frozenset[str]], None]] = []
+        self.on_unanswered: list[Callable[[str, Endpoint], None]] = []
+        """Called with a peer that handshakes are sent to in vain, and its endpoint."""
+        self._route = route
+        self._tunnels = tunnels
+        self._eyes: tuple[_Eye, ...] = ()
+        """One on each tunnel."""
+        self._alarm = Alarm("tunnel watch", self._tick)
+
+    def start(self) -> None:
+        self._alarm.set_in(_EVERY_S)
+
+    def stop(self) -> None:
+        self._alarm.stop()
+
+    def active_by(self, tunnel: SiteTunnel) -> int:
+        """Peers with traffic by that tunnel."""
+        return sum(tunnel.may_talk(uid) for uid in self.active)
+
+    def _tick(self) -> None:
+        self.start()
+        for tunnel in self._tunnels.all:
+            tunnel.look_at_program()
+        try:
+            self.look(time.monotonic())
+        except KernelError as error:  # a round sees to it
+            _log.debug("the tunnel's traffic was not read", error=str(error))
+
+    def look(self, now_s: float) -> None:
+        """Tells what is new since the last look. Raises: KernelError."""
+        known = {id(eye.tunnel): eye for eye in self._eyes}
+        self._eyes = tuple(
+            known.get(id(tunnel)) or _Eye(self._route, tunnel) for tunnel in self._tunnels.all
+        )
+        for eye in self._eyes:
+            for uid, endpoint in eye.look(now_s):
+                for told in self.on_unanswered:
+                    with noted("tunnel watch"):
+                        told(uid, endpoint)
+        active = frozenset[str]().union(*(eye.active(now_s) for eye in self._eyes))
+        if active != self.active:
+            self.active = active
+            for listener in self.on_active:
+                with noted("tunnel watch"):
+                    listener(active)
+
+
+class _Eye:
+    """On one tunnel."""
+
+    def __init__(self, route: RouteSocket, tunnel: SiteTunnel) -> None:
+        self.tunnel = tunnel
+        self._route = route
+        self._activity = self._made()
+        self._ifindex = 0
+        self._packets = (0, 0)
+        """Received and sent by the device at the last reading of its peers."""
+        self._rests_until_s = float("-inf")
+
+    @property
+    def _is_ipsec(self) -> bool:
+        return self.tunnel.backend is TunnelBackend.IPSEC
+
+    def _made(self) -> TunnelActivity:
+        return TunnelActivity(astray_after_s=_MOVES_S if self._is_ipsec else 0.0)
+
+    def active(self, now_s: float) -> frozenset[str]:
+        return self.tunnel.uids(self._activity.active(now_s))
+
+    def look(self, now_s: float) -> list[tuple[str, Endpoint]]:
+        """Peers that do not answer, and where. Raises: KernelError."""
+        if not self.tunnel.up:
+            return []
+        message = self._route.query(wire.get_link(self.tunnel.ifname))
+        ifindex, packets = wire.parse_link(message).ifindex, parse_link_packets(message)
+        if ifindex != self._ifindex:
+            found_at_start = not self._ifindex and not self.tunnel.made
+            self._ifindex, self._packets, self._activity = ifindex, (0, 0), self._made()
+            if found_at_start:
+                self._packets = packets
+                self._activity.begin(self.tunnel.readings(), now_s)
+                return []
+        if now_s < self._rests_until_s or (packets == self._packets and not self._activity.waits):
+            return []
+        started_s = time.monotonic()
+        readings = self.tunnel.readings()
+        self._activity.take(readings, now_s)
+        self._packets = packets
+        self._rests_until_s = now_s + _REST * (time.monotonic() - started_s)
+        planned = self.tunnel.planned_endpoints(self._activity.active(now_s))
+        astray = self._activity.astray(readings, planned)
+        if astray:
+            self.tunnel.set_endpoints_again(astray)
+        if self._is_ipsec:
+            return []  # IKE looks after a peer that is silent, and takes it anew by itself
+        return [
+            (uid, endpoint)
+            for key, endpoint in self.tunnel.planned_endpoints(self._activity.unanswered(now_s))
+            for uid in self.tunnel.uids([key])
+        ]

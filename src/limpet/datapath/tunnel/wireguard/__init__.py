@@ -1,0 +1,4 @@
+"""WireGuard: the kernel's by netlink, a userspace one at its socket.
+
+The codecs are pure.
+"""

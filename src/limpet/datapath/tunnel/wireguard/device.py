@@ -1,0 +1,134 @@
+"""WireGuard devices, told and read: the kernel's by netlink, a userspace one at its socket."""
+
+from __future__ import annotations
+
+import errno
+from typing import Protocol
+
+from limpet.base.errors import KernelError
+from limpet.base.ownership import TUNNEL_GROUP
+from limpet.datapath.tunnel.state import DeviceReading, DeviceSetting, PeerReading
+from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
+from limpet.datapath.tunnel.wireguard import uapi_codec as uapi
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
+
+GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENODEV)
+"""What a device that is not there any more answers."""
+
+
+class Wireguard(Protocol):
+    """What makes, reads and sets the device; its link is set up by `TunnelKernel`."""
+
+    kind: str
+    """Of its link."""
+
+    def make(self) -> None:
+        """The device is there, down. Raises: KernelError."""
+
+    def read(self) -> DeviceReading | None:
+        """None: there is none. Raises: KernelError."""
+
+    def write(self, setting: DeviceSetting) -> None:
+        """Everything is set. Raises: KernelError: the first failure; what was not tried is open."""
+
+    def remove(self) -> None:
+        """The device is gone. Raises: KernelError."""
+
+
+class KernelWireguard:
+    """By generic netlink, in the network namespace of the calling thread."""
+
+    kind = "wireguard"
+
+    def __init__(self, route: RouteSocket, ifname: str) -> None:
+        """Raises: KernelError (ENOENT: this kernel has no WireGuard)."""
+        self._route = route
+        self._ifname = ifname
+        self._known: dict[bytes, PeerReading] = {}
+        self._socket = NetlinkSocket(kernel_wire.NETLINK_GENERIC)
+        try:
+            answer = self._socket.query(kernel_wire.get_family())
+            self._family = kernel_wire.parse_family(answer)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def make(self) -> None:
+        self._route.apply(wire.new_link(ifname=self._ifname, kind=self.kind, group=TUNNEL_GROUP))
+
+    def read(self) -> DeviceReading | None:
+        try:
+            answers = self._socket.dump(kernel_wire.dump_device(self._family, self._ifname))
+        except KernelError as error:
+            if error.errno in (errno.ENODEV, errno.EOPNOTSUPP):
+                return None
+            raise
+        return kernel_wire.parse_device(answers, self._known)
+
+    def write(self, setting: DeviceSetting) -> None:
+        try:
+            self._socket.apply(*kernel_wire.set_device(self._family, self._ifname, setting))
+        except KernelError as error:
+            raise refused(self._ifname, error.errno) from error
+
+    def remove(self) -> None:
+        link = self._route.link(self._ifname)
+        if link is not None:
+            gone = (errno.ENODEV,)
+            self._route.apply(wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=gone))
+
+
+class UserspaceWireguard:
+    """By the socket of a process of its own."""
+
+    kind = "tun"
+
+    def __init__(self, process: WireguardProcess) -> None:
+        self.process = process
+        self._known: dict[str, PeerReading] = {}
+
+    def make(self) -> None:
+        self.process.start()
+
+    def read(self) -> DeviceReading | None:
+        try:
+            # Also: it is no process of another namespace.
+            answer = None if self.process.pid is None else self.process.ask(uapi.GET)
+        except KernelError as error:
+            if error.errno in GONE:
+                return None
+            raise
+        if answer is None:
+            return None
+        try:
+            return uapi.parse_get(answer, self._known)
+        except ValueError as error:
+            what = f"the answer of the userspace WireGuard of {self.process.ifname}"
+            raise KernelError("read", what, errno.EBADMSG, str(error)) from error
+
+    def write(self, setting: DeviceSetting) -> None:
+        answer = self.process.ask(uapi.encode_set(setting))
+        try:
+            number = uapi.parse_errno(answer)
+        except ValueError as error:
+            what = f"the answer of the userspace WireGuard of {self.process.ifname}"
+            raise KernelError("read", what, errno.EBADMSG, str(error)) from error
+        if number:
+            raise refused(self.process.ifname, number)
+
+    def remove(self) -> None:
+        self.process.stop()
+
+
+def refused(ifname: str, number: int) -> KernelError:
+    """A device that did not take a setting, with what to do."""
+    hints = {
+        errno.EADDRINUSE: "another program has the tunnel's UDP port: end it, or choose another",
+        errno.EPERM: "it needs CAP_NET_ADMIN",
+    }
+    return KernelError("set up", f"tunnel {ifname}", number, hints.get(number, ""))

@@ -1,1 +1,0 @@
-"""The only folder that touches Linux: netlink, namespaces, nftables, sysctls, raw frames."""

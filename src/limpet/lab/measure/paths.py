@@ -1,0 +1,71 @@
+"""Which rung every node of a world is on to every other one, as their agents say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.base.errors import LimpetError
+from limpet.lab.command import side_by_side
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPath:
+    """What `source` says about its way to `target`; both are names of nodes."""
+
+    source: str
+    target: str
+    rung: str = ""
+    """Empty: it has no way."""
+    endpoint: str = ""
+    """`address:port` that the tunnel's packets are sent to."""
+    relay: str = ""
+    """Name of the relay."""
+    why: str = ""
+    """Why it has no way."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "to": self.target,
+            "rung": self.rung,
+            "endpoint": self.endpoint,
+            "relay": self.relay,
+            "why": self.why,
+        }
+
+
+def seen_paths(world: World) -> list[SeenPath]:
+    """Of every node to every other one that it may talk to, in the topology's order.
+
+    Never raises for an agent that does not answer: its paths say so.
+    """
+    answers = side_by_side(lambda machine: _answers(world, machine), world.machines.values())
+    return [path for paths in answers for path in paths]
+
+
+def _answers(world: World, machine: Machine) -> list[SeenPath]:
+    others = [label for label in world.machines if label != machine.label]
+    try:
+        peers = {each["name"]: each for each in machine.ask("peers")["peers"]}
+    except LimpetError:
+        return [SeenPath(machine.label, each, why="its agent does not answer") for each in others]
+    return [
+        _path(machine.label, label, peers.get(label, {"why": "it does not know it yet"}))
+        for label in others
+        if peers.get(label, {}).get("state") != "apart"
+    ]
+
+
+def _path(source: str, target: str, peer: Mapping[str, Any]) -> SeenPath:
+    return SeenPath(
+        source,
+        target,
+        rung=peer.get("rung") or "",
+        endpoint=peer.get("endpoint") or "",
+        relay=peer.get("relay") or "",
+        why=peer.get("why") or "",
+    )

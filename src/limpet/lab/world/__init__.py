@@ -1,0 +1,4 @@
+"""What a world is made of: cables, sites, gateways, nodes, pods, the controller.
+
+Call `world`.
+"""

@@ -1,0 +1,140 @@
+"""A pod of the lab: a network namespace that stands for its sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from typing import TYPE_CHECKING, Any
+
+from limpet.lab.command import LabError, run_command
+
+if TYPE_CHECKING:
+    from limpet.lab.world.node import LabNode
+
+_SERVER = """
+import socket, sys
+server = socket.create_server(
+    ("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True
+)
+print("up", flush=True)
+while True:
+    client, _ = server.accept()
+    client.sendall(sys.argv[2].encode())
+    client.close()
+"""
+_CLIENT = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3) as server:
+    print(server.recv(1000).decode(), end="")
+"""
+
+
+def fetch(address: str, port: int, *, netns: str) -> str:
+    """What a server on TCP says first, asked from a namespace. Raises: LabError."""
+    return run_command(sys.executable, "-c", _CLIENT, address, str(port), netns=netns)
+
+
+def pings(netns: str, address: object, *, within_s: int = 3) -> bool:
+    """One ping from a namespace is answered."""
+    try:
+        run_command(
+            *("ping", "-n", "-q", "-c", "1", "-W", str(within_s), str(address)), netns=netns
+        )
+    except LabError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class CniAnswer:
+    """What the CNI binary said."""
+
+    exit_code: int
+    document: dict[str, Any]
+    """Result or error; empty when it printed nothing."""
+
+    @property
+    def addresses(self) -> list[IPv4Interface | IPv6Interface]:
+        return [ip_interface(ip["address"]) for ip in self.document.get("ips", [])]
+
+
+def decode_cni(done: subprocess.CompletedProcess[bytes]) -> CniAnswer:
+    """Raises: LabError when stdout is neither empty nor JSON."""
+    if not done.stdout.strip():
+        return CniAnswer(done.returncode, {})
+    try:
+        return CniAnswer(done.returncode, json.loads(done.stdout))
+    except ValueError as error:
+        raise LabError(f"the CNI binary printed {done.stdout[:200]!r}") from error
+
+
+class LabPod:
+    """A network namespace that stands for a pod's sandbox."""
+
+    def __init__(
+        self, node: LabNode, name: str, container_id: str, namespace: str, *, create: bool = True
+    ) -> None:
+        """`create` false: it is there already. Raises: LabError."""
+        self.node = node
+        self.name = name
+        self.namespace = namespace
+        self.container_id = container_id
+        self.netns = f"{node.name}-{container_id}"
+        self.addresses: list[IPv4Interface | IPv6Interface] = []
+        if create:
+            run_command("ip", "netns", "add", self.netns)
+            run_command("ip", "link", "set", "lo", "up", netns=self.netns)
+
+    @property
+    def netns_path(self) -> str:
+        return f"/run/netns/{self.netns}"
+
+    def add(self, **options: Any) -> CniAnswer:
+        """ADD through the CNI binary. Raises: LabError when it fails."""
+        answer = self.node.cni("ADD", self, **options)
+        if answer.exit_code:
+            raise LabError(f"attach pod {self.name}: {answer.document}")
+        self.addresses = answer.addresses
+        return answer
+
+    def delete(self, **options: Any) -> CniAnswer:
+        """DEL. Raises: LabError when it fails."""
+        answer = self.node.cni("DEL", self, **options)
+        if answer.exit_code:
+            raise LabError(f"detach pod {self.name}: {answer.document}")
+        return answer
+
+    def run(self, *command: str) -> str:
+        """Raises: LabError."""
+        return run_command(*command, netns=self.netns)
+
+    def reaches(self, address: object, *, within_s: int = 3) -> bool:
+        """One ping is answered."""
+        return pings(self.netns, address, within_s=within_s)
+
+    @contextlib.contextmanager
+    def serving(self, port: int, text: str) -> Iterator[None]:
+        """Within the block the pod says `text` to whoever connects to `port`, over TCP."""
+        process = subprocess.Popen(
+            ["nsenter", f"--net={self.netns_path}", sys.executable, "-c", _SERVER, str(port), text],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != b"up\n":
+                raise LabError(f"serve on port {port} of pod {self.name}: it did not start")
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def remove(self) -> None:
+        """Deletes the namespace, as a runtime does after DEL."""
+        with contextlib.suppress(LabError):
+            run_command("ip", "netns", "del", self.netns)

@@ -1,0 +1,39 @@
+"""Ethernet frames that tell the link about an address: gratuitous ARP, unsolicited NA."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv6Address
+
+from limpet.base.addresses import Address
+from limpet.linux.netlink.codec import parse_mac
+
+_BROADCAST = b"\xff" * 6
+_ALL_NODES = IPv6Address("ff02::1").packed
+_OVERRIDE = 0x20000000
+
+
+def announcement(address: Address, mac: str) -> bytes:
+    """A frame after which every host on the link knows `address` at `mac`.
+
+    Source: RFC 5227 section 3 (ARP announcement), RFC 4861 section 7.2.6 (unsolicited NA).
+    """
+    octets = parse_mac(mac)
+    if address.version == 4:
+        arp = struct.pack(">HHBBH", 1, 0x0800, 6, 4, 1)
+        arp += octets + address.packed + bytes(6) + address.packed
+        return _BROADCAST + octets + b"\x08\x06" + arp
+    body = struct.pack(">BBHI", 136, 0, 0, _OVERRIDE) + address.packed
+    body += b"\x02\x01" + octets  # target link-layer address
+    pseudo = address.packed + _ALL_NODES + struct.pack(">II", len(body), 58)
+    checksum = _checksum(pseudo + body)
+    body = body[:2] + struct.pack(">H", checksum) + body[4:]
+    header = struct.pack(">IHBB", 6 << 28, len(body), 58, 255) + address.packed + _ALL_NODES
+    return b"\x33\x33\x00\x00\x00\x01" + octets + b"\x86\xdd" + header + body
+
+
+def _checksum(data: bytes) -> int:
+    """Source: RFC 1071. `data` has an even length."""
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF

@@ -1,0 +1,158 @@
+"""Network namespaces: opening, entering, finding every one of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from limpet.base.errors import KernelError
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+_NSFS_MAGIC = 0x6E736673
+_OWN = "/proc/thread-self/ns/net"
+"""Of the thread, not of the process: its first thread may be inside a pod's just now."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceId:
+    """What tells one namespace from another for as long as it lives. Source: man 7 namespaces."""
+
+    device: int
+    inode: int
+
+
+class Namespace:
+    """An open network namespace; keeps it alive until closed."""
+
+    def __init__(self, path: str) -> None:
+        """Raises: KernelError (ENOENT: gone; EINVAL: not a network namespace)."""
+        try:
+            # Non-blocking: a FIFO must not hold us up.
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise KernelError("open", f"network namespace {path}", error.errno or 0) from error
+        self.path = path
+        if not _is_nsfs(self.fd):
+            os.close(self.fd)
+            hint = "not a namespace: it is gone, or the agent does not see the runtime's mounts"
+            raise KernelError("open", f"network namespace {path}", errno.EINVAL, hint)
+
+    def __enter__(self) -> Namespace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    @property
+    def id(self) -> NamespaceId:
+        status = os.fstat(self.fd)
+        return NamespaceId(status.st_dev, status.st_ino)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """The calling thread is in the namespace within the block, then back where it was.
+
+        Nothing may be awaited there. Raises: KernelError.
+        """
+        try:
+            before = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise KernelError("open", f"network namespace {_OWN}", error.errno or 0) from error
+        try:
+            self._set(self.fd)
+            try:
+                yield
+            finally:
+                try:
+                    self._set(before)
+                except KernelError:
+                    # A thread in the wrong namespace would set up the node inside a pod.
+                    os.abort()
+        finally:
+            os.close(before)
+
+    def _set(self, fd: int) -> None:
+        if _libc.setns(fd, _CLONE_NEWNET) != 0:
+            raise KernelError("enter", f"network namespace {self.path}", ctypes.get_errno())
+
+
+def in_new_namespace(work: Callable[[], Result]) -> Result:
+    """What `work` returns, done in a network namespace that is thrown away with all that is in it.
+
+    Raises: KernelError when none can be made, and what `work` raises.
+    """
+
+    def run() -> Result:
+        if _libc.unshare(_CLONE_NEWNET) != 0:
+            raise KernelError("make", "a network namespace to try things in", ctypes.get_errno())
+        return work()
+
+    # unshare moves only the calling thread, and the namespace goes with it.
+    with ThreadPoolExecutor(1, thread_name_prefix="trial") as thread:
+        return thread.submit(run).result()
+
+
+def namespace_id(path: str) -> NamespaceId | None:
+    """None when nothing is there, or something else than a namespace (an unmounted bind target)."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return NamespaceId(status.st_dev, status.st_ino) if _is_nsfs(path) else None
+
+
+def own_namespace_id() -> NamespaceId:
+    """Of the network namespace that the calling thread is in."""
+    status = os.stat(_OWN)
+    return NamespaceId(status.st_dev, status.st_ino)
+
+
+def _is_nsfs(file: str | int) -> bool:
+    """`file`: a path or a descriptor."""
+    buffer = ctypes.create_string_buffer(256)
+    if isinstance(file, int):
+        failed = _libc.fstatfs(file, buffer)
+    else:
+        failed = _libc.statfs(os.fsencode(file), buffer)
+    return not failed and ctypes.c_long.from_buffer(buffer).value == _NSFS_MAGIC
+
+
+def every_namespace() -> Iterator[str]:
+    """A path for each network namespace that a process is in or that is mounted somewhere visible.
+
+    Our own is the first. Each namespace comes once.
+    """
+    seen: set[NamespaceId] = set()
+    for path in _candidate_paths():
+        found = namespace_id(path)
+        if found is not None and found not in seen:
+            seen.add(found)
+            yield path
+
+
+def _candidate_paths() -> Iterator[str]:
+    yield _OWN
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            # Source: man 5 proc_pid_mountinfo.
+            before, _, after = line.partition(b" - ")
+            fields = before.split(b" ")
+            if after.startswith(b"nsfs ") and len(fields) > 4 and fields[3].startswith(b"net:"):
+                yield os.fsdecode(re.sub(rb"\\([0-7]{3})", _unescaped, fields[4]))
+    for entry in os.listdir("/proc"):
+        # What our own threads are in is a pod's namespace now and then, and not a moment later.
+        if entry.isdigit() and int(entry) != os.getpid():
+            yield f"/proc/{entry}/ns/net"
+
+
+def _unescaped(octal: re.Match[bytes]) -> bytes:
+    return bytes([int(octal[1], 8)])

@@ -1,0 +1,4 @@
+"""Netlink messages as bytes and values (pure), and `socket` that sends and hears them.
+
+The codecs import no socket.
+"""

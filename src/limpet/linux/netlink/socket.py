@@ -1,0 +1,247 @@
+"""Sockets around `linux.netlink.codec`."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from limpet.base.errors import KernelError
+from limpet.linux.netlink import codec as wire
+
+_SOL_NETLINK = 270
+_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 10, 11, 12
+_RECEIVE_BYTES = 32 << 10
+"""As much as the kernel fills. From 128 KiB on, malloc maps memory anew for every call (15 µs).
+
+Source: netlink_recvmsg, mallopt(3).
+"""
+_BATCH_BYTES = 64 << 10
+"""Messages sent in one datagram at most; the socket's send buffer is larger."""
+_BATCH_MESSAGES = 64
+"""If each fails, there are as many answers at once, which the receive buffer has to hold."""
+_SO_RCVBUFFORCE = 33
+_NOTIFIED_BYTES = 4 << 20
+"""Of notifications that wait; each takes some 800 bytes, and a thousand peers cause 5,000.
+
+The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round of ours can cause.
+"""
+_ANSWER_TIMEOUT_S = 30
+"""The kernel answers within the send call; only a broken kernel lets us wait."""
+
+
+class NetlinkSocket:
+    """Netlink of the network namespace that the calling thread is in when it is made."""
+
+    def __init__(self, protocol: int) -> None:
+        """Raises: KernelError."""
+        self._socket = _open_socket(socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def apply(self, *requests: wire.Request) -> None:
+        """Sends all in as few datagrams as fit. Every request is tried; raises the first failure.
+
+        Raises: KernelError.
+        """
+        failures = [failure for failure in self.try_each(requests) if failure is not None]
+        if failures:
+            raise failures[0]
+
+    def try_each(self, requests: Iterable[wire.Request]) -> list[KernelError | None]:
+        """The outcome of each request, in order; None where the wanted state is reached."""
+        pending = list(requests)
+        outcomes: list[KernelError | None] = []
+        while pending:
+            batch: list[wire.Request] = []
+            size = 0
+            for request in pending[:_BATCH_MESSAGES]:
+                size += len(request.body) + 64
+                if batch and size > _BATCH_BYTES:
+                    break
+                batch.append(request)
+            del pending[: len(batch)]
+            outcomes.extend(self._send_batch(batch))
+        return outcomes
+
+    def _send_batch(self, batch: list[wire.Request]) -> list[KernelError | None]:
+        first = self._sequence + 1
+        self._sequence += len(batch)
+        last = len(batch) - 1
+        # Failures are reported for each message; an acknowledgement is only needed for the last.
+        frames = (wire.frame(request, first + i, ack=i == last) for i, request in enumerate(batch))
+        self._send(batch[0], b"".join(frames))
+        outcomes: list[KernelError | None] = [None] * len(batch)
+        while True:
+            for message in wire.parse_messages(self._receive(batch[0])):
+                index = message.sequence - first
+                if message.type != wire.NLMSG_ERROR or not 0 <= index <= last:
+                    continue
+                number, text = wire.parse_error(message)
+                if number and number not in batch[index].ignore_errno:
+                    outcomes[index] = _error(batch[index], number, text)
+                if index == last:
+                    return outcomes
+
+    def query(self, request: wire.Request) -> wire.Message:
+        """The single answer to a GET. Raises: KernelError (ENODEV and so on)."""
+        self._sequence += 1
+        self._send(request, wire.frame(request, self._sequence, ack=False))
+        while True:
+            for message in wire.parse_messages(self._receive(request)):
+                if message.sequence != self._sequence:
+                    continue
+                if message.type == wire.NLMSG_ERROR:
+                    number, text = wire.parse_error(message)
+                    raise _error(request, number, text)
+                return message
+
+    def dump(self, request: wire.Request) -> list[wire.Message]:
+        """All answers to a dump; begun anew when the kernel says that it was inconsistent."""
+        for _ in range(8):
+            answers = self._dump_once(request)
+            if answers is not None:
+                return answers
+        raise KernelError("list", request.what, errno.EAGAIN, "changed all the time while reading")
+
+    def _dump_once(self, request: wire.Request) -> list[wire.Message] | None:
+        self._sequence += 1
+        self._send(request, wire.frame(request, self._sequence, ack=False))
+        answers: list[wire.Message] = []
+        interrupted = False
+        while True:
+            for message in wire.parse_messages(self._receive(request)):
+                if message.sequence != self._sequence:
+                    continue
+                interrupted |= bool(message.flags & wire.DUMP_INTERRUPTED)
+                if message.type in (wire.NLMSG_DONE, wire.NLMSG_ERROR):
+                    number, text = wire.parse_error(message)
+                    if number:
+                        raise _error(request, number, text)
+                    return None if interrupted else answers
+                answers.append(message)
+
+    def _send(self, request: wire.Request, frames: bytes) -> None:
+        try:
+            self._socket.send(frames)
+        except OSError as error:
+            raise KernelError("ask for", request.what, error.errno or errno.ETIMEDOUT) from error
+
+    def _receive(self, request: wire.Request) -> bytes:
+        try:
+            return self._socket.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            raise KernelError("hear of", request.what, error.errno or errno.ETIMEDOUT) from error
+
+
+class RouteSocket(NetlinkSocket):
+    """rtnetlink: links, addresses, routes, rules."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.NETLINK_ROUTE)
+
+    def links(self) -> dict[str, wire.LinkInfo]:
+        """Links by name."""
+        links = map(wire.parse_link, self.dump(wire.dump_links()))
+        return {link.ifname: link for link in links}
+
+    def link(self, ifname: str) -> wire.LinkInfo | None:
+        """None when there is no such link."""
+        try:
+            return wire.parse_link(self.query(wire.get_link(ifname)))
+        except KernelError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise
+
+    def addresses(self) -> list[wire.AddressInfo]:
+        return [wire.parse_address(message) for message in self.dump(wire.dump_addresses())]
+
+    def bridge_ports(self) -> dict[int, wire.BridgePortInfo]:
+        """Bridge ports by ifindex."""
+        ports = map(wire.parse_bridge_port, self.dump(wire.dump_bridge_ports()))
+        return {port.ifindex: port for port in ports if port is not None}
+
+    def routes(self, *, without_protocol: int | None = None) -> list[wire.RouteInfo]:
+        """`without_protocol`: whose routes are left out, unparsed."""
+        return [
+            wire.parse_route(message)
+            for family in (wire.AF_INET, wire.AF_INET6)
+            for message in self.dump(wire.dump_routes(family))
+            if wire.route_protocol(message) != without_protocol
+        ]
+
+    def rules(self) -> list[wire.RuleInfo]:
+        return [wire.parse_rule(message) for message in self.dump(wire.dump_rules())]
+
+
+def _open_socket(kind: int, protocol: int) -> socket.socket:
+    try:
+        return socket.socket(socket.AF_NETLINK, kind, protocol)
+    except OSError as error:
+        raise KernelError("open", "a netlink socket", error.errno or 0) from error
+
+
+def _error(request: wire.Request, number: int, text: str) -> KernelError:
+    verb = {wire.RTM_GETLINK: "find"}.get(
+        request.type, "delete" if request.type % 4 == 1 else "set up"
+    )
+    return KernelError(verb, request.what, number, text)
+
+
+ROUTE_GROUPS = (1, 5, 9, 7, 11, 8, 19)
+"""RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
+
+Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
+"""
+NFTABLES_GROUPS = (7,)
+"""NFNLGRP_NFTABLES. Source: include/uapi/linux/netfilter/nfnetlink.h."""
+
+
+class Notifications:
+    """Kernel notifications of this namespace. They say where to look, not what is."""
+
+    def __init__(self, protocol: int, groups: Iterable[int]) -> None:
+        """Raises: KernelError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = _open_socket(kind, protocol)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _NOTIFIED_BYTES)
+        except PermissionError:  # in a user namespace: as much as the system allows
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NOTIFIED_BYTES)
+        self._socket.bind((0, 0))
+        for group in groups:
+            self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def drain(self) -> Iterator[wire.Message | None]:
+        """What has come in; None when the kernel dropped some (everything must be read anew)."""
+        while True:
+            try:
+                datagram = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise KernelError("read", "notifications", error.errno or 0) from error
+                yield None
+                continue
+            yield from wire.parse_messages(datagram)

@@ -1,0 +1,146 @@
+"""Our nftables table, through libnftables in this process: no command is started.
+
+Source: libnftables(3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from limpet.base.errors import KernelError, LimpetError
+from limpet.base.ownership import NFT_TABLE
+
+_SONAME = "libnftables.so.1"
+_NFT_CTX_OUTPUT_STATELESS = 1 << 2
+_LARGE_BYTES = 64 << 10
+"""Of commands and output, then what libnftables keeps of them is worth to be freed."""
+
+
+class Nftables:
+    """For the network namespace of the thread that makes and uses it."""
+
+    def __init__(self, table: str = NFT_TABLE) -> None:
+        """`table`: the one of ours that it is for. Raises: LimpetError without the library."""
+        self._table = table
+        try:
+            self._lib = ctypes.CDLL(_SONAME)
+        except OSError as error:
+            raise LimpetError(
+                f"load {_SONAME}: {error} (install libnftables1, part of the package nftables)"
+            ) from error
+        self._lib.nft_ctx_new.restype = ctypes.c_void_p
+        self._lib.nft_ctx_new.argtypes = [ctypes.c_uint32]
+        for name in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
+            function = getattr(self._lib, name)
+            function.restype = ctypes.c_char_p
+            function.argtypes = [ctypes.c_void_p]
+        for name in ("nft_ctx_buffer_output", "nft_ctx_buffer_error"):
+            getattr(self._lib, name).argtypes = [ctypes.c_void_p]
+        self._lib.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._lib.nft_ctx_free.argtypes = [ctypes.c_void_p]
+        self._lib.nft_ctx_output_get_flags.argtypes = [ctypes.c_void_p]
+        self._lib.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
+        self._context = self._new_context()
+        self._listed_as = (b"", b"")
+        """Digest of the ruleset that was put last, and of what nft printed right after."""
+
+    def _new_context(self) -> ctypes.c_void_p:
+        context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
+        self._lib.nft_ctx_buffer_output(context)
+        self._lib.nft_ctx_buffer_error(context)
+        return context
+
+    def close(self) -> None:
+        self._lib.nft_ctx_free(self._context)
+
+    def run(self, commands: str, *, what: str) -> str:
+        """Runs the commands as one transaction; returns what they print. Raises: KernelError."""
+        failed = self._lib.nft_run_cmd_from_buffer(self._context, commands.encode())
+        output: bytes = self._lib.nft_ctx_get_output_buffer(self._context)
+        text: bytes = self._lib.nft_ctx_get_error_buffer(self._context)
+        if len(commands) + len(output) > _LARGE_BYTES:
+            self._begin_anew()
+        if failed:
+            words = text.decode(errors="replace").strip()
+            number = errno.ENOENT if "No such file or directory" in words else errno.EINVAL
+            raise KernelError("run nft for", what, number, words.split("\n")[0])
+        return output.decode(errors="replace")
+
+    def _begin_anew(self) -> None:
+        """A context keeps what it has parsed and listed: of 5,000 peers' filter 17 MB."""
+        flags = self._lib.nft_ctx_output_get_flags(self._context)
+        self._lib.nft_ctx_free(self._context)
+        self._context = self._new_context()
+        self._lib.nft_ctx_output_set_flags(self._context, flags)
+        give_memory_back()
+
+    def list_table(self) -> str | None:
+        """Our table as nft prints it, without what was counted; None when it is not there."""
+        try:
+            with self.printing(_NFT_CTX_OUTPUT_STATELESS):
+                return self.run(f"list table inet {self._table}", what=f"table {self._table}")
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    @contextmanager
+    def printing(self, flags: int) -> Iterator[None]:
+        """Within the block, output is as these flags say too. Source: libnftables(3)."""
+        before = self._lib.nft_ctx_output_get_flags(self._context)
+        self._lib.nft_ctx_output_set_flags(self._context, before | flags)
+        try:
+            yield
+        finally:
+            self._lib.nft_ctx_output_set_flags(self._context, before)
+
+    def read_counter(self, name: str) -> int:
+        """Packets that a counter of our table has seen; 0 when it is not there."""
+        try:
+            listed = self.run(f"list counter inet {self._table} {name}", what=f"counter {name}")
+        except KernelError:
+            return 0
+        found = re.search(r"packets (\d+)", listed)
+        return int(found[1]) if found else 0
+
+    def put_table(self, ruleset: str) -> None:
+        """Replaces our table by `ruleset` in one transaction; no packet meets neither."""
+        self.run(
+            f"add table inet {self._table}\ndelete table inet {self._table}\n{ruleset}",
+            what=f"table {self._table}",
+        )
+        self._listed_as = (_digest(ruleset), _digest(self.list_table() or ""))
+
+    def read_ruleset(self, wanted: str) -> str:
+        """`wanted` when the kernel has just that, else what it has (empty: nothing).
+
+        nft prints some things in other words than it takes them, so what it printed right after
+        `wanted` was put counts as `wanted` too.
+        """
+        listed = self.list_table() or ""
+        same = listed == wanted or (
+            listed != "" and self._listed_as == (_digest(wanted), _digest(listed))
+        )
+        return wanted if same else listed
+
+    def delete_table(self) -> None:
+        self.run(
+            f"add table inet {self._table}\ndelete table inet {self._table}\n",
+            what=f"table {self._table}",
+        )
+
+
+def give_memory_back() -> None:
+    """What C libraries have freed goes back to the system. Source: malloc_trim(3)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
+    if trim is not None:
+        trim(0)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,67 @@
+"""The node's links that lead to other nodes: found, not configured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatch
+from ipaddress import IPv4Interface, IPv6Interface
+
+from limpet.base.addresses import InterfaceAddress, Prefix
+from limpet.base.link import UnderlayLink
+from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+
+_OVERLAY_KINDS = frozenset(
+    {"vxlan", "geneve", "wireguard", "tun", "ipip", "sit", "ip6tnl", "gre", "gretap", "ip6gre"}
+    | {"ip6gretap", "vti", "vti6", "xfrm", "ifb", "dummy"}
+)
+"""Also those of VPNs in user space, and what holds addresses of services (kube-ipvs0, edgemesh0):
+one such link with a small MTU would make every pod's small."""
+_DOCKER_NETWORK = "br-" + "[0-9a-f]" * 12
+"""br-lan and the like are bridges over uplinks. Source: moby, libnetwork/drivers/bridge."""
+_CONTAINER_LINKS = (
+    *("docker*", _DOCKER_NETWORK, "cni*", "cbr*", "flannel*", "cali*", "cilium*", "lxc*"),
+    *("weave*", "antrea-*", "ovn-k8s-*"),
+)
+_SERVICE_LINKS = ("kube-*", "nodelocaldns*")
+_MACHINE_LINKS = ("virbr*", "lxdbr*", "incusbr*", "vnet*", "podman*", "nerdctl*", "veth*")
+_NOT_READY = 0x48
+"""IFA_F_TENTATIVE, IFA_F_DADFAILED. Source: include/uapi/linux/if_addr.h."""
+
+
+def read_underlay(
+    route: RouteSocket, *, patterns: Collection[str] = (), not_in: Collection[Prefix] = ()
+) -> tuple[UnderlayLink, ...]:
+    """Links that are up and have an address that peers may use, by name.
+
+    `patterns`: only links whose name one of them matches (fnmatch); empty: all that are not of
+    containers, virtual machines or another overlay. `not_in`: the cluster's own prefixes.
+    Raises: KernelError.
+    """
+    addresses: dict[int, list[InterfaceAddress]] = {}
+    for info in route.addresses():
+        if info.scope != wire.RT_SCOPE_UNIVERSE or info.flags & _NOT_READY:
+            continue
+        kind = IPv4Interface if len(info.packed) == 4 else IPv6Interface
+        address: InterfaceAddress = kind((info.packed, info.prefix_length))
+        if not any(address.version == p.version and address.ip in p for p in not_in):
+            addresses.setdefault(info.ifindex, []).append(address)
+    return tuple(
+        UnderlayLink(
+            link.ifname, link.ifindex, link.mac, link.mtu_bytes, tuple(addresses[link.ifindex])
+        )
+        for link in sorted(route.links().values(), key=lambda link: link.ifname)
+        if link.ifindex in addresses and link.up and _leads_out(link, patterns)
+    )
+
+
+def _leads_out(link: wire.LinkInfo, patterns: Collection[str]) -> bool:
+    if link.flags & wire.IFF_LOOPBACK or link.alias == ALIAS or link.master_ifindex:
+        return False
+    if link.group in (POD_GROUP, DYING_GROUP, *VXLAN_GROUPS.values()):
+        return False
+    if patterns:
+        return any(fnmatch(link.ifname, pattern) for pattern in patterns)
+    others = (*_CONTAINER_LINKS, *_SERVICE_LINKS, *_MACHINE_LINKS)
+    return link.kind not in _OVERLAY_KINDS and not any(fnmatch(link.ifname, x) for x in others)

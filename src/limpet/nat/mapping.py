@@ -1,0 +1,164 @@
+"""How the gateway in front of this node maps its tunnel's port, by what others see. Pure.
+
+Each observer counts with what it saw last, but a mere peer not against relays: it may lie, and what
+is believed is told to the whole cluster. Where two disagree, the later one is right if they
+spoke at different times (the mapping has moved: ask the other again), and the gateway gives each
+destination another port if they spoke at one time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from limpet.base.addresses import Address
+from limpet.relay.messages import Endpoint, NatKind
+
+FRESH_S = 400.0
+"""So long an observation counts; far relays are asked every three minutes."""
+CLOSE_S = 5.0
+"""What was seen within it was seen of one mapping, unless each destination has its own."""
+RELAYS_S = 45.0
+"""So long relays are believed more than peers; the nearest are asked every 20 s."""
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    asked_at: Endpoint
+    """Of the observer; where the NAT saw our packet go."""
+    seen_as: Endpoint
+    at_s: float
+    by_relay: bool = True
+
+
+@dataclass(slots=True)
+class NatView:
+    """What is known of the NATs in front of the node, for each IP version by itself."""
+
+    _seen: dict[Endpoint, Observation] = field(default_factory=dict)
+    """By where it was asked; the latest last."""
+    _own: frozenset[Address] = frozenset()
+    _settled: dict[int, NatKind] = field(default_factory=dict)
+    """Found last by IP version, since the network changed."""
+
+    def network_changed(self, own: Collection[Address]) -> None:
+        """The node's links are others, with the addresses `own`: what was seen before is void."""
+        self._own = frozenset(own)
+        self._seen.clear()
+        self._settled.clear()
+
+    def see(
+        self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, by_relay: bool = True
+    ) -> bool:
+        """Whether the mapping has moved: the same observer saw another one before."""
+        before = self._seen.pop(asked_at, None)
+        sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
+        if len(self._seen) > _MOST:
+            del self._seen[next(iter(self._seen))]
+        version = asked_at[0].version
+        believed = sight in self._fresh(version, now_s)
+        moved = believed and before is not None and before.seen_as != seen_as
+        settled = self._settled.get(version, NatKind.UNKNOWN)
+        if moved and settled is not NatKind.SYMMETRIC:
+            self._doubt_others(version, seen_as, now_s)
+        found = self._judge(version, now_s)
+        if found is not NatKind.UNKNOWN:
+            self._settled[version] = found
+        elif self._refutes(settled, version, now_s):
+            del self._settled[version]
+        return moved
+
+    def is_doubtful(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
+        """Whether a peer says something new that no relay has seen: these should be asked again."""
+        before = self._seen.get(asked_at)
+        relays = self._by_relays(asked_at[0].version, now_s)
+        new = before is None or before.seen_as != seen_as
+        return new and bool(relays) and seen_as not in relays
+
+    def _by_relays(self, version: int, now_s: float) -> set[Endpoint]:
+        """As what relays have seen the node lately."""
+        return {
+            each.seen_as
+            for each in self._seen.values()
+            if each.by_relay
+            and each.asked_at[0].version == version
+            and each.at_s > now_s - RELAYS_S
+        }
+
+    def _doubt_others(self, version: int, seen_as: Endpoint, now_s: float) -> None:
+        """The gateway maps anew: what others saw before, however lately, may be of before that."""
+        for asked_at, each in self._seen.items():
+            if asked_at[0].version == version and each.seen_as != seen_as:
+                at_s = min(each.at_s, now_s - CLOSE_S)
+                self._seen[asked_at] = replace(each, at_s=at_s)
+
+    def _refutes(self, settled: NatKind, version: int, now_s: float) -> bool:
+        """What is unclear now may be clear enough to say that it is not what it was."""
+        translated = self._translated(version, now_s)
+        if settled is NatKind.NONE:
+            return bool(translated)  # only relays of this site had answered
+        lately = [each for each in _current(translated) if each.at_s > now_s - CLOSE_S]
+        return settled is NatKind.SYMMETRIC and len(lately) > 1  # of one mind, or it were clear
+
+    def kind(self, version: int, now_s: float) -> NatKind:
+        """What was found last while it was clear; UNKNOWN: never, or nobody has answered lately."""
+        if not self._fresh(version, now_s):
+            return NatKind.UNKNOWN
+        return self._settled.get(version, NatKind.UNKNOWN)
+
+    def mapped(self, now_s: float) -> tuple[Endpoint, ...]:
+        """Endpoints by which others may reach the tunnel, one for each IP version at most."""
+        found = []
+        for version in (4, 6):
+            translated = self._translated(version, now_s)
+            if translated and self.kind(version, now_s) is not NatKind.SYMMETRIC:
+                found.append(translated[-1].seen_as)
+        return tuple(found)
+
+    def is_unclear(self, askable: Collection[Endpoint], now_s: float) -> bool:
+        """Whether one of these saw another mapping before the latest was seen: ask them again."""
+        for version in (4, 6):
+            translated = self._translated(version, now_s)
+            if translated and self._settled.get(version) is not NatKind.SYMMETRIC:
+                current = _current(translated)
+                if any(each.asked_at in askable and each not in current for each in translated):
+                    return True
+        return False
+
+    def _judge(self, version: int, now_s: float) -> NatKind:
+        fresh = self._fresh(version, now_s)
+        translated = self._translated(version, now_s)
+        if not translated:
+            return NatKind.NONE if fresh else NatKind.UNKNOWN
+        current = _current(translated)
+        if len({each.seen_as for each in current}) > 1:
+            return NatKind.SYMMETRIC
+        # Two ports of one address do not do: some NATs keep one mapping for each address.
+        observers = {each.asked_at[0] for each in current}
+        return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
+
+    def _fresh(self, version: int, now_s: float) -> list[Observation]:
+        """All that counts."""
+        relays = self._by_relays(version, now_s)
+        return [
+            each
+            for each in self._seen.values()
+            if each.asked_at[0].version == version
+            and each.at_s > now_s - FRESH_S
+            and (each.by_relay or not relays or each.seen_as in relays)
+        ]
+
+    def _translated(self, version: int, now_s: float) -> list[Observation]:
+        """A relay on the node's own link sees its own address, and says nothing of the NAT."""
+        return [each for each in self._fresh(version, now_s) if each.seen_as[0] not in self._own]
+
+
+def _current(translated: list[Observation]) -> list[Observation]:
+    """Without those that an observation of long after has made wrong."""
+    latest = translated[-1]
+    return [
+        each
+        for each in translated
+        if each.seen_as == latest.seen_as or each.at_s > latest.at_s - CLOSE_S
+    ]

@@ -1,0 +1,65 @@
+"""Where this node's tunnel is reached from outside: as configured, forwarded, or mapped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from limpet.base.timer import Alarm
+from limpet.nat.endpoints import Endpoints
+from limpet.relay.messages import Endpoint
+
+
+class Candidates:
+    """Runs on the event loop's thread: `nat.endpoints` with a clock and a timer."""
+
+    def __init__(
+        self,
+        static: tuple[Endpoint, ...],
+        on_endpoints: Callable[[tuple[Endpoint, ...]], None],
+    ) -> None:
+        """`static`: those of the configuration. `on_endpoints` gets all there are, at most eight,
+        whenever they are others than before; the static ones with `start`.
+        """
+        self._known = Endpoints(static)
+        self._on_endpoints = on_endpoints
+        self._alarm = Alarm("candidates", self._tick)
+        self._running = False
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """As they were told last."""
+        return self._known.told
+
+    def start(self) -> None:
+        self._running = True
+        self._tick()
+
+    def stop(self) -> None:
+        self._running = False
+        self._set_timer()
+
+    def set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Those that the gateway leads to the tunnel's port on our request."""
+        self._known.set_forwarded(endpoints, time.monotonic())
+        self._set_timer()
+
+    def confirm(self, mapped: tuple[Endpoint, ...]) -> None:
+        """The tunnel's packets are seen to come from these, and from no others."""
+        self._known.confirm(mapped, time.monotonic())
+        self._set_timer()
+
+    def doubt(self) -> None:
+        """The network has changed: what is not confirmed anew goes soon."""
+        self._known.doubt(time.monotonic())
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._alarm.set(self._known.wake_at_s if self._running else math.inf)
+
+    def _tick(self) -> None:
+        news = self._known.tick(time.monotonic())
+        if news is not None:
+            self._on_endpoints(news)
+        self._set_timer()

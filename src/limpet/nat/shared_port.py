@@ -1,0 +1,70 @@
+"""One visible UDP port for the tunnel and for the agent: an nftables table.
+
+What comes to the tunnel's port and begins with a magic word of ours goes to a socket of the agent,
+everything else to the tunnel; what that socket sends leaves from the tunnel's port. So NATs map
+both alike, and what a probe proves holds for the tunnel. Nothing is remembered for it, and other
+tables and connection tracking see the tunnel's port only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from limpet.base.ownership import NFT_SHARED_PORT_TABLE
+from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC
+from limpet.linux.nftables import Nftables
+
+_FAMILIES = {4: "ipv4", 6: "ipv6"}
+
+
+class SharedPort:
+    """In the network namespace of the thread that uses it first."""
+
+    def __init__(self) -> None:
+        self._nft: Nftables | None = None
+
+    def put(self, tunnel_port: int, agent_ports: Mapping[int, int]) -> None:
+        """`agent_ports`: of the agent's sockets, by IP version.
+
+        Raises: KernelError, LimpetError.
+        """
+        if self._nft is None:
+            self._nft = Nftables(NFT_SHARED_PORT_TABLE)
+        text = ruleset(tunnel_port, agent_ports)
+        if self._nft.read_ruleset(text) != text:
+            self._nft.put_table(text)
+
+    def close(self) -> None:
+        """The table stays."""
+        if self._nft is not None:
+            self._nft.close()
+            self._nft = None
+
+
+def ruleset(tunnel_port: int, agent_ports: Mapping[int, int]) -> str:
+    """The table's text. `@th,64,32` are the first four bytes after the UDP header."""
+    magics = ", ".join(f"0x{magic.hex()}" for magic in (MAGIC, RELAY_MAGIC))
+    return "\n".join(
+        (
+            f"table inet {NFT_SHARED_PORT_TABLE} {{",
+            "\tchain input {",
+            "\t\ttype filter hook input priority 300; policy accept;",
+            *(
+                f"\t\tmeta nfproto {_FAMILIES[version]} udp dport {tunnel_port} "
+                f"@th,64,32 {{ {magics} }} udp dport set {port}"
+                for version, port in sorted(agent_ports.items())
+            ),
+            "\t}",
+            "",
+            "\tchain output {",
+            "\t\ttype filter hook output priority raw; policy accept;",
+            *(
+                f"\t\tmeta nfproto {_FAMILIES[version]} udp sport {port} "
+                f"udp sport set {tunnel_port}"
+                for version, port in sorted(agent_ports.items())
+            ),
+            "\t}",
+            "}",
+            "",
+        )
+    )

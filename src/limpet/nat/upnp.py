@@ -1,0 +1,114 @@
+"""A port of the gateway, asked for by UPnP; the gateway is found here, miniupnpc does the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Address, ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from limpet.nat.port_control_codec import (
+    SEARCHED,
+    SSDP,
+    Lease,
+    PortControlError,
+    encode_search,
+    parse_location,
+)
+
+T = TypeVar("T")
+
+_SEARCH_S = (0.5, 1.5)
+"""How long each search waits; devices take up to a second (MX)."""
+_PORTS_TRIED = 4
+_DESCRIPTION = "limpet"
+
+
+async def find_gateway(gateway: IPv4Address, own: IPv4Address) -> str:
+    """Where the gateway describes itself, if it speaks UPnP. Raises: PortControlError, OSError.
+
+    Asked by multicast, and straight: a firewall of ours takes an answer to multicast for a
+    stranger's.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as opened:
+        opened.bind((str(own), 0))
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own.packed)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 2)
+        for wait_s in _SEARCH_S:
+            for target in SEARCHED:
+                for where in (gateway, SSDP[0]):
+                    with contextlib.suppress(OSError):
+                        opened.sendto(encode_search(target), (str(where), SSDP[1]))
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await _location(opened, gateway)
+            except TimeoutError:
+                continue
+    raise PortControlError("UPnP: no answer")
+
+
+async def _location(opened: socket.socket, gateway: IPv4Address) -> str:
+    loop = asyncio.get_running_loop()
+    while True:
+        data, source = await loop.sock_recvfrom(opened, 2048)
+        if ip_address(source[0]) == gateway and (found := parse_location(data, gateway)):
+            return found
+
+
+class UpnpGateway:
+    """Its calls take as long as the gateway does: for a thread of their own."""
+
+    def __init__(self, location: str) -> None:
+        """Raises: PortControlError."""
+        try:
+            import miniupnpc  # no wheel for every machine; needed only here
+        except ImportError as error:
+            raise PortControlError("UPnP: the package miniupnpc is not installed") from error
+        self._client: Any = miniupnpc.UPnP()
+        at: str = _tried(lambda: self._client.selectigd(location))
+        if urlsplit(at).hostname != urlsplit(location).hostname:
+            raise PortControlError(f"UPnP: the gateway wants to be controlled elsewhere ({at})")
+
+    def add(self, port: int, wanted: int, lifetime_s: int) -> Lease:
+        """Raises: PortControlError."""
+        address = _tried(self._client.externalipaddress)
+        problem: PortControlError | None = None
+        for external in range(wanted, min(wanted + _PORTS_TRIED, 65536)):
+            # Some gateways keep a port for ever or not at all (error 725).
+            for kept_s in (lifetime_s, 0):
+                try:
+                    self._add(port, external, kept_s)
+                    return Lease(_address(address), external, lifetime_s)
+                except PortControlError as error:
+                    problem = error
+        raise problem or PortControlError("UPnP: no port is left")
+
+    def _add(self, port: int, external: int, lifetime_s: int) -> None:
+        own = self._client.lanaddr
+        _tried(
+            lambda: self._client.addportmapping(
+                external, "UDP", own, port, _DESCRIPTION, "", lifetime_s
+            )
+        )
+
+    def remove(self, external: int) -> None:
+        """Raises: PortControlError."""
+        _tried(lambda: self._client.deleteportmapping(external, "UDP"))
+
+
+def _tried(call: Callable[[], T]) -> T:
+    """Raises: PortControlError."""
+    try:
+        return call()
+    except Exception as error:  # miniupnpc raises Exception itself, with UPnP's words
+        raise PortControlError(f"UPnP: the gateway refuses: {error}") from error
+
+
+def _address(text: str) -> IPv4Address | None:
+    try:
+        return IPv4Address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,240 @@
+"""Which path is the best of those that are proven, and what a path stands on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from limpet.base.addresses import Address
+from limpet.base.link import UnderlayLink
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+from limpet.paths.ladder.candidates import (
+    Facts,
+    joined_hops,
+    known_addresses,
+    link_trial,
+    nearness,
+    port_of,
+    trial_of_end,
+    tunnel_trial,
+)
+from limpet.paths.ladder.path_mtu import LEAST_BYTES
+from limpet.paths.ladder.probe_state import FIRM, SHAKY, Standing
+from limpet.paths.probe.messages import Ask, Trial
+
+_MTU_BYTES = 1500
+_MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
+"""A relay is left for another that is so much faster, measured at least so often."""
+MEASURED = 3
+_PATIENCE_S = 10.0
+"""Without an answer, then what is not proven yet is good enough; with traffic it is at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Of one peer, at one time."""
+
+    facts: Facts
+    links: tuple[UnderlayLink, ...]
+    standings: Mapping[Trial, Standing]
+    path: PeerPath | None
+    """The present one: of two that are as good it stays."""
+    lead: Trial | None = None
+    """By which the peer's packets come, where the peer is the one that chooses for both."""
+
+    def best(self) -> tuple[PeerPath | None, int]:
+        """The best path and its grade: addresses that the peer still names come first."""
+        named = self.facts.named
+        every = known_addresses(self.facts, self.path)
+        grades = {standing.grade for standing in self.standings.values()}
+        for grade in sorted(grades - {0}, reverse=True):
+            for addresses in (named, every) if named != every else (named,):
+                path = self._route(addresses, grade) or self._vxlan(addresses, grade)
+                if path is not None:
+                    return path, grade
+            path = self._tunnelled(grade)
+            if path is not None:
+                return path, grade
+        return None, 0
+
+    def _route(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
+        now = self.path
+        device, hops = (now.device, now.next_hops) if now is not None else ("", ())
+        named = tuple(addresses)
+        # Stability: what is in use stays, as long as nothing else is better.
+        ordered = (*(hop for hop in hops if hop in named), *(a for a in named if a not in hops))
+        for link in sorted(self.links, key=lambda link: link.ifname != device):
+            found: dict[int, Address] = {}
+            for address in ordered:
+                for version in self.facts.overlay:
+                    trial = Trial(Ask.OVERLAY, address, self._port(address), link.ifname, version)
+                    if self._grade(trial) >= grade and self._grade(link_trial(trial)) >= grade:
+                        found.setdefault(version, address)
+            next_hops = joined_hops(found, self.facts.overlay)
+            if next_hops:
+                underlay = self._underlay(named, grade, first=next_hops[0])
+                return PeerPath(
+                    Rung.ROUTE,
+                    link.mtu_bytes,
+                    link.ifname,
+                    next_hops,
+                    underlay[0] if underlay is not None else None,
+                )
+        return None
+
+    def _vxlan(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
+        found = self._underlay(addresses, grade)
+        if found is None:
+            return None
+        address, via = found
+        kept = _MTU_BYTES
+        if self.path is not None and self.path.rung in (Rung.ROUTE, Rung.VXLAN):
+            kept = self.path.mtu_bytes
+        mtu_bytes = next((link.mtu_bytes for link in self.links if link.ifname == via), kept)
+        return PeerPath(Rung.VXLAN, mtu_bytes, underlay=address)
+
+    def _underlay(
+        self, addresses: Iterable[Address], grade: int, *, first: Address | None = None
+    ) -> tuple[Address, str] | None:
+        """Where VXLAN packets may go, and the link that they take."""
+        best: tuple[tuple[bool, bool, bool], Address, str] | None = None
+        now = self.path.underlay if self.path is not None else None
+        for address in addresses:
+            if address.version not in self.facts.vxlan:
+                continue
+            links = [each for each in self.links_to(address) if each.grade >= grade]
+            site = self.standings.get(Trial(Ask.SITE, address, self._port(address)))
+            proof = links or [each for each in (site,) if each and each.grade >= grade]
+            if proof:
+                rank = (address != first, address != now, not links)
+                if best is None or rank < best[0]:
+                    best = rank, address, proof[0].via
+        return best[1:] if best is not None else None
+
+    def _tunnelled(self, grade: int) -> PeerPath | None:
+        found = [
+            (trial, standing)
+            for trial, standing in self.standings.items()
+            if trial.ask is Ask.TUNNEL and standing.grade >= grade
+        ]
+        if not found:
+            return None
+        present = self._kept_relay(found)
+        order = {trial_of_end(end): number for number, end in enumerate(self.facts.relay_ends)}
+
+        def rank(each: tuple[Trial, Standing]) -> tuple[bool, tuple[int, int], bool, int, float]:
+            trial, standing = each
+            place = order.get(trial, len(order))
+            return (
+                trial != self.lead,
+                standing.rank,
+                trial != present,
+                place,
+                standing.rtt_s,
+            )
+
+        trial, standing = min(found, key=rank)
+        rung = self._rung(trial)
+        mtu_bytes = standing.mtu_bytes or LEAST_BYTES
+        return PeerPath(rung, mtu_bytes, endpoint=(trial.address, trial.port), relay=trial.relay)
+
+    def _kept_relay(self, found: list[tuple[Trial, Standing]]) -> Trial | None:
+        """The trial of the present path, unless it goes by a relay and another is much faster."""
+        present = tunnel_trial(self.path) if self.path is not None else None
+        if present is None or not present.relay:
+            return present
+        now = self.standings.get(present)
+        others = [
+            (standing.rtt_s, trial)
+            for trial, standing in found
+            if now and standing.rank == now.rank and standing.answers >= MEASURED
+        ]
+        if now is None or not others:
+            return present
+        fastest_s, fastest = min(others, key=lambda each: each[0])
+        slow = now.rtt_s > _MUCH_SLOWER * fastest_s + _MUCH_SLOWER_S
+        return fastest if slow and now.answers >= MEASURED else present
+
+    def rank(self, trial: Trial) -> tuple[int, int]:
+        """Of tunnelled ways the lower one is better, wherever both are proven."""
+        if trial.relay:
+            return (1 if self._rung(trial) is Rung.RELAY else 2, 0)
+        return (0, nearness(trial.address, self.links, ipv6_last=self.facts.ipv6_last))
+
+    def _rung(self, trial: Trial) -> Rung:
+        if not trial.relay:
+            return Rung.TUNNEL
+        ends = (end for end in self.facts.relay_ends if trial_of_end(end) == trial)
+        tls = next((end.tls for end in ends), trial.address.is_loopback)
+        return Rung.RELAY_TLS if tls else Rung.RELAY
+
+    def may_leave(self, best: PeerPath, grade: int, now_s: float, *, patient: bool) -> bool:
+        """Whether the present path may be left for `best`, of that grade: it is better, or what the
+        present one stands on is lost and the other has answered since.
+
+        `patient`: what is not proven yet has to wait until the other was silent for long.
+        """
+        if self.path is None:
+            return True
+        proofs = self.proofs(self.path)
+        lost = [proof for proof in proofs if not _any_of(proof, FIRM)]
+        if not lost:
+            return True
+        if all(_any_of(proof, SHAKY) for proof in proofs):
+            return False  # it answers again
+        last_s = min(max(standing.answered_s for standing in proof) for proof in lost)
+        if grade < FIRM and patient and last_s > now_s - _PATIENCE_S:
+            return False
+        since_s = min(standing.failing_s for proof in lost for standing in proof)
+        return all(
+            max(each.answered_s for each in proof if each.grade >= grade) >= since_s
+            for proof in self.proofs(best)
+        )
+
+    # What a path stands on
+
+    def proofs(self, path: PeerPath) -> list[list[Standing]]:
+        """Of each group one has to answer. What is asked no more is in none."""
+        groups = ([self.standings.get(trial) for trial in group] for group in self._groups(path))
+        return [found for group in groups if (found := [each for each in group if each])]
+
+    def stands_on(self, path: PeerPath | None) -> frozenset[Trial]:
+        groups = self._groups(path) if path is not None else ()
+        return frozenset(trial for group in groups for trial in group)
+
+    def _groups(self, path: PeerPath) -> Iterator[list[Trial]]:
+        tunnelled = tunnel_trial(path)
+        if tunnelled is not None:
+            yield [tunnelled]
+            return
+        if path.rung is Rung.VXLAN:
+            if path.underlay is not None:
+                site = Trial(Ask.SITE, path.underlay, self._port(path.underlay))
+                links = (link.ifname for link in self.links)
+                yield [site, *(site._replace(ask=Ask.LINK, device=name) for name in links)]
+            return
+        four = any(hop.version == 4 for hop in path.next_hops)
+        for hop in path.next_hops:
+            versions = (4, 6) if hop.version == 6 and not four else (hop.version,)
+            over = Trial(Ask.OVERLAY, hop, self._port(hop), path.device)
+            yield [link_trial(over)]
+            for version in versions:
+                if version in self.facts.overlay:
+                    yield [over._replace(version=version)]
+
+    def links_to(self, address: Address) -> Iterator[Standing]:
+        for trial, standing in self.standings.items():
+            if trial.ask is Ask.LINK and trial.address == address:
+                yield standing
+
+    def _grade(self, trial: Trial) -> int:
+        standing = self.standings.get(trial)
+        return standing.grade if standing is not None else 0
+
+    def _port(self, address: Address) -> int:
+        return port_of(self.facts, address)
+
+
+def _any_of(proof: list[Standing], grade: int) -> bool:
+    return any(standing.grade >= grade for standing in proof)

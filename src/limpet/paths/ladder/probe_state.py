@@ -1,0 +1,183 @@
+"""How each question that may be put to a peer stands: asked, answered, overdue, lost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from limpet.paths.ladder.path_mtu import SizeSearch
+from limpet.paths.probe.messages import Ask, Trial
+
+QUICK_S = 0.3
+"""Between probes while something is unclear; longer where answers take longer."""
+MISSES = 5
+"""In a row, then what was proven is lost: a fifth of the packets may be lost by chance."""
+TRIES = 3
+"""In quick succession for what is not proven."""
+FIRM, SHAKY = 2, 1
+"""Proven; or it answers again after a loss, but not yet often enough."""
+_HASTY_MISSES = 2
+"""Until it is lost when the node's links are others: its own link may be gone."""
+_FIRST_S, _FIRST_RTTS = 0.7, 1.25
+"""The first answer of several is waited for two round trips, but no longer than the larger."""
+_FIRST_DELAY_S = 1.0
+_MOST_NEEDED = 16
+_FORGIVEN_AFTER_S = 120.0
+"""Each time that it has held for so long, one loss of the past counts no more."""
+_RTT_WEIGHT = 0.25
+
+
+class Question(NamedTuple):
+    """A probe to be sent."""
+
+    trial: Trial
+    in_use: bool = False
+    punch: bool = False
+    packet_bytes: int = 0
+    """Size of the whole IP packet; 0: as small as it is."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a trial stands."""
+
+    next_s: float
+    """When it is sent again; while `waiting`, when the answer is overdue."""
+    urgent: bool
+    proven: bool = False
+    """It has answered, and was not lost since."""
+    waiting: bool = False
+    misses: int = 0
+    answers: int = 0
+    """In a row, like the misses."""
+    needed: int = 1
+    """Answers in a row that prove it."""
+    sent_s: float = -math.inf
+    answered_s: float = -math.inf
+    failing_s: float = -math.inf
+    """Since when it missed answers, the last time that it did."""
+    proven_s: float = -math.inf
+    rtt_s: float = 0.0
+    """Smoothed."""
+    via: str = ""
+    """Link that the last answer came by."""
+    used: bool = False
+    """The path stands on it."""
+    gates: tuple[Standing, ...] = ()
+    """Overlay: of its link. Site: of the links to the same address."""
+    rank: tuple[int, int] = (0, 0)
+    """Tunnel: lower is better."""
+    sizes: SizeSearch | None = None
+    """Tunnel: what it carries, once that is of interest."""
+
+    @property
+    def grade(self) -> int:
+        return FIRM if self.proven else SHAKY if self.answers else 0
+
+    @property
+    def firm(self) -> bool:
+        """Proven, and nothing is missing since."""
+        return self.proven and not self.misses
+
+    @property
+    def mtu_bytes(self) -> int:
+        """Tunnel: the largest packet that is carried; 0: not known."""
+        return self.sizes.known_bytes if self.sizes is not None else 0
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Something was asked, and the answer is missing."""
+        return bool(self.misses) and self.failing_s + QUICK_S <= now_s
+
+    def begin_anew(self, at_s: float, *, urgent: bool) -> None:
+        if not self.proven:
+            self.misses = min(self.misses, 1)
+        if not self.waiting:
+            self.next_s = at_s
+        self.urgent = urgent
+
+    def doubt(self, at_s: float) -> None:
+        """The node's links are others: its own may be gone, or another NAT in the way."""
+        if self.proven:
+            self.misses = max(self.misses, MISSES - _HASTY_MISSES)
+            self.failing_s = at_s
+        if self.sizes is not None:
+            self.sizes.begin(at_s)
+
+    def is_idle(self, now_s: float) -> bool:
+        """It was not asked just now."""
+        return not self.waiting and self.sent_s + QUICK_S <= now_s
+
+    def ask_soon(self, now_s: float) -> None:
+        """Something speaks for an answer."""
+        if not self.proven and (self.waiting or self.is_idle(now_s)):
+            self.begin_anew(now_s, urgent=True)
+
+    def send(self, now_s: float) -> None:
+        self.waiting, self.sent_s = True, now_s
+        if self.misses:  # the answer to any of them does
+            self.next_s = now_s + max(QUICK_S, self.rtt_s / 2)
+        else:
+            most_s = max(_FIRST_S, _FIRST_RTTS * self.rtt_s)
+            self.next_s = now_s + max(QUICK_S, min(2 * self.rtt_s, most_s))
+
+    def miss(self, now_s: float, slowest_s: float, stretch: float) -> bool:
+        """No answer came in time. Whether it was proven, and is lost now.
+
+        `slowest_s`: it is asked again after no more than that, times `stretch`.
+        """
+        self.waiting = False
+        self.answers = 0
+        if not self.misses:
+            self.failing_s = self.sent_s
+        self.misses += 1
+        if self.misses < (MISSES if self.proven else TRIES):
+            return False
+        lost, self.proven, self.urgent = self.proven, False, False
+        if lost:
+            forgiven = int(min((now_s - self.proven_s) / _FORGIVEN_AFTER_S, 10))
+            self.needed = min(2 * max(self.needed >> forgiven, 1), _MOST_NEEDED)
+            self.misses = TRIES
+        delay_s = _FIRST_DELAY_S * 2 ** min(self.misses - TRIES, 10)
+        self.next_s = now_s + min(delay_s, slowest_s) * stretch
+        return lost
+
+    def answer(self, now_s: float, rtt_s: float, via: str) -> None:
+        first = self.answered_s == -math.inf
+        self.waiting, self.misses = False, 0
+        self.answers += 1
+        self.answered_s, self.via = now_s, via
+        self.rtt_s = rtt_s if first else self.rtt_s + _RTT_WEIGHT * (rtt_s - self.rtt_s)
+        if self.answers >= self.needed:
+            if not self.proven and self.sizes is not None and not self.mtu_bytes:
+                self.sizes.begin(now_s)  # what was asked before may have been lost with the way
+            if not self.proven:
+                self.proven_s = now_s
+            self.proven, self.urgent = True, False
+
+
+def searches(
+    standings: Mapping[Trial, Standing], *, vital: bool
+) -> Iterator[tuple[Trial, Standing, SizeSearch]]:
+    """What is to be found out of sizes, only of ways that answer.
+
+    Vital: of the path, until it is known what it carries.
+    """
+    for trial, standing in standings.items():
+        search = standing.sizes
+        if search is None or not standing.firm:
+            continue
+        unknown = not search.known_bytes
+        if (standing.used or unknown) and (standing.used and unknown) is vital:
+            yield trial, standing, search
+
+
+def way_to_tell(standings: Mapping[Trial, Standing]) -> Trial | None:
+    """By which tunnelled way the peer is told something at once: one that answers."""
+    ways = [
+        (not standing.used, not standing.waiting, -standing.grade, standing.rank, trial)
+        for trial, standing in standings.items()
+        if trial.ask is Ask.TUNNEL and standing.grade
+    ]
+    return min(ways, key=lambda way: way[:-1])[-1] if ways else None

@@ -1,0 +1,45 @@
+"""What the ways to a peer are like just now: each asked once, on a person's demand."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.port import ProbePort
+
+_WITHIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a probe of one kind found just now."""
+
+    trial: Trial
+    rtt_ms: float | None
+    """None: no answer within a second."""
+    in_use: bool
+    """The path stands on what it asks for."""
+
+
+async def measure_ways(port: ProbePort, uid: str, ladder: Ladder) -> tuple[Measured, ...]:
+    """Of all that may be asked of the peer."""
+    trials = ladder.trials
+    # An overlay probe needs the next hop's link-layer address, which the others find out.
+    first = tuple(trial for trial in trials if trial.ask is not Ask.OVERLAY)
+    then = tuple(trial for trial in trials if trial.ask is Ask.OVERLAY)
+    rtts = {**await _measure(port, uid, first), **await _measure(port, uid, then)}
+    return tuple(Measured(trial, rtts.get(trial), ladder.stands_on(trial)) for trial in trials)
+
+
+async def _measure(port: ProbePort, uid: str, trials: tuple[Trial, ...]) -> dict[Trial, float]:
+    """Round trips in ms of those that were answered."""
+    loop = asyncio.get_running_loop()
+    answers = {trial: loop.create_future() for trial in trials}
+    for trial, answer in answers.items():
+        port.ask(uid, Question(trial), answer)
+    if answers:
+        await asyncio.wait(answers.values(), timeout=_WITHIN_S)
+    return {trial: 1e3 * answer.result() for trial, answer in answers.items() if answer.done()}

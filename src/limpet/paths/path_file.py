@@ -1,0 +1,138 @@
+"""The ways to the peers that were proven last, on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from limpet.base.errors import StorageError
+from limpet.base.faults import noted
+from limpet.cluster.identity import write_durably
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import Rung
+
+_log = structlog.get_logger("paths")
+_VERSION = 1
+_WRITE_AFTER_S = 1.0
+"""Paths that change together are written together."""
+_TRY_AGAIN_S = 30.0
+
+
+class PathFile:
+    """Runs on the event loop's thread; writes on another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.paths: Mapping[str, PeerPath] = read_paths(path)
+        """What is kept, or soon is; by the peer's uid."""
+        self._written: Mapping[str, PeerPath] = self.paths
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def keep(self, paths: Mapping[str, PeerPath]) -> None:
+        """`paths` are on the disk soon; they are never changed any more."""
+        self.paths = paths
+        if self._timer is None and self._writing is None:
+            self._write_after(_WRITE_AFTER_S)
+
+    async def close(self) -> None:
+        """What was to be kept is on the disk then, if the disk takes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await self._writing
+            if self._timer is not None:
+                self._timer.cancel()
+        if self._written is not self.paths:
+            await self._write(self.paths)
+
+    def _write_after(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._writing = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        written = False
+        with noted("paths on the disk"):
+            written = await self._write(self.paths)
+        self._writing = None
+        if self._written is not self.paths:
+            self._write_after(_WRITE_AFTER_S if written else _TRY_AGAIN_S)
+
+    async def _write(self, paths: Mapping[str, PeerPath]) -> bool:
+        try:
+            await asyncio.to_thread(write_paths, self._path, paths)
+        except StorageError as error:
+            _log.warning("proven paths are not kept on the disk", error=str(error))
+            return False
+        self._written = paths
+        return True
+
+
+class _Path(msgspec.Struct, frozen=True, omit_defaults=True):
+    rung: Rung
+    mtu_bytes: int
+    device: str = ""
+    next_hops: tuple[str, ...] = ()
+    underlay: str = ""
+    endpoint: tuple[str, int] | None = None
+    relay: str = ""
+
+
+class _File(msgspec.Struct, frozen=True):
+    version: int
+    paths: dict[str, _Path]
+
+
+def read_paths(path: Path) -> dict[str, PeerPath]:
+    """By the peer's uid. What cannot be read is as if it were not there: it is proven anew."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        if found.version != _VERSION:
+            raise ValueError(f"version {found.version} instead of {_VERSION}")
+        return {uid: _parse(record) for uid, record in found.paths.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        _log.warning(
+            "what was proven before is lost, and is proven anew", path=str(path), error=str(error)
+        )
+        return {}
+
+
+def _parse(record: _Path) -> PeerPath:
+    """Raises: ValueError."""
+    endpoint = record.endpoint
+    return PeerPath(
+        record.rung,
+        record.mtu_bytes,
+        record.device,
+        tuple(map(ip_address, record.next_hops)),
+        ip_address(record.underlay) if record.underlay else None,
+        None if endpoint is None else (ip_address(endpoint[0]), endpoint[1]),
+        record.relay,
+    )
+
+
+def write_paths(path: Path, paths: Mapping[str, PeerPath]) -> None:
+    """On the disk when it returns. Raises: StorageError."""
+    records = {
+        uid: _Path(
+            each.rung,
+            each.mtu_bytes,
+            each.device,
+            tuple(map(str, each.next_hops)),
+            str(each.underlay or ""),
+            None if each.endpoint is None else (str(each.endpoint[0]), each.endpoint[1]),
+            each.relay,
+        )
+        for uid, each in paths.items()
+    }
+    write_durably(path, msgspec.json.encode(_File(_VERSION, records)))

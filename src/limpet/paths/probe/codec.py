@@ -1,0 +1,208 @@
+"""Bodies of probes and their answers: bytes <-> values, no sockets. Integers are big-endian.
+
+    PROBE   nonce 8 | asked 1 | flags 1 | sequence 8 | where to answer 16 | zeros, any number
+    ANSWER  nonce 8 | sequence 8 | seen from 16, port 2 | arrived at 16 | way
+    way     nothing, if there is none, else rung 1 | MTU 2, and of the
+            route    underlay 16 | next hops 16, 16 | device 16, filled up with zeros
+            vxlan    underlay 16
+            others   endpoint 16, port 2 | uid of the relay 15
+
+Addresses are IPv6, those of IPv4 mapped (RFC 4291 section 2.5.5.2); all zeros is none.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from ipaddress import IPv4Address, IPv6Address
+
+from limpet.base.addresses import Address
+from limpet.cluster.exchange.messages import OVERHEAD_BYTES
+from limpet.cluster.peer_datagram import DatagramError, Drop
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe
+
+_PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
+_PUNCH, _RELAYED, _IN_USE = 1, 2, 4
+_ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s")
+_WAY = struct.Struct(">BH")
+_ROUTE = struct.Struct(">16s16s16s16s")
+_VXLAN = struct.Struct(">16s")
+_UID_BYTES = 15
+_TUNNELLED = struct.Struct(f">16sH{_UID_BYTES}s")
+_RUNGS = {
+    1: Rung.ROUTE,
+    2: Rung.VXLAN,
+    3: Rung.TUNNEL,
+    4: Rung.RELAY,
+    5: Rung.RELAY_TLS,
+}
+_NUMBERS = {rung: number for number, rung in _RUNGS.items()}
+_NONE = bytes(16)
+_MAPPED = bytes(10) + b"\xff\xff"
+
+_IPV4 = struct.Struct(">BBHHHBBH4s4s")
+_IPV6 = struct.Struct(">IHBB16s16s")
+_UDP = struct.Struct(">HHHH")
+_PSEUDO4 = struct.Struct(">4s4sBBH")
+_PSEUDO6 = struct.Struct(">16s16sII")
+_PROTOCOL_UDP, _DO_NOT_FRAGMENT, _ONE_HOP = 17, 0x4000, 1
+
+
+def encode_probe(probe: Probe) -> bytes:
+    flags = _PUNCH * probe.punch | _RELAYED * probe.relayed | _IN_USE * probe.in_use
+    answer_at = _encode_address(probe.answer_at)
+    head = _PROBE.pack(probe.nonce, probe.ask, flags, probe.sequence, answer_at)
+    return head + bytes(probe.padding_bytes)
+
+
+def padding_for(packet_bytes: int, version: int) -> int:
+    """Padding of a probe whose whole IP packet is so large, or the smallest that there is."""
+    headers = (_IPV4.size if version == 4 else _IPV6.size) + _UDP.size
+    return max(packet_bytes - headers - OVERHEAD_BYTES - _PROBE.size, 0)
+
+
+def parse_probe(body: bytes) -> Probe:
+    """Raises: DatagramError."""
+    try:
+        nonce, ask, flags, sequence, answer_at = _PROBE.unpack_from(body)
+        return Probe(
+            nonce,
+            Ask(ask),
+            sequence,
+            _parse_address(answer_at),
+            punch=bool(flags & _PUNCH),
+            relayed=bool(flags & _RELAYED),
+            in_use=bool(flags & _IN_USE),
+            padding_bytes=len(body) - _PROBE.size,
+        )
+    except (struct.error, ValueError) as error:
+        raise DatagramError(Drop.MALFORMED, f"it is no probe: {error}") from error
+
+
+def encode_answer(answer: Answer) -> bytes:
+    head = _ANSWER.pack(
+        answer.nonce,
+        answer.sequence,
+        _encode_address(answer.seen_from),
+        answer.seen_port,
+        _encode_address(answer.arrived_at),
+    )
+    return head + _encode_way(answer.way)
+
+
+def parse_answer(body: bytes) -> Answer:
+    """Raises: DatagramError."""
+    try:
+        nonce, sequence, seen_from, port, arrived_at = _ANSWER.unpack_from(body)
+        told = _parse_way(body[_ANSWER.size :])
+    except (struct.error, ValueError) as error:
+        raise DatagramError(Drop.MALFORMED, f"it is no answer: {error}") from error
+    seen, arrived = _parse_address(seen_from), _parse_address(arrived_at)
+    if seen is None or arrived is None:
+        raise DatagramError(Drop.MALFORMED, "it is no answer: an address is missing")
+    return Answer(nonce, sequence, seen, port, arrived, told)
+
+
+def _encode_way(way: PeerPath | None) -> bytes:
+    if way is None:
+        return b""
+    head = _WAY.pack(_NUMBERS[way.rung], min(way.mtu_bytes, 0xFFFF))
+    if way.rung in TUNNELLED:
+        address, port = way.endpoint if way.endpoint is not None else (None, 0)
+        relay = base64.b32decode(way.relay.upper()) if way.relay else bytes(_UID_BYTES)
+        return head + _TUNNELLED.pack(_encode_address(address), port, relay)
+    underlay = _encode_address(way.underlay)
+    if way.rung is Rung.VXLAN:
+        return head + _VXLAN.pack(underlay)
+    hops = [_encode_address(each) for each in way.next_hops[:2]]
+    hops += [_NONE] * (2 - len(hops))
+    return head + _ROUTE.pack(underlay, *hops, way.device.encode(errors="replace"))
+
+
+def _parse_way(data: bytes) -> PeerPath | None:
+    """Raises: ValueError, struct.error."""
+    if not data:
+        return None
+    number, mtu_bytes = _WAY.unpack_from(data)
+    rung, rest = _RUNGS.get(number), data[_WAY.size :]
+    if rung is None:
+        raise ValueError(f"no rung has the number {number}")
+    if rung in TUNNELLED:
+        packed, port, raw = _TUNNELLED.unpack(rest)
+        address = _parse_address(packed)
+        relay = base64.b32encode(raw).decode().lower() if any(raw) else ""
+        end = None if address is None else (address, port)
+        return PeerPath(rung, mtu_bytes, endpoint=end, relay=relay)
+    if rung is Rung.VXLAN:
+        return PeerPath(rung, mtu_bytes, underlay=_parse_address(*_VXLAN.unpack(rest)))
+    underlay, *hops, device = _ROUTE.unpack(rest)
+    found = (_parse_address(hop) for hop in hops)
+    return PeerPath(
+        rung,
+        mtu_bytes,
+        device.rstrip(b"\0").decode(),
+        tuple(hop for hop in found if hop is not None),
+        _parse_address(underlay),
+    )
+
+
+def _encode_address(address: Address | None) -> bytes:
+    if address is None:
+        return _NONE
+    return address.packed if address.version == 6 else _MAPPED + address.packed
+
+
+def _parse_address(packed: bytes) -> Address | None:
+    if packed == _NONE:
+        return None
+    return IPv4Address(packed[12:]) if packed.startswith(_MAPPED) else IPv6Address(packed)
+
+
+def udp_packet(
+    source: Address, destination: Address, source_port: int, destination_port: int, payload: bytes
+) -> bytes:
+    """An IP packet of the addresses' version that no router forwards.
+
+    Source: RFC 791, RFC 8200, RFC 768.
+    """
+    length = _UDP.size + len(payload)
+    here, there = source.packed, destination.packed
+    if source.version == 4:
+        head = _ipv4_header(_IPV4.size + length, here, there)
+        pseudo = _PSEUDO4.pack(here, there, 0, _PROTOCOL_UDP, length)
+    else:
+        head = _IPV6.pack(6 << 28, length, _PROTOCOL_UDP, _ONE_HOP, here, there)
+        pseudo = _PSEUDO6.pack(here, there, length, _PROTOCOL_UDP)
+    blank = _UDP.pack(source_port, destination_port, length, 0)
+    # Zero would mean that there is no checksum.
+    total = checksum(pseudo + blank + payload) or 0xFFFF
+    return head + _UDP.pack(source_port, destination_port, length, total) + payload
+
+
+def _ipv4_header(length: int, source: bytes, destination: bytes) -> bytes:
+    def header(total: int) -> bytes:
+        return _IPV4.pack(
+            0x45,
+            0,
+            length,
+            0,
+            _DO_NOT_FRAGMENT,
+            _ONE_HOP,
+            _PROTOCOL_UDP,
+            total,
+            source,
+            destination,
+        )
+
+    return header(checksum(header(0)))
+
+
+def checksum(data: bytes) -> int:
+    """Of the Internet protocols: zero over data that has its checksum in it. Source: RFC 1071."""
+    padded = data + b"\0" * (len(data) % 2)
+    # Adding with end-around carry is arithmetic modulo 2**16 - 1, where 2**16 is one.
+    total = int.from_bytes(padded, "big") % 0xFFFF
+    # Of nothing but zeros the sum is 0; of anything else that is divisible it is 0xFFFF.
+    return 0xFFFF - (total or (0xFFFF if any(data) else 0))

@@ -1,0 +1,76 @@
+"""What nodes ask each other to find out by which way they are reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from limpet.base.addresses import Address
+from limpet.cluster.topology.paths import PeerPath
+
+NONCE_BYTES = 8
+
+
+class Ask(IntEnum):
+    """What an answer proves."""
+
+    LINK = 1
+    """Both are on one link: no router lies between, neither there nor back."""
+    SITE = 2
+    """The address is reached, through whatever routers, and nothing translates it."""
+    OVERLAY = 3
+    """What has an overlay address as source gets through the link to the peer's."""
+    TUNNEL = 4
+    """What leaves by our tunnel's port gets to the peer's tunnel, through NATs and relays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A question; who asks, and that it is for us, is the datagram's to say."""
+
+    nonce: bytes
+    ask: Ask
+    sequence: int
+    """Of the asking node's presence, so that the other knows whether it has the newest one."""
+    answer_at: Address | None = None
+    """Overlay: underlay address of the asking node; its overlay address may not be reached yet."""
+    punch: bool = False
+    """Tunnel: just now the asking node tries every way to the other, which should do the same, so
+    that each opens its NAT for the other."""
+    relayed: bool = False
+    """Tunnel: it was sent to a relay, so where it comes from is no address of the asking node."""
+    in_use: bool = False
+    """Tunnel: the asking node sends its packets by this way."""
+    padding_bytes: int = 0
+    """Tunnel: zeros that make the datagram as large as what the path is asked to carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    nonce: bytes
+    """The probe's: who knows it has got the probe."""
+    sequence: int
+    """Of the answering node's presence."""
+    seen_from: Address
+    """Where the probe came from, as the answering node saw it."""
+    seen_port: int
+    arrived_at: Address
+    """Address that the probe had as its destination when it came."""
+    way: PeerPath | None = None
+    """By which the answering node reaches the asking one; None: by none."""
+
+
+class Trial(NamedTuple):
+    """A probe that is sent again and again."""
+
+    ask: Ask
+    address: Address
+    """The peer's, on the underlay; overlay: the next hop that the packet is handed to."""
+    port: int
+    device: str = ""
+    """Link that it goes over; empty: whichever the routes say."""
+    version: int = 0
+    """Overlay: IP version of the two overlay addresses."""
+    relay: str = ""
+    """Tunnel: uid of the relay that the address is of; empty: none is in between."""

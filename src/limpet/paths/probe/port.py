@@ -1,0 +1,355 @@
+"""Probes through the node's UDP ports: asked, answered, and told what the answers prove.
+
+TUNNEL goes by the tunnel's own port and counts only by that; everything else goes by the agents'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from limpet.base.addresses import Address
+from limpet.base.errors import KernelError
+from limpet.base.link import UnderlayLink
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.membership import Membership
+from limpet.cluster.peer_datagram import Codec, Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.view import view_of
+from limpet.linux.raw_frames import RawFrames
+from limpet.paths.ladder.probe_state import Question
+from limpet.paths.probe.codec import (
+    encode_answer,
+    encode_probe,
+    padding_for,
+    parse_answer,
+    parse_probe,
+    udp_packet,
+)
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
+from limpet.relay.messages import Endpoint
+
+_log = structlog.get_logger("probing")
+
+_LATE_S = 0.1
+"""After which a peer that has to be let in first is answered; if it is not in by then, it gets its
+answer when it asks again."""
+_ANSWER_WITHIN_S = 3.0
+"""An answer that comes later is none: it has been asked again since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An answer that came by the way that was asked for."""
+
+    uid: str
+    trial: Trial
+    rtt_s: float
+    via: str
+    """Link that it came in by."""
+    sequence: int
+    """Of the peer's presence."""
+    way: PeerPath | None
+    """By which the peer reaches us."""
+    seen: Endpoint
+    """Where the probe came from, as the peer saw it."""
+    packet_bytes: int = 0
+    """Size of the probe's whole IP packet, if it was asked for; else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A probe of a peer, which was answered."""
+
+    uid: str
+    address: Address | None
+    """On the underlay, with the port; None: it came from the peer's overlay address."""
+    port: int
+    sequence: int
+    """Of the peer's presence."""
+    by_tunnel: bool = False
+    relayed: bool = False
+    """By the tunnel's port through a relay: the address is the relay's."""
+    in_use: bool = False
+    """The peer sends its packets by this way."""
+    punch: bool = False
+    """The peer tries every way to us just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    uid: str
+    question: Question
+    sent_s: float
+    answer: asyncio.Future[float] | None
+    """Gets the round trip in seconds."""
+
+
+class ProbePort:
+    """Runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        courier: Courier,
+        *,
+        on_proof: Callable[[Proof], None],
+        on_heard: Callable[[Heard], None],
+        way_to: Callable[[str], PeerPath | None],
+        lets_in: Callable[[str], bool],
+    ) -> None:
+        """`lets_in`: whether what the peer sends in clear is let in; called when it asks for it."""
+        self.counters: Counter[str] = Counter()
+        """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
+        self._membership = membership
+        self._courier = courier
+        self._on_proof = on_proof
+        self._on_heard = on_heard
+        self._way_to = way_to
+        self._lets_in = lets_in
+        identity = membership.identity
+        self._codec = Codec(identity.private_key, identity.pinned_key)
+        self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
+        """What is known of the cluster, as `look` has found it last."""
+        self._links: dict[str, UnderlayLink] = {}
+        self._ifnames: dict[int, str] = {}
+        self._own: frozenset[Address] = frozenset()
+        """Addresses of our links."""
+        self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._frames: RawFrames | None = None
+
+    def open(self) -> None:
+        """In the network namespace of the calling thread; the courier listens."""
+        try:
+            self._frames = RawFrames()
+        except KernelError as error:
+            _log.warning("no plain routes to peers can be proven, VXLAN serves", error=str(error))
+        self._courier.on(Kind.PROBE, self._probed)
+        self._courier.on(Kind.ANSWER, self._answered)
+
+    def close(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+
+    def look(self) -> None:
+        """Takes up what is known of the cluster now."""
+        known = self._membership
+        self.view = view_of(known.snapshot, known.uid, {}, OwnSide(), before=self.view)
+
+    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        self._links = {link.ifname: link for link in links}
+        self._ifnames = {link.ifindex: link.ifname for link in links}
+        self._own = frozenset(address.ip for link in links for address in link.addresses)
+
+    def may_talk(self, entry: NodeEntry) -> bool:
+        """Whether the node is one that is asked, and answered."""
+        network, grant = self.view.network, self.view.grant
+        return network is not None and grant is not None and may_talk(network, grant, entry.grant)
+
+    # Asking
+
+    def ask(
+        self, uid: str, question: Question, answer: asyncio.Future[float] | None = None
+    ) -> None:
+        """Sends a probe; `answer` gets the round trip in seconds."""
+        trial = question.trial
+        now_s = time.monotonic()
+        self._forget(now_s)
+        nonce = os.urandom(NONCE_BYTES)
+        self._asked[nonce] = _Asked(uid, question, now_s, answer)
+        self.counters[f"asked_{trial.ask.name.lower()}"] += 1
+        if trial.ask is Ask.OVERLAY:
+            self._ask_over_link(uid, trial, nonce)
+            return
+        if trial.ask is Ask.TUNNEL:
+            self._ask_by_tunnel(uid, question, nonce)
+            return
+        link = self._links.get(trial.device)
+        self._courier.send(
+            Kind.PROBE,
+            encode_probe(Probe(nonce, trial.ask, self._sequence)),
+            to_uid=uid,
+            address=trial.address,
+            port=trial.port,
+            hop_limit=1 if link is not None else None,
+            ifindex=link.ifindex if link is not None else None,
+        )
+
+    def _ask_by_tunnel(self, uid: str, question: Question, nonce: bytes) -> None:
+        trial, size = question.trial, question.packet_bytes
+        probe = Probe(
+            nonce,
+            trial.ask,
+            self._sequence,
+            punch=question.punch,
+            relayed=bool(trial.relay),
+            in_use=question.in_use,
+            padding_bytes=padding_for(size, trial.address.version) if size else 0,
+        )
+        self._courier.send(
+            Kind.PROBE,
+            encode_probe(probe),
+            to_uid=uid,
+            address=trial.address,
+            port=trial.port,
+            by_tunnel=True,
+        )
+
+    def _ask_over_link(self, uid: str, trial: Trial, nonce: bytes) -> None:
+        """Past the node's routes, which do not lead there yet."""
+        link, own = self._links.get(trial.device), self.view.sources.get(trial.version)
+        theirs = self._overlay_address(uid, trial.version)
+        if link is None or own is None or theirs is None or self._frames is None:
+            return
+        versions = (a.ip for a in link.addresses if a.version == trial.address.version)
+        probe = Probe(nonce, trial.ask, self._sequence, answer_at=next(versions, None))
+        data = self._codec.encode(Kind.PROBE, encode_probe(probe), to_uid=uid)
+        packet = udp_packet(own, theirs, self._courier.port, trial.port, data)
+        try:
+            self._frames.send(link, trial.address, packet)
+        except KernelError as error:  # it counts as not answered
+            _log.debug("an overlay probe was not sent", error=str(error))
+
+    def _forget(self, now_s: float) -> None:
+        while self._asked:
+            nonce, oldest = next(iter(self._asked.items()))
+            if oldest.sent_s > now_s - _ANSWER_WITHIN_S:
+                break
+            del self._asked[nonce]
+
+    @property
+    def _sequence(self) -> int:
+        presence = self._membership.presence
+        return presence.sequence if presence is not None else 0
+
+    def _overlay_address(self, uid: str, version: int) -> Address | None:
+        segments = self.view.segments.get(uid, ())
+        return next((prefix[1] for prefix in segments if prefix.version == version), None)
+
+    # Answering
+
+    def _probed(self, received: Received, late: bool = False) -> None:
+        """Raises: DatagramError."""
+        probe = parse_probe(received.body)
+        name = probe.ask.name.lower()
+        answered = self._is_answered(probe, received)
+        if answered and probe.ask is not Ask.TUNNEL and not self._lets_in(received.uid):
+            answered = False
+            if not late:
+                asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
+        if not answered:
+            self.counters[f"refused_{name}"] += 1
+            return
+        self.counters[f"answered_{name}"] += 1
+        address, hop_limit, ifindex = received.address, None, None
+        if probe.ask is Ask.LINK:
+            hop_limit, ifindex = 1, received.ifindex
+        elif probe.ask is Ask.OVERLAY:
+            address = probe.answer_at or address
+        answer = Answer(
+            probe.nonce,
+            self._sequence,
+            received.address,
+            received.port,
+            received.to_address,
+            self._way_to(received.uid),
+        )
+        if probe.ask is Ask.TUNNEL:
+            self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
+        else:
+            self._courier.send(
+                Kind.ANSWER,
+                encode_answer(answer),
+                to_uid=received.uid,
+                address=address,
+                port=received.port,
+                hop_limit=hop_limit,
+                ifindex=ifindex,
+            )
+        if probe.padding_bytes:
+            return
+        self._on_heard(
+            Heard(
+                received.uid,
+                received.address if probe.ask is not Ask.OVERLAY else None,
+                received.port,
+                probe.sequence,
+                by_tunnel=probe.ask is Ask.TUNNEL,
+                relayed=probe.relayed,
+                in_use=probe.in_use,
+                punch=probe.punch,
+            )
+        )
+
+    def _is_answered(self, probe: Probe, received: Received) -> bool:
+        entry = self.view.snapshot.nodes.get(received.uid)
+        if entry is None or not self.may_talk(entry) or received.to_anybody:
+            return False
+        if received.by_tunnel is not (probe.ask is Ask.TUNNEL):
+            return False
+        if probe.ask is Ask.OVERLAY:
+            version = received.address.version
+            return (
+                probe.answer_at is not None
+                and received.address == self._overlay_address(received.uid, version)
+                and received.to_address == self.view.sources.get(version)
+            )
+        if received.address.is_link_local:
+            return False
+        return probe.ask is not Ask.LINK or received.hop_limit == 1
+
+    # Hearing
+
+    def _answered(self, received: Received) -> None:
+        """Raises: DatagramError."""
+        answer = parse_answer(received.body)
+        asked = self._asked.get(answer.nonce)
+        if asked is None or asked.uid != received.uid or not self._proves(asked, answer, received):
+            self.counters["unproven"] += 1
+            return
+        del self._asked[answer.nonce]
+        rtt_s = time.monotonic() - asked.sent_s
+        if asked.answer is not None and not asked.answer.done():
+            asked.answer.set_result(rtt_s)
+        via = self._ifnames.get(received.ifindex, "")
+        self._on_proof(
+            Proof(
+                asked.uid,
+                asked.question.trial,
+                rtt_s,
+                via,
+                answer.sequence,
+                answer.way,
+                (answer.seen_from, answer.seen_port),
+                asked.question.packet_bytes,
+            )
+        )
+
+    def _proves(self, asked: _Asked, answer: Answer, received: Received) -> bool:
+        """Whether it came by the way that was asked for.
+
+        Nothing may have translated an address, but for those that the tunnel uses.
+        """
+        trial = asked.question.trial
+        if trial.ask is Ask.TUNNEL:
+            came_from = received.address, received.port
+            return received.by_tunnel and came_from == (trial.address, trial.port)
+        if received.by_tunnel:
+            return False
+        if trial.ask is Ask.OVERLAY:
+            theirs = self._overlay_address(asked.uid, trial.version)
+            ours = self.view.sources.get(trial.version)
+            return (answer.seen_from, answer.arrived_at) == (ours, theirs)
+        if answer.seen_from not in self._own or answer.arrived_at != trial.address:
+            return False
+        if trial.ask is Ask.SITE:
+            return True
+        return received.hop_limit == 1 and self._ifnames.get(received.ifindex) == trial.device

@@ -1,0 +1,435 @@
+"""Which relays a node uses for which peers: what is sent and opened next. Pure, time passed in.
+
+A peer that needs a relay gets ends at the two nearest, so that one may die. Which relays the other
+end has chosen is heard from them: an end is bound there too, and of two that chose differently
+the one with the higher uid follows. Where no relay answers over UDP, or its ports for pairs do not,
+streams (TLS) are opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from limpet.base.due import Due
+from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.relay.client.contact import NEAR_S, Contacts, Line, RelaySite
+from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.relay.client.end import RECHECK_S, End, Phase
+from limpet.relay.client.peer import SETTLED_S, RelayPeer
+from limpet.relay.client.streams import Stream, StreamPlan
+from limpet.relay.messages import (
+    Bound,
+    Check,
+    Endpoint,
+    FreePair,
+    Pair,
+    Refusal,
+    RelayEnd,
+    RelayMessage,
+    Seen,
+    Token,
+)
+
+RATE_PER_S, BURST = 100.0, 100.0
+"""Messages that are begun, however many peers and relays there are; each token costs one more."""
+TWO_UP_TO = 32
+"""Peers that get a second relay: a relay gives a node so many pairs and no more."""
+_CHECKS_PER_S = 40.0
+_SLOWEST_RECHECK_S = 25.0
+_FULL_S = 60.0
+_NUDGE_S, _HURRY_S, _MOVED_S = 1.0, 5.0, 5.0
+_MOST_ENDS = 1024
+"""Of one relay that others may make us bind."""
+
+
+class RelayChoice:
+    """Each call returns what has to be done now; `tick` is due at `wake_at_s`."""
+
+    def __init__(
+        self, own_uid: str, make_nonce: Callable[[], bytes], *, nat_timeout_s: float = NAT_TIMEOUT_S
+    ) -> None:
+        """`make_nonce`: 8 random bytes. `nat_timeout_s`: of silence, then NATs forget the node."""
+        self._haste = nat_timeout_s / NAT_TIMEOUT_S
+        self.contacts = Contacts(make_nonce, near_s=NEAR_S * self._haste)
+        self.peers: dict[str, RelayPeer] = {}
+        self._own = own_uid
+        self._make_nonce = make_nonce
+        self._effects: list[Effect] = []
+        self._due: Due[Line | End | RelayPeer] = Due()
+        self._spent_s = -math.inf
+        self._streams = StreamPlan(own_uid, self.contacts)
+        self._full: dict[str, float] = {}
+        """Until when a relay is asked for no more, by its uid."""
+        self._by_port: dict[tuple[str, int], End] = {}
+        self._needed: set[str] = set()
+        self._short: set[str] = set()
+        """Peers that have fewer ends than they should."""
+        self._was_silent = False
+        self._hurried_s = self._moved_s = -math.inf
+
+    @property
+    def wake_at_s(self) -> float:
+        due_s = self._due.first_s
+        if due_s < math.inf:
+            due_s = max(due_s, self._spent_s)
+        if self._short and not self._was_silent:
+            due_s = min(due_s, self.contacts.silent_from_s())
+        return due_s
+
+    # What is known changes
+
+    def set_sites(self, sites: Mapping[str, RelaySite], now_s: float) -> list[Effect]:
+        """All relays that there are, by their uids."""
+        others = {uid: site for uid, site in sites.items() if uid != self._own}
+        for gone in self.contacts.set_sites(others, now_s):
+            self._due.drop(gone)
+        self._put_lines()
+        for peer in list(self.peers.values()):
+            for end in [end for uid, end in peer.ends.items() if uid not in others]:
+                self._drop_end(peer, end)
+            for uid in peer.streams.keys() - others.keys():
+                del peer.streams[uid]
+            self._plan(peer, now_s)
+        return self._done(now_s)
+
+    def network_changed(self, now_s: float) -> list[Effect]:
+        """The node's links are others: nothing that is bound can be relied on."""
+        self._hurry(now_s)
+        self._check_all(now_s)
+        for peer in list(self.peers.values()):
+            for stream in peer.streams.values():
+                stream.hurry(now_s)
+            self._plan(peer, now_s)
+        return self._done(now_s)
+
+    def mapping_moved(self, now_s: float) -> list[Effect]:
+        """A NAT sends our packets from elsewhere: the relays have to hear it."""
+        if now_s >= self._moved_s + _MOVED_S:
+            self._moved_s = now_s
+            self._hurry(now_s, self.contacts.nearest)
+            self._check_all(now_s)
+        return self._done(now_s)
+
+    def look_again(self, now_s: float) -> list[Effect]:
+        """The nearest relays are asked how they see the node."""
+        if now_s >= self._hurried_s + _HURRY_S:
+            self._hurried_s = now_s
+            self._hurry(now_s, self.contacts.nearest)
+        return self._done(now_s)
+
+    def met(self, uid: str, now_s: float) -> list[Effect]:
+        """A node has answered as a peer: if it is a relay that counts as dead, it is asked now."""
+        if uid in self.contacts.sites and self.contacts.best_line(uid) is None:
+            self._hurry(now_s, (uid,))
+        return self._done(now_s)
+
+    def need(self, uid: str, wanted: bool, now_s: float) -> list[Effect]:
+        """Whether a relay has to lead to the peer; said again, its ends are checked at once."""
+        peer = self.peers.get(uid)
+        if wanted:
+            if peer is None:
+                peer = self.peers[uid] = RelayPeer(uid)
+            peer.needed = True
+            self._needed.add(uid)
+            peer.nudge_s = max(now_s, peer.nudged_s + _NUDGE_S)
+            self._plan(peer, now_s)
+        elif peer is not None:
+            self._release(peer, now_s)
+        return self._done(now_s)
+
+    def drop(self, uid: str, now_s: float) -> list[Effect]:
+        """The peer is none any more."""
+        peer = self.peers.get(uid)
+        if peer is not None:
+            for end in peer.ends.values():
+                end.invited_s = -math.inf
+            self._release(peer, now_s)
+        return self._done(now_s)
+
+    def _release(self, peer: RelayPeer, now_s: float) -> None:
+        peer.needed = False
+        self._needed.discard(peer.uid)
+        for end in list(peer.ends.values()):
+            self._let_go(peer, end, now_s)
+        self._plan(peer, now_s)
+
+    def _nudge(self, peer: RelayPeer, now_s: float) -> None:
+        for end in peer.ends.values():
+            self._hurry_end(end, now_s)
+        if self.contacts.nearest:
+            self._hurry(now_s, peer.ends)
+        elif now_s >= self._hurried_s + _HURRY_S:
+            self._hurried_s = now_s
+            self._hurry(now_s)
+
+    def _hurry(self, now_s: float, uids: Iterable[str] | None = None) -> None:
+        self.contacts.hurry(now_s, uids)
+        self._put_lines()
+
+    def _hurry_end(self, end: End, now_s: float) -> None:
+        end.hurry(now_s)
+        self._due.put(end, end.next_s)
+
+    def _check_all(self, now_s: float) -> None:
+        for peer in self.peers.values():
+            for end in peer.ends.values():
+                self._hurry_end(end, now_s)
+
+    def _put_lines(self) -> None:
+        for line in self.contacts.lines.values():
+            self._due.put(line, line.next_s)
+
+    # Time
+
+    def tick(self, now_s: float) -> list[Effect]:
+        while self._spent_s <= now_s and (item := self._due.take(now_s)) is not None:
+            if isinstance(item, Line):
+                self._ask_line(item, now_s)
+            elif isinstance(item, End):
+                self._ask_end(item, now_s)
+            else:
+                self._plan(item, now_s)
+        return self._done(now_s)
+
+    def _ask_line(self, line: Line, now_s: float) -> None:
+        was_alive = line.alive
+        urgent = bool(self._short)
+        for endpoint, hello in self.contacts.take_due(line, now_s, urgent=urgent):
+            self._send(line.relay, endpoint, hello, now_s)
+        self._put_lines()
+        if was_alive and not line.alive:
+            self._leave(line, now_s)
+
+    def _leave(self, line: Line, now_s: float) -> None:
+        """A relay is not reached by this IP version any more."""
+        other = self.contacts.best_line(line.relay)
+        for peer in list(self.peers.values()):
+            end = peer.ends.get(line.relay)
+            if end is None or end.address[0].version != line.version:
+                continue
+            if other is not None and other.at is not None:
+                end.begin(other.at, now_s)
+                self._due.put(end, end.next_s)
+            else:
+                self._drop_end(peer, end)
+            self._plan(peer, now_s)
+
+    def _ask_end(self, end: End, now_s: float) -> None:
+        peer = self.peers[end.peer]
+        failed = end.phase is Phase.FAILED
+        retried = not failed or end.relay in self._wanted(peer, now_s)
+        if not end.is_kept(now_s) or not retried:
+            self._drop_end(peer, end)
+            self._plan(peer, now_s)
+            return
+        line = self.contacts.lines.get((end.relay, end.address[0].version))
+        end.quick_s = line.quick_s if line is not None else end.quick_s
+        was_bound = end.bound is not None
+        for message in end.take_due(now_s, self._make_nonce):
+            self._send_by(end, message, now_s)
+        self._due.put(end, end.next_s)
+        if end.phase is Phase.FAILED and not end.wanted:
+            self._drop_end(peer, end)  # the peer, who wanted it, has given it up
+        if end.phase is Phase.FAILED or (was_bound and end.bound is None):
+            self._hurry(now_s, (end.relay,))
+            self._plan(peer, now_s)
+
+    def _send_by(self, end: End, message: RelayMessage, now_s: float) -> None:
+        port = end.port if isinstance(message, Check) else end.address[1]
+        self._send(end.relay, (end.address[0], port), message, now_s)
+
+    def _send(self, relay: str, endpoint: Endpoint, message: RelayMessage, now_s: float) -> None:
+        self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + 1 / RATE_PER_S
+        self._effects.append(Send(relay, endpoint, message))
+
+    # Hearing
+
+    def heard(
+        self, relay: str, message: RelayMessage, source: Endpoint, now_s: float
+    ) -> list[Effect]:
+        """A relay has said it, from `source`. Of a pair: with a peer that the node may talk to."""
+        match message:
+            case Seen():
+                self._seen(relay, message, source, now_s)
+            case Pair():
+                self._told(relay, message, now_s)
+            case Token() | Bound():
+                end = self._by_port.get((relay, message.port))
+                if end is not None:
+                    self._checked(end, message, now_s)
+        return self._done(now_s)
+
+    def _seen(self, relay: str, seen: Seen, source: Endpoint, now_s: float) -> None:
+        was_alive = self.contacts.best_line(relay) is not None
+        line = self.contacts.seen(relay, seen.nonce, source, now_s)
+        if line is None:
+            return
+        self._effects.append(SeenAs(source, seen.endpoint))
+        if seen.pairs_left:
+            self._full.pop(relay, None)
+        else:
+            self._full[relay] = now_s + _FULL_S
+        self._put_lines()
+        if not was_alive:
+            for uid in list(self._needed):
+                if uid in self._short or len(self.peers[uid].ends) < self._ends_each:
+                    self._plan(self.peers[uid], now_s)
+
+    def _told(self, relay: str, pair: Pair, now_s: float) -> None:
+        peer = self.peers.get(pair.peer)
+        end = peer.ends.get(relay) if peer is not None else None
+        if end is None and not any(pair.nonce) and pair.port:
+            line = self.contacts.best_line(relay)
+            count = sum(relay in each.ends for each in self.peers.values())
+            if line is not None and line.at is not None and count < _MOST_ENDS:
+                peer = self.peers.setdefault(pair.peer, RelayPeer(pair.peer))
+                end = self._begin_end(peer, relay, line.at, now_s)
+                end.wanted = False
+        if peer is None or end is None:
+            return
+        if pair.refusal in (Refusal.QUOTA, Refusal.FULL):
+            self._full[relay] = now_s + _FULL_S
+        end.told(pair, now_s)
+        if end.port:
+            self._by_port[relay, end.port] = end
+        self._due.put(end, end.next_s)
+        self._plan(peer, now_s)
+
+    def _checked(self, end: End, message: Token | Bound, now_s: float) -> None:
+        if isinstance(message, Token):
+            check = end.token(message, now_s, self._make_nonce())
+            if check is not None:
+                self._send_by(end, check, now_s)
+                stream = self.peers[end.peer].streams.get(end.relay)
+                if stream is not None:
+                    stream.displaced = True
+        else:
+            each_s = len(self._by_port) * 2 / _CHECKS_PER_S
+            recheck_s = max(RECHECK_S * self._haste, each_s)
+            if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self._haste)):
+                self._effects.append(SeenAs((end.address[0], end.port), message.endpoint))
+            self._plan(self.peers[end.peer], now_s)
+        self._due.put(end, end.next_s)
+
+    def stream_opened(self, peer_uid: str, end: RelayEnd, now_s: float) -> list[Effect]:
+        peer = self.peers.get(peer_uid)
+        stream = peer.streams.get(end.relay) if peer is not None else None
+        if stream is not None:
+            stream.opened(end)
+        else:
+            self._effects.append(CloseStreams(peer_uid))  # it is not needed any more
+        return self._planned([peer], now_s)
+
+    def stream_failed(self, peer_uid: str, relay: str, problem: str, now_s: float) -> list[Effect]:
+        peer = self.peers.get(peer_uid)
+        if peer is not None and relay in peer.streams:
+            peer.streams[relay].failed(problem, now_s)
+        return self._planned([peer], now_s)
+
+    def stream_wanted(self, peer_uid: str, relay: str, now_s: float) -> list[Effect]:
+        """The peer has an end at the relay, and waits there for this node's."""
+        peer = self.peers.get(peer_uid)
+        if peer is not None and peer.needed and not peer.bound and relay not in peer.streams:
+            peer.streams[relay] = Stream()
+            self._effects.append(OpenStream(relay, peer_uid))
+        return self._planned([peer], now_s)
+
+    def streams_lost(self, relay: str, now_s: float) -> list[Effect]:
+        """The connection to the relay is gone, and every stream in it."""
+        losers = [
+            peer
+            for peer in self.peers.values()
+            if relay in peer.streams and peer.streams[relay].end is not None
+        ]
+        for peer in losers:
+            peer.streams[relay].failed("the connection was lost", now_s)
+        return self._planned(losers, now_s)
+
+    def _planned(self, peers: Iterable[RelayPeer | None], now_s: float) -> list[Effect]:
+        for peer in peers:
+            if peer is not None:
+                self._plan(peer, now_s)
+        return self._done(now_s)
+
+    # What follows
+
+    def _wanted(self, peer: RelayPeer, now_s: float) -> tuple[str, ...]:
+        if not peer.needed:
+            return ()
+        return peer.wanted_relays(
+            self.contacts,
+            count=self._ends_each,
+            full=self._full,
+            follows=self._own > peer.uid,
+            now_s=now_s,
+        )
+
+    @property
+    def _ends_each(self) -> int:
+        return 2 if len(self._needed) <= TWO_UP_TO else 1
+
+    def _plan(self, peer: RelayPeer, now_s: float) -> None:
+        """Begins what the peer lacks and lets go what it does not need."""
+        if peer.nudge_s <= now_s:
+            peer.nudge_s, peer.nudged_s = math.inf, now_s
+            self._nudge(peer, now_s)
+        wanted = self._wanted(peer, now_s)
+        for relay in wanted:
+            end, line = peer.ends.get(relay), self.contacts.best_line(relay)
+            if end is None and line is not None and line.at is not None:
+                end = self._begin_end(peer, relay, line.at, now_s)
+            if end is not None and not end.wanted:
+                end.wanted = True
+                self._hurry_end(end, now_s)  # only who asks keeps a pair
+        long_bound = {end.relay for end in peer.bound if end.bound_s <= now_s - SETTLED_S}
+        if wanted and long_bound.issuperset(wanted):
+            for end in [end for uid, end in peer.ends.items() if uid not in wanted]:
+                self._let_go(peer, end, now_s)
+        bound = peer.bound
+        peer.endless_s = min(peer.endless_s, now_s) if peer.needed and not bound else math.inf
+        self._effects += self._streams.plan(peer, self._ends_each, now_s)
+        ends = peer.ends_now(self.contacts)
+        if ends != peer.told:
+            peer.told = ends
+            self._effects.append(Ends(peer.uid, ends))
+        if peer.needed and len(bound) < max(len(wanted), 1):
+            self._short.add(peer.uid)
+        else:
+            self._short.discard(peer.uid)
+        if peer.needed or peer.ends or peer.streams:
+            self._due.put(peer, peer.next_look_s(now_s, short=peer.uid in self._short))
+        else:
+            self._due.drop(peer)
+            self.peers.pop(peer.uid, None)
+
+    def _begin_end(self, peer: RelayPeer, relay: str, address: Endpoint, now_s: float) -> End:
+        end = peer.ends[relay] = End(peer.uid, relay, address, now_s)
+        self._due.put(end, now_s)
+        return end
+
+    def _let_go(self, peer: RelayPeer, end: End, now_s: float) -> None:
+        """This node does not want it any more; the peer may."""
+        if end.wanted and (end.port or end.asked):
+            free = FreePair(self._make_nonce(), peer.uid)
+            self._send(end.relay, end.address, free, now_s)
+            end.kept_s = -math.inf
+        end.wanted = False
+        if not end.is_kept(now_s):
+            self._drop_end(peer, end)
+
+    def _drop_end(self, peer: RelayPeer, end: End) -> None:
+        self._due.drop(end)
+        peer.ends.pop(end.relay, None)
+        if self._by_port.get((end.relay, end.port)) is end:
+            del self._by_port[end.relay, end.port]
+
+    def _done(self, now_s: float) -> list[Effect]:
+        silent = self.contacts.is_silent(now_s)
+        if silent and not self._was_silent:
+            self._was_silent = True
+            for uid in list(self._short):
+                self._plan(self.peers[uid], now_s)
+        self._was_silent = silent
+        effects, self._effects = self._effects, []
+        return effects

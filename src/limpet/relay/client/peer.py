@@ -1,0 +1,100 @@
+"""A peer that is reached through relays: which relays it should have ends at. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from limpet.relay.client.contact import Contacts
+from limpet.relay.client.end import INVITED_S, End, Phase
+from limpet.relay.client.streams import ENDLESS_S, STREAM_KEPT_S, Stream
+from limpet.relay.messages import RelayEnd
+
+SETTLED_S = 10.0
+"""So long the ends that are wanted are bound, then others go."""
+_LOOK_S, _SHORT_LOOK_S = 60.0, 10.0
+"""Between looks at a peer, and at one that has fewer ends than it should."""
+_STICKY, _STICKY_S = 0.5, 0.02
+"""Another relay takes an end's place when its round trip is shorter by more than that."""
+_TOLD_RTT, _TOLD_RTT_S = 0.5, 0.01
+"""A round trip is told anew when it has changed by more than that."""
+
+
+@dataclass(slots=True, eq=False)
+class RelayPeer:
+    uid: str
+    needed: bool = False
+    endless_s: float = math.inf
+    """Since when it is needed and has no end over UDP."""
+    nudge_s: float = math.inf
+    """When all that leads to it is checked, beside what is checked anyway."""
+    nudged_s: float = -math.inf
+    ends: dict[str, End] = field(default_factory=dict)
+    """By the relay's uid, like the streams."""
+    streams: dict[str, Stream] = field(default_factory=dict)
+    told: tuple[RelayEnd, ...] = ()
+    """The ends that lead to it, as they were told last."""
+
+    @property
+    def bound(self) -> list[End]:
+        return [end for end in self.ends.values() if end.bound is not None]
+
+    def ends_now(self, contacts: Contacts) -> tuple[RelayEnd, ...]:
+        """The ends that lead to it, the nearest first and streams last."""
+        before = {(end.relay, end.endpoint): end for end in self.told}
+        found = []
+        for end in self.ends.values():
+            if (endpoint := end.endpoint) is not None:
+                rtt_s = contacts.rtt_s(end.relay)
+                known = before.get((end.relay, endpoint))
+                if known is None or abs(rtt_s - known.rtt_s) > _TOLD_RTT * rtt_s + _TOLD_RTT_S:
+                    known = RelayEnd(end.relay, endpoint, rtt_s=rtt_s if rtt_s < math.inf else 0.0)
+                found.append(known)
+        found.sort(key=lambda end: (end.rtt_s, end.relay))
+        streams = (stream.end for stream in self.streams.values())
+        return (*found, *(end for end in streams if end is not None))
+
+    def wanted_relays(
+        self,
+        contacts: Contacts,
+        *,
+        count: int,
+        full: Mapping[str, float],
+        follows: bool,
+        now_s: float,
+    ) -> tuple[str, ...]:
+        """Relays that it should have ends at, the best first.
+
+        `full`: until when a relay has no room. `follows`: what the peer has asked for comes first.
+        """
+
+        def weight(uid: str) -> tuple[bool, float, str]:
+            end, rtt_s = self.ends.get(uid), contacts.rtt_s(uid)
+            invited = end is not None and end.invited_s > now_s - INVITED_S
+            if end is not None:
+                rtt_s = rtt_s * _STICKY - _STICKY_S
+            return (follows and not invited, rtt_s, uid)
+
+        def is_open(uid: str) -> bool:
+            end = self.ends.get(uid)
+            if end is not None and end.phase is not Phase.FAILED:
+                return True
+            waits_s = end.next_s if end is not None else -math.inf
+            return max(waits_s, full.get(uid, -math.inf)) <= now_s
+
+        alive = (uid for uid in contacts.alive if uid != self.uid)
+        return tuple(sorted(filter(is_open, alive), key=weight)[:count])
+
+    def next_look_s(self, now_s: float, *, short: bool) -> float:
+        """When something may have to be done for it. `short`: it has fewer ends than it should."""
+        moments = [
+            now_s + (_SHORT_LOOK_S if short else _LOOK_S),
+            self.nudge_s,
+            self.endless_s + ENDLESS_S,
+            *(end.bound_s + SETTLED_S for end in self.bound),
+            *(stream.retry_s for stream in self.streams.values()),
+        ]
+        if self.streams:
+            moments.extend(end.bound_s + STREAM_KEPT_S for end in self.bound)
+        return min(moment for moment in moments if moment > now_s)

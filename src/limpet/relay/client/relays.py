@@ -1,0 +1,388 @@
+"""A node's side of relays: in touch with them, with ends of pairs at them, seen by them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import structlog
+
+from limpet.base.addresses import is_public
+from limpet.base.errors import LimpetError
+from limpet.base.faults import noted
+from limpet.base.link import UnderlayLink
+from limpet.base.settings import Settings
+from limpet.base.timer import Alarm
+from limpet.cluster.documents import NodeEntry, Presence, Role
+from limpet.cluster.membership import Membership, News
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.topology.reach import may_talk
+from limpet.nat.mapping import NatView
+from limpet.nat.port_mapping import PortMapping
+from limpet.nat.public_endpoints import Candidates
+from limpet.relay.client.choice import RelayChoice
+from limpet.relay.client.contact import RelaySite
+from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.relay.codec import KIND_OF, encode, parse
+from limpet.relay.messages import NONCE_BYTES, Check, Endpoint, NatKind, Pair, RelayEnd
+
+_log = structlog.get_logger("relays")
+
+_OPENED_AT_ONCE = 16
+_VERSIONS = (4, 6)
+
+
+class Streams(Protocol):
+    """Ends of pairs in TLS connections to relays."""
+
+    on_lost: Callable[[str], None]
+    on_refused: Callable[[str, str], None]
+    on_wanted: Callable[[str, str], None]
+
+    async def end_for(
+        self, relay_uid: str, addresses: Iterable[Endpoint], peer_uid: str
+    ) -> RelayEnd:
+        """Raises: LimpetError."""
+
+    def release(self, peer_uid: str) -> None:
+        """No end of a pair with the peer is needed any more."""
+
+
+class Relays:
+    """Runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        courier: Courier,
+        settings: Settings,
+        *,
+        on_ends: Callable[[str, tuple[RelayEnd, ...]], None],
+        on_endpoints: Callable[[tuple[Endpoint, ...]], None],
+        tls: Streams | None,
+    ) -> None:
+        """`on_ends`: the ends that lead to a peer are these now. `on_endpoints`: the tunnel is
+        reached from outside at these; to be published.
+        """
+        self.counters: Counter[str] = Counter()
+        """Messages by kind and direction, and `unasked`: of no relay, or of strangers' pairs."""
+        self._membership = membership
+        self._courier = courier
+        self._on_ends = on_ends
+        self._tls = tls
+        self._settings = settings
+        self._choice = self._new_choice()
+        self._nat = NatView()
+        self._candidates = Candidates(settings.tunnel_endpoints, on_endpoints)
+        self._mapping: PortMapping | None = None
+        self._links: tuple[UnderlayLink, ...] = ()
+        self._alarm = Alarm("relays", self._tick)
+        self._opening: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
+        self._running = False
+
+    # Life
+
+    def start(self) -> None:
+        """The courier listens, and shares the tunnel's port; this node's presence names that."""
+        self._running = True
+        for kind in (Kind.RELAY_SEEN, Kind.RELAY_PAIR, Kind.RELAY_TOKEN, Kind.RELAY_BOUND):
+            self._courier.on(kind, self._received)
+        if self._tls is not None:
+            self._tls.on_lost = self._streams_lost
+            self._tls.on_refused = self._stream_refused
+            self._tls.on_wanted = self._stream_wanted
+        self._membership.subscribe(self._heard_news)
+        self._candidates.start()
+        self._look()
+        self._map_port()
+
+    async def stop(self) -> None:
+        """Ends of pairs are left as they are: the node may be back in a moment."""
+        self._running = False
+        self._alarm.stop()
+        self._candidates.stop()
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        if self._mapping is not None:
+            await self._mapping.stop()
+
+    # What is known
+
+    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        """The links that lead out; when they are others, all is asked anew."""
+        if links == self._links:
+            return
+        self._links = links
+        self._nat.network_changed([address.ip for link in links for address in link.addresses])
+        if not self._running:
+            return
+        self._candidates.doubt()
+        self._do(self._choice.network_changed(time.monotonic()))
+        if self._mapping is not None:
+            self._mapping.network_changed()
+
+    def _map_port(self) -> None:
+        presence = self._membership.presence
+        port = presence.tunnel_port if presence is not None else 0
+        if self._mapping is None and port and self._settings.port_mapping:
+            self._mapping = PortMapping(port, self._candidates.set_forwarded)
+            self._mapping.start()
+
+    def _heard_news(self, news: News) -> None:
+        if not self._running:
+            return
+        self._map_port()
+        nodes = self._membership.snapshot.nodes
+        known = self._choice.contacts.sites
+        if self._membership.uid in news.uids or any(
+            uid in known or (uid in nodes and Role.RELAY in nodes[uid].grant.roles)
+            for uid in news.uids
+        ):
+            self._look()
+        every = self._membership.uid in news.uids or news.network
+        for uid in list(self._choice.peers) if every else news.uids:
+            if uid in self._choice.peers and not self._may_talk(uid):
+                self._do(self._choice.drop(uid, time.monotonic()))
+
+    def _look(self) -> None:
+        """Takes up which relays there are."""
+        nodes = {} if self._membership.removed else self._membership.snapshot.nodes
+        sites = {uid: _site(entry.presence) for uid, entry in nodes.items() if _relays(entry)}
+        if sites != self._choice.contacts.sites:
+            self._do(self._choice.set_sites(sites, time.monotonic()))
+
+    def _may_talk(self, uid: str) -> bool:
+        network, grant = self._membership.network, self._membership.grant
+        entry = self._membership.snapshot.nodes.get(uid)
+        if network is None or grant is None or entry is None:
+            return False
+        return may_talk(network, grant, entry.grant)
+
+    # What is wanted
+
+    def need(self, uid: str, wanted: bool) -> None:
+        """Whether relays have to lead to the peer; said again, its ends are checked at once."""
+        if self._running and (not wanted or self._may_talk(uid)):
+            self._do(self._choice.need(uid, wanted, time.monotonic()))
+
+    def answer_seen(self, uid: str, asked_at: Endpoint, seen_as: Endpoint) -> None:
+        """A peer that was asked without a relay, by the tunnel's port, has seen us as that."""
+        if self._running and is_public(asked_at[0]):
+            self._see(asked_at, seen_as, by_relay=uid in self._choice.contacts.sites)
+            self._do(self._choice.met(uid, time.monotonic()))
+
+    # Hearing
+
+    def _received(self, received: Received) -> None:
+        """Raises: DatagramError."""
+        message = parse(received.kind, received.body)
+        entry = self._membership.snapshot.nodes.get(received.uid)
+        strange = isinstance(message, Pair) and not self._may_talk(message.peer)
+        if not self._running or not received.by_tunnel or not _relays(entry) or strange:
+            self.counters["unasked"] += 1
+            return
+        self.counters[f"heard_{type(message).__name__.lower()}"] += 1
+        now_s = time.monotonic()
+        source = (received.address, received.port)
+        self._do(self._choice.heard(received.uid, message, source, now_s))
+
+    def _see(self, asked_at: Endpoint, seen_as: Endpoint, *, by_relay: bool = True) -> None:
+        now_s = time.monotonic()
+        doubtful = not by_relay and self._nat.is_doubtful(asked_at, seen_as, now_s)
+        moved = self._nat.see(asked_at, seen_as, now_s, by_relay=by_relay)
+        self._candidates.confirm(self._nat.mapped(now_s))
+        if moved:
+            self._do(self._choice.mapping_moved(now_s))
+            if self._mapping is not None:
+                self._mapping.network_changed()
+        elif doubtful or self._nat.is_unclear(self._choice.contacts.near_endpoints, now_s):
+            self._do(self._choice.look_again(now_s))
+
+    # Doing
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            with noted("relays"):
+                self._do_one(effect)
+        self._set_timer()
+
+    def _do_one(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect)
+            case Ends():
+                self._on_ends(effect.peer, effect.ends)
+            case OpenStream():
+                task = asyncio.get_running_loop().create_task(self._open(effect))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            case SeenAs():
+                self._see(effect.asked_at, effect.seen_as)
+            case CloseStreams() if self._tls is not None:
+                self._tls.release(effect.peer)
+
+    def _send(self, effect: Send) -> None:
+        self.counters[f"sent_{type(effect.message).__name__.lower()}"] += 1
+        self._courier.send(
+            KIND_OF[type(effect.message)],
+            encode(effect.message),
+            to_uid=effect.relay,
+            address=effect.endpoint[0],
+            port=effect.endpoint[1],
+            by_tunnel=True,
+            to_relay=isinstance(effect.message, Check),
+        )
+
+    def _set_timer(self) -> None:
+        self._alarm.set(self._choice.wake_at_s if self._running else math.inf)
+
+    def _tick(self) -> None:
+        try:
+            self._do(self._choice.tick(time.monotonic()))
+        except Exception:
+            self._begin_anew(time.monotonic())
+            raise
+
+    def _begin_anew(self, now_s: float) -> None:
+        """What was in the making may be lost for ever: as after a restart of the agent. Of the
+        ends that are bound relays give the same ones."""
+        needed = [uid for uid, peer in self._choice.peers.items() if peer.needed]
+        sites = self._choice.contacts.sites
+        self._choice = self._new_choice()
+        self._do(self._choice.set_sites(sites, now_s))
+        for uid in needed:
+            self._do(self._choice.need(uid, True, now_s))
+
+    def _new_choice(self) -> RelayChoice:
+        return RelayChoice(
+            self._membership.uid,
+            lambda: os.urandom(NONCE_BYTES),
+            nat_timeout_s=self._settings.nat_timeout_s,
+        )
+
+    # Streams
+
+    async def _open(self, wanted: OpenStream) -> None:
+        site = self._choice.contacts.sites.get(wanted.relay, RelaySite())
+        try:
+            if self._tls is None:
+                raise LimpetError("this node has no TLS connections to relays")
+            async with self._room:
+                end = await self._tls.end_for(wanted.relay, site.tls, wanted.peer)
+        except LimpetError as error:
+            _log.debug("no end at a relay over TLS", relay=wanted.relay, error=str(error))
+            problem = str(error)
+            effects = self._choice.stream_failed(
+                wanted.peer, wanted.relay, problem, time.monotonic()
+            )
+        else:
+            effects = self._choice.stream_opened(wanted.peer, end, time.monotonic())
+        self._do(effects)
+
+    def _streams_lost(self, relay: str) -> None:
+        if self._running:
+            self._do(self._choice.streams_lost(relay, time.monotonic()))
+
+    def _stream_refused(self, relay: str, peer: str) -> None:
+        if self._running:
+            problem = "the relay takes no packets for it any more"
+            self._do(self._choice.stream_failed(peer, relay, problem, time.monotonic()))
+
+    def _stream_wanted(self, relay: str, peer: str) -> None:
+        if self._running and self._may_talk(peer):
+            self._do(self._choice.stream_wanted(peer, relay, time.monotonic()))
+
+    # For a person
+
+    def kind(self, version: int) -> NatKind:
+        """How NATs in front of this node map its tunnel's port."""
+        now_s = time.monotonic()
+        found = self._nat.kind(version, now_s)
+        ours = any(address.version == version for link in self._links for address in link.addresses)
+        silent = ours and self._choice.contacts.is_blocked(version, now_s)
+        if found is NatKind.UNKNOWN and silent:
+            return NatKind.BLOCKED
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """NATs, endpoints, relays and pairs; of what is in trouble why."""
+        return {
+            "nat": {f"ipv{v}": self.kind(v).name.lower() for v in _VERSIONS},
+            "endpoints": [_text(endpoint) for endpoint in self._candidates.endpoints],
+            "mapped": [_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
+            "port_mapping": self._mapping.report() if self._mapping is not None else None,
+            "relays": [self._relay_report(uid) for uid in self._choice.contacts.sites],
+            "pairs": [line for uid in list(self._choice.peers) for line in self._pair_reports(uid)],
+        }
+
+    def _name(self, uid: str) -> str:
+        entry = self._membership.snapshot.nodes.get(uid)
+        return entry.grant.name if entry is not None else uid
+
+    def _relay_report(self, uid: str) -> dict[str, Any]:
+        line = self._choice.contacts.best_line(uid)
+        return {
+            "name": self._name(uid),
+            "uid": uid,
+            "answers": line is not None,
+            "endpoint": _text(line.at) if line is not None and line.at is not None else None,
+            "rtt_ms": round(line.rtt_s * 1e3, 1) if line is not None else None,
+        }
+
+    def _pair_reports(self, uid: str) -> list[dict[str, Any]]:
+        peer = self._choice.peers[uid]
+        found = []
+        for end in peer.ends.values():
+            at = end.endpoint
+            found.append(_pair(self._name(uid), self._name(end.relay), "udp", at, end.problem))
+        for relay, stream in peer.streams.items():
+            at = stream.end.endpoint if stream.end is not None else None
+            found.append(_pair(self._name(uid), self._name(relay), "tls", at, stream.problem))
+        return found
+
+
+def _pair(peer: str, relay: str, over: str, at: Endpoint | None, problem: str) -> dict[str, Any]:
+    return {
+        "peer": peer,
+        "relay": relay,
+        "over": over,
+        "endpoint": _text(at) if at is not None else None,
+        "problem": problem,
+    }
+
+
+def _relays(entry: NodeEntry | None) -> bool:
+    return (
+        entry is not None
+        and not entry.grant.tombstone
+        and Role.RELAY in entry.grant.roles
+        and entry.presence is not None
+        and bool(entry.presence.tunnel_port)
+    )
+
+
+def _site(presence: Presence | None) -> RelaySite:
+    """Where a relay may be reached: what it names as seen from outside first."""
+    if presence is None:
+        return RelaySite()
+    own = [(address, presence.tunnel_port) for address in presence.addresses]
+    first = (*presence.endpoints, *(each for each in own if is_public(each[0])))
+    then = tuple(each for each in own if not is_public(each[0]) and not each[0].is_link_local)
+    tls: tuple[Endpoint, ...] = ()
+    if presence.relay_tls_port:
+        addresses = dict.fromkeys(address for address, _port in (*first, *then))
+        tls = tuple((address, presence.relay_tls_port) for address in addresses)
+    return RelaySite(tuple(dict.fromkeys(first)), then, tls)
+
+
+def _text(endpoint: Endpoint) -> str:
+    address, port = endpoint
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

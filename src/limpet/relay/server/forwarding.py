@@ -1,0 +1,364 @@
+"""The relay's fast path: an nftables table that hands on packets of pairs, and remembers nothing.
+
+What comes for a port of the relay's, to an address of the node's own, before connection tracking:
+
+    begins with "Lmr" 1                   to the tunnel's port, where the agent hears it
+    from the place of the port's end      on to the place of the other end, from the other's port
+    from anywhere else                    dropped and counted
+
+The other address of ours is written into a packet only once it has been routed: one that comes from
+outside with a source of our own would not be. The mark of the packets that carry a tunnel, which
+keeps them out of the table that leads into tunnels, says until then that it is to be done. What the
+agent answers to a check leaves from the port that its text names, since the check came to that.
+
+The elements say whose they are, so that an agent that starts anew takes up the pairs from the
+kernel, which has handed on their packets meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
+from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC, Kind
+from limpet.datapath.node.forward import HandleNftables, read_forward_chains
+from limpet.datapath.node.pods import read_sysctl
+from limpet.linux.nftables import Nftables
+from limpet.relay.server.pairs import Entry, Place
+
+_HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
+"""Of UDP; then where a datagram has its kind, and a token's and a bound's text the relay's port."""
+_FAMILIES = {4: "ip", 6: "ip6"}
+_FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
+_VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
+"""Of nftables' families."""
+_BURST_S = 0.25
+
+
+class Element(NamedTuple):
+    value: str
+    comment: str = ""
+
+
+Elements = dict[str, dict[str, Element]]
+"""By the name of the map and the key, in nft's words."""
+
+
+class RelayKernel:
+    """For the network namespace of the thread that makes it."""
+
+    def __init__(self, ports: tuple[int, int], *, bytes_per_s: int = 0) -> None:
+        """`ports`: first and last. `bytes_per_s`: of one node's packets; 0: no limit.
+
+        Raises: LimpetError without libnftables.
+        """
+        self._nft = Nftables(NFT_RELAY_TABLE)
+        self._ports = ports
+        self._bytes_per_s = bytes_per_s
+        self._tunnel_port = 0
+        self._entries: dict[int, Entry] = {}
+        self._frame = ""
+        """The table without its elements, as nft printed it right after it was put."""
+
+    def close(self) -> None:
+        """The table stays, and hands on what it did."""
+        self._nft.close()
+
+    def read(self) -> list[Entry]:
+        """What the table holds, whoever has put it there. Raises: KernelError."""
+        return parse_entries(self._nft.list_table() or "")
+
+    def put(self, tunnel_port: int, entries: Iterable[Entry]) -> None:
+        """The whole table anew; no packet meets none. Raises: KernelError."""
+        self._tunnel_port = tunnel_port
+        self._entries = {entry.port: entry for entry in entries}
+        self._put_all()
+
+    def apply(self, changes: Mapping[int, Entry | None]) -> None:
+        """By port; None: what comes there is dropped. Raises: KernelError, then nothing is changed
+        but what `repair` will put."""
+        after = dict(self._entries)
+        for port, entry in changes.items():
+            if entry is not None:
+                after[port] = entry
+            else:
+                after.pop(port, None)
+        old, new = (
+            elements_of((held[port] for port in changes if port in held), limited=self._is_limited)
+            for held in (self._entries, after)
+        )
+        self._entries = after
+        commands = _difference(old, new)
+        if commands:
+            self._nft.run(commands, what=f"table {NFT_RELAY_TABLE}")
+
+    def repair(self) -> bool:
+        """Puts the table anew where it is not as it should be, and says whether that was so.
+
+        Raises: KernelError.
+        """
+        frame, elements = split_listing(self._nft.list_table() or "")
+        if frame == self._frame and elements == self._elements():
+            return False
+        self._put_all()
+        return True
+
+    def remove(self) -> None:
+        """Raises: KernelError."""
+        self._entries = {}
+        if self._nft.list_table() is not None:
+            self._nft.delete_table()
+
+    def counters(self) -> dict[str, int]:
+        """Packets since the table was put, by what became of them. Raises: KernelError."""
+        listed = self._nft.run(f"list counters table inet {NFT_RELAY_TABLE}", what="counters")
+        return {
+            name: int(packets)
+            for name, packets in re.findall(r"counter (\w+) \{\s*packets (\d+)", listed)
+        }
+
+    def _put_all(self) -> None:
+        elements = self._elements()
+        text = ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
+        self._nft.put_table(text)
+        self._frame, _ = split_listing(self._nft.list_table() or "")
+
+    def _elements(self) -> Elements:
+        return elements_of(self._entries.values(), limited=self._is_limited)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._bytes_per_s > 0
+
+
+def forwarded_versions() -> frozenset[int]:
+    """IP versions that the node forwards at all, in the calling thread's namespace."""
+    return frozenset(v for v, path in _FORWARDING.items() if read_sysctl(path) not in (None, "0"))
+
+
+def blocked_versions() -> dict[int, str]:
+    """IP versions whose forwarding others' firewall chains drop, unless a rule of theirs lets it
+    pass, each with the first of these chains. An accept of ours would not help.
+
+    Raises: KernelError, LimpetError.
+    """
+    nft = HandleNftables()
+    try:
+        found: dict[int, str] = {}
+        for chain in read_forward_chains(nft):
+            if chain.cause:
+                for version in _VERSIONS[chain.family]:
+                    found.setdefault(version, f"{chain}: {chain.cause}")
+        return found
+    finally:
+        nft.close()
+
+
+def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements: Elements) -> str:
+    """The table's text."""
+    span = f"{ports[0]}-{ports[1]}"
+    answers = f"{{ {Kind.RELAY_TOKEN:d}, {Kind.RELAY_BOUND:d} }}"
+    named_port = _bits(_PORT_AT, 2)
+    return "\n".join(
+        (
+            f"table inet {NFT_RELAY_TABLE} {{",
+            *(f"\tcounter {name} {{\n\t}}" for name in COUNTERS),
+            *(line for name, kind in _MAPS.items() for line in _map(name, kind, elements)),
+            "\tset rates {",
+            "\t\ttype mark",
+            "\t\tsize 65535",
+            "\t\tflags dynamic,timeout",
+            "\t\ttimeout 1m",
+            "\t}",
+            "\tchain bare {",
+            *_PORTS,
+            # Else a wrong one was made of none, as the kernel's ESP has it over IPv4.
+            "\t\tudp checksum set 0",
+            "\t\tcounter name forwarded accept",
+            "\t}",
+            *(line for version in (4, 6) for line in _forward_chain(version, bytes_per_s)),
+            "\tchain hand_up {",
+            "\t\tnotrack",
+            *_limit(bytes_per_s),
+            "\t\tmeta mark set 0x0",
+            "\t\tcounter name handed_up accept",
+            "\t}",
+            "\tchain relay {",
+            f"\t\t{_bits(0, 4)} 0x{RELAY_MAGIC.hex()} udp dport set {tunnel_port} accept",
+            *(
+                f"\t\t{ip_word} saddr . udp sport . udp dport vmap @ends{version}"
+                for version, ip_word in _FAMILIES.items()
+            ),
+            "\t\tcounter name not_bound drop",
+            "\t}",
+            "\tchain prerouting {",
+            "\t\ttype filter hook prerouting priority raw; policy accept;",
+            f"\t\tudp dport {span} fib daddr type local goto relay",
+            "\t}",
+            "\tchain postrouting {",
+            # After masquerading of others, which leaves alone what is not tracked.
+            "\t\ttype filter hook postrouting priority 300; policy accept;",
+            *(
+                f"\t\tmeta mark {TUNNEL_MARK:#x} udp sport {span} "
+                f"{ip_word} saddr set udp sport map @source{version}"
+                for version, ip_word in _FAMILIES.items()
+            ),
+            f"\t\tudp sport {tunnel_port} {_bits(0, 4)} 0x{MAGIC.hex()} "
+            f"{_bits(_KIND_AT, 1)} {answers} {named_port} {span} udp sport set {named_port}",
+            "\t}",
+            "}",
+            "",
+        )
+    )
+
+
+COUNTERS = ("forwarded", "handed_up", "not_bound", "over_rate")
+"""`handed_up`: to the agent, for a stream or for the other IP version."""
+_MAPS = {
+    "ends4": "ipv4_addr . inet_service . inet_service : verdict",
+    "ends6": "ipv6_addr . inet_service . inet_service : verdict",
+    "to4": "inet_service : ipv4_addr",
+    "to6": "inet_service : ipv6_addr",
+    "to_port": "inet_service : inet_service",
+    "from_port": "inet_service : inet_service",
+    "source4": "inet_service : ipv4_addr",
+    "source6": "inet_service : ipv6_addr",
+    "owner": "inet_service : mark",
+}
+
+
+def _forward_chain(version: int, bytes_per_s: int) -> tuple[str, ...]:
+    ip_word = _FAMILIES[version]
+    return (
+        f"\tchain forward{version} {{",
+        "\t\tnotrack",
+        *_limit(bytes_per_s),
+        f"\t\tmeta mark set {TUNNEL_MARK:#x}",
+        f"\t\t{ip_word} daddr set udp dport map @to{version}",
+        "\t\tudp checksum 0 goto bare",
+        *_PORTS,
+        "\t\tcounter name forwarded accept",
+        "\t}",
+    )
+
+
+_PORTS = (
+    "\t\tudp sport set udp dport map @from_port",
+    "\t\tudp dport set udp dport map @to_port",
+)
+
+
+def _limit(bytes_per_s: int) -> tuple[str, ...]:
+    """Of all that one node sends, by whichever of its ports."""
+    if not bytes_per_s:
+        return ()
+    burst = max(65536, int(bytes_per_s * _BURST_S))
+    rate = f"limit rate over {bytes_per_s} bytes/second burst {burst} bytes"
+    return (
+        "\t\tmeta mark set udp dport map @owner",
+        f"\t\tupdate @rates {{ meta mark {rate} }} counter name over_rate drop",
+    )
+
+
+def _map(name: str, kind: str, elements: Elements) -> list[str]:
+    held = ", ".join(_element(key, each) for key, each in sorted(elements.get(name, {}).items()))
+    return [
+        f"\tmap {name} {{",
+        f"\t\ttype {kind}",
+        *([f"\t\telements = {{ {held} }}"] if held else []),
+        "\t}",
+    ]
+
+
+def _bits(at: int, count: int) -> str:
+    """So many bytes of the datagram, for nft: bits from the UDP header on."""
+    return f"@th,{(_HEADER_BYTES + at) * 8},{count * 8}"
+
+
+# Elements
+
+
+def elements_of(entries: Iterable[Entry], *, limited: bool) -> Elements:
+    found: Elements = {}
+
+    def put(name: str, key: object, value: object, comment: str = "") -> None:
+        found.setdefault(name, {})[str(key)] = Element(str(value), comment)
+
+    for entry in entries:
+        (address, udp_port), local = entry.place
+        verdict = f"goto forward{address.version}" if entry.onward else "goto hand_up"
+        owner = f"{entry.uid} {entry.peer} {entry.other} {local}"
+        put(f"ends{address.version}", f"{address} . {udp_port} . {entry.port}", verdict, owner)
+        if limited:
+            digest = hashlib.blake2s(entry.uid.encode(), digest_size=4).hexdigest()
+            put("owner", entry.port, f"0x{digest}")
+        if entry.onward is not None:
+            (to_address, to_port), from_address = entry.onward
+            put(f"to{to_address.version}", entry.port, to_address)
+            put("to_port", entry.port, to_port)
+            put("from_port", entry.port, entry.other)
+            put(f"source{from_address.version}", entry.other, from_address)
+    return found
+
+
+def parse_entries(listing: str) -> list[Entry]:
+    """Of a table as nft prints it. Where the kernel sends their packets is not read."""
+    _, elements = split_listing(listing)
+    found = []
+    for name in ("ends4", "ends6"):
+        for key, element in elements.get(name, {}).items():
+            try:
+                address, udp_port, port = key.split(" . ")
+                uid, peer, other, local = element.comment.split()
+                place = Place((ip_address(address), int(udp_port)), ip_address(local))
+                found.append(Entry(uid, peer, int(port), int(other), place, None))
+            except ValueError:
+                continue  # none of ours
+    return found
+
+
+_BLOCK = re.compile(r"\n\t(map|set) (\w+) \{\n(.*?)\n\t\}", re.DOTALL)
+_ELEMENTS = re.compile(r"\n\t\telements = \{(.*?)\}", re.DOTALL)
+_ITEM = re.compile(r'(?P<key>\S.*?)(?: comment "(?P<comment>[^"]*)")? : (?P<value>.*\S)')
+
+
+def split_listing(listing: str) -> tuple[str, Elements]:
+    """The table without elements, and those of its maps."""
+    elements: Elements = {}
+    for kind, name, text in _BLOCK.findall(listing):
+        found = _ELEMENTS.search("\n" + text)
+        if kind == "map" and found:
+            items = (_ITEM.fullmatch(item.strip()) for item in found[1].split(","))
+            elements[name] = {
+                item["key"]: Element(item["value"].strip('"'), item["comment"] or "")
+                for item in items
+                if item
+            }
+    return _ELEMENTS.sub("", listing), elements
+
+
+def _difference(old: Elements, new: Elements) -> str:
+    """nft commands; an element with other data is deleted first: nft does not replace it."""
+    commands = []
+    for verb, more, less in (("delete", old, new), ("add", new, old)):
+        for name, held in sorted(more.items()):
+            kept = less.get(name, {})
+            changed = [
+                key if verb == "delete" else _element(key, element)
+                for key, element in sorted(held.items())
+                if kept.get(key) != element
+            ]
+            if changed:
+                commands.append(
+                    f"{verb} element inet {NFT_RELAY_TABLE} {name} {{ {', '.join(changed)} }}\n"
+                )
+    return "".join(commands)
+
+
+def _element(key: str, element: Element) -> str:
+    comment = f' comment "{element.comment}"' if element.comment else ""
+    return f"{key}{comment} : {element.value}"

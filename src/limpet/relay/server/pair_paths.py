@@ -1,0 +1,267 @@
+"""What carries the packets of a relay's pairs: the kernel, and sockets of the agent where it can't.
+
+The kernel hands on what stays within one IP version. What goes from one version to the other, what
+comes from or goes into a TLS connection, and all of a version that the node does not forward, or
+whose forwarding others' firewall drops, passes through this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.base.rate_limit import TokenBuckets
+from limpet.base.settings import Settings
+from limpet.relay.server.forwarding import RelayKernel, blocked_versions, forwarded_versions
+from limpet.relay.server.pairs import End, Entry, Place, entries_of, sockets_of
+from limpet.relay.server.sockets import PairSocket, Sink
+
+_log = structlog.get_logger("relay")
+
+_BURST_S = 0.25
+_LEAST_BURST_BYTES = 65536.0
+_MOST_NODES = 4096
+
+Pair = tuple[End, End]
+
+
+class StreamEnd:
+    """A TLS connection of a node as its end of a pair."""
+
+    def __init__(self, port: int, on_packet: Sink, on_close: Callable[[StreamEnd], None]) -> None:
+        self.port = port
+        self.on_packet = on_packet
+        self.onward: Sink = _nowhere
+        self.on_gone: Callable[[], None] = _not_told
+        """Told when the pair is no more, though nobody has closed this end."""
+        self._on_close = on_close
+
+    def send(self, packet: bytes) -> None:
+        """To the peer, wherever it is now; dropped and counted where it is not known."""
+        self.onward(packet)
+
+    def close(self) -> None:
+        """The pair stays for a while, for whoever comes back."""
+        self._on_close(self)
+
+
+class RelayPaths:
+    """Runs on the event loop's thread, in the node's network namespace."""
+
+    def __init__(
+        self, settings: Settings, counters: Counter[str], pairs: Callable[[], Iterable[Pair]]
+    ) -> None:
+        """`pairs`: all that there are. Raises: KernelError, LimpetError without libnftables."""
+        rate = settings.relay_bytes_per_s
+        self.trouble = ""
+        """Of the kernel, as it is now."""
+        self._kernel = RelayKernel(settings.relay_ports, bytes_per_s=rate)
+        self._counters = counters
+        self._pairs = pairs
+        self._blocked: dict[int, str] = {}
+        self._forwarded: frozenset[int] = frozenset()
+        self._resync_s = settings.resync_s
+        self._looked_s = time.monotonic()
+        self._sockets: dict[int, PairSocket] = {}
+        self._streams: dict[int, StreamEnd] = {}
+        """Both by port."""
+        burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
+        self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
+
+    def kept(self) -> list[Entry]:
+        """What the kernel still hands on for an earlier agent. Raises: KernelError."""
+        return self._kernel.read()
+
+    def begin(self, tunnel_port: int) -> None:
+        """Just the pairs that there are. Raises: KernelError, LimpetError."""
+        self._read_firewall()
+        self._forwarded = forwarded_versions() - self._blocked.keys()
+        entries = []
+        for one, other in self._pairs():
+            self._settle_sockets(one, other)
+            entries += [e for e in entries_of(one, other, self._forwarded).values() if e]
+        self._kernel.put(tunnel_port, entries)
+
+    def close(self, *, keep_table: bool) -> None:
+        """`keep_table`: the kernel goes on handing on."""
+        for opened in self._sockets.values():
+            opened.close()
+        self._sockets.clear()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.onward = self._lose
+            stream.on_gone()
+        try:
+            if not keep_table:
+                self._kernel.remove()
+        except LimpetError as error:
+            _log.warning("the relay's table stays", error=str(error))
+        finally:
+            self._kernel.close()
+
+    # Pairs
+
+    def settle(self, one: End, other: End) -> None:
+        """What comes to the pair's two ports goes where it should from now on."""
+        self._settle_sockets(one, other)
+        try:
+            self._kernel.apply(entries_of(one, other, self._forwarded))
+        except LimpetError:
+            self.look()
+
+    def drop(self, ports: list[int]) -> None:
+        """Nothing of them stays."""
+        for port in ports:
+            self._keep_socket(port, None)
+            stream = self._streams.pop(port, None)
+            if stream is not None:
+                stream.onward = self._lose
+                stream.on_gone()
+        try:
+            self._kernel.apply(dict.fromkeys(ports))
+        except LimpetError:
+            self.look()
+
+    def attach(
+        self, port: int, on_packet: Sink, on_close: Callable[[StreamEnd], None]
+    ) -> StreamEnd:
+        """A stream in place of an earlier one; `settle` has to follow."""
+        former = self._streams.get(port)
+        if former is not None:
+            former.onward = self._lose
+        stream = self._streams[port] = StreamEnd(port, on_packet, on_close)
+        return stream
+
+    def detach(self, stream: StreamEnd) -> bool:
+        """Whether it was the one of its port; then `settle` has to follow."""
+        stream.onward = self._lose
+        return self._streams.get(stream.port) is stream and bool(self._streams.pop(stream.port))
+
+    # The kernel
+
+    def check(self) -> None:
+        """Follows the node's settings, and sees that the table is there; now and then all of it."""
+        try:
+            self._follow_forwarding()
+            self._kernel.counters()  # the cheapest way to see it
+        except LimpetError:
+            self.look()
+        if self.trouble or time.monotonic() - self._looked_s > self._resync_s:
+            self.look()
+
+    def look(self) -> None:
+        """Puts right what others have changed in the table, and follows their firewall."""
+        self._looked_s = time.monotonic()
+        try:
+            self._read_firewall()
+            if self._kernel.repair():
+                _log.warning("the relay's nftables table was not as it should be: put anew")
+            self._follow_forwarding()
+            self.trouble = ""
+        except LimpetError as error:
+            if not self.trouble:
+                _log.error("relaying does not work as it should", error=str(error))
+            self.trouble = str(error)
+
+    def _read_firewall(self) -> None:
+        """Raises: KernelError, LimpetError."""
+        blocked = blocked_versions()
+        for version, chain in blocked.items():
+            if chain != self._blocked.get(version):
+                _log.info("packets go through the agent", ip_version=version, because_of=chain)
+        self._blocked = blocked
+
+    def _follow_forwarding(self) -> None:
+        """Raises: KernelError."""
+        forwarded = forwarded_versions() - self._blocked.keys()
+        if forwarded == self._forwarded:
+            return
+        self._forwarded = forwarded
+        changes: dict[int, Entry | None] = {}
+        for one, other in self._pairs():
+            self._settle_sockets(one, other)
+            changes |= entries_of(one, other, forwarded)
+        self._kernel.apply(changes)
+
+    def packets(self) -> dict[str, Any]:
+        """What the kernel has counted."""
+        try:
+            return self._kernel.counters()
+        except LimpetError:
+            return {}
+
+    # Sockets
+
+    def _settle_sockets(self, one: End, other: End) -> None:
+        for port, place in sockets_of(one, other, self._forwarded).items():
+            self._keep_socket(port, place)
+        for end, its_other in ((one, other), (other, one)):
+            sink = self._limited(end.uid, self._sink(its_other))
+            for source in (self._sockets.get(end.port), self._streams.get(end.port)):
+                if source is not None:
+                    source.onward = sink
+
+    def _keep_socket(self, port: int, place: Place | None) -> None:
+        opened = self._sockets.get(port)
+        if opened is not None and opened.place != place:
+            opened.close()
+            del self._sockets[port]
+            opened = None
+        if opened is None and place is not None:
+            try:
+                self._sockets[port] = PairSocket(port, place, self._counters)
+            except OSError as error:
+                self._counters["no_socket"] += 1
+                _log.warning(
+                    "a pair does not get all of its packets",
+                    operation=f"open UDP port {port} at {place.local}",
+                    error=error.strerror,
+                )
+
+    def _sink(self, end: End) -> Sink:
+        """Where packets for the node go that the agent has."""
+        stream, opened = self._streams.get(end.port), self._sockets.get(end.port)
+        if end.by_stream and stream is not None:
+            return stream.on_packet
+        return opened.send if opened is not None else self._lose
+
+    def _lose(self, _packet: bytes) -> None:
+        self._counters["lost"] += 1
+
+    def _limited(self, uid: str, sink: Sink) -> Sink:
+        rates = self._rates
+        if rates is None:
+            return sink
+
+        def limited(packet: bytes) -> None:
+            if rates.take(uid, time.monotonic(), len(packet)):
+                sink(packet)
+            else:
+                self._counters["over_rate"] += 1
+
+        return limited
+
+
+def remove_leftovers(settings: Settings) -> None:
+    """Of a time when the node was a relay."""
+    try:
+        kernel = RelayKernel(settings.relay_ports)
+        try:
+            kernel.remove()
+        finally:
+            kernel.close()
+    except LimpetError as error:
+        _log.warning("what was left of relaying stays", error=str(error))
+
+
+def _nowhere(_packet: bytes) -> None:
+    """It is not attached yet."""
+
+
+def _not_told() -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,425 @@
+"""What a node does that has the relay role: joins pairs of nodes, and reads nothing of theirs.
+
+Pairs are the kernel's to keep: an agent that starts anew takes them up from there, and what they
+carry never stops meanwhile. Those that need the agent itself (TLS connections, two IP versions) are
+made anew by the nodes, which check their ends several times a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from limpet.base.addresses import is_public
+from limpet.base.errors import LimpetError
+from limpet.base.rate_limit import TokenBuckets
+from limpet.base.settings import Settings
+from limpet.base.timer import Alarm
+from limpet.cluster.documents import Grant, Role
+from limpet.cluster.membership import Membership, News
+from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.peer_socket import Courier, Received
+from limpet.relay.codec import KIND_OF, encode, parse
+from limpet.relay.messages import (
+    AskPair,
+    Bound,
+    Check,
+    FreePair,
+    Hello,
+    Pair,
+    Refusal,
+    RelayMessage,
+    Seen,
+    Token,
+)
+from limpet.relay.server.pair_paths import RelayPaths, StreamEnd, remove_leftovers
+from limpet.relay.server.pairs import LIFETIME_S, Checked, End, Place, Relaying
+from limpet.relay.server.sockets import Sink
+
+_log = structlog.get_logger("relay")
+
+_TICK_S = 5.0
+_TELL_AGAIN_S = (0.3, 1.0, 3.0)
+"""After the first time, for as long as the end that was asked for does not show up."""
+_TELLS_PER_S, _TELLS = 1.0, 5
+"""Of one end that is waited for, however often it is asked for: what is told goes to wherever a
+hello came from, also where another's address was written on it."""
+_MOST_TOLD = 8
+"""Pairs that one hello brings news of; the next one brings more."""
+_UNASKED = bytes(8)
+_HANDLED = (Kind.RELAY_HELLO, Kind.RELAY_ASK, Kind.RELAY_CHECK, Kind.RELAY_FREE)
+_REASONS = {
+    Refusal.NO_RELAY: "this node is no relay",
+    Refusal.MAY_NOT_TALK: "they share no community, or one is no member",
+    Refusal.QUOTA: "the node has as many pairs as it may have (relay_pairs_per_node)",
+    Refusal.FULL: "all ports are given away (relay_ports)",
+}
+
+
+class RelayRefused(LimpetError):
+    """A relay gives no pair of ports."""
+
+    def __init__(self, refusal: Refusal, uid: str, peer: str) -> None:
+        super().__init__(f"join {uid} and {peer}: {_REASONS[refusal]}")
+        self.refusal = refusal
+
+
+class RelayService:
+    """Runs on the event loop's thread; does nothing on a node without the role."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        courier: Courier,
+        settings: Settings,
+        *,
+        may_talk: Callable[[Grant, Grant], bool],
+    ) -> None:
+        """`may_talk`: they share a community, or need none."""
+        self.counters: Counter[str] = Counter()
+        """Pairs, checks and refusals by what became of them, and packets that the agent lost."""
+        self._membership = membership
+        self._courier = courier
+        self._settings = settings
+        self._may_talk = may_talk
+        self._pairs = self._no_pairs()
+        self._paths: RelayPaths | None = None
+        """None: the node is no relay now."""
+        self.on_wanted: Callable[[str, str], object] = lambda _uid, _peer: None
+        """Told of a node that another waits for here: it may be in touch by a stream only."""
+        self.on_active: Callable[[], object] = lambda: None
+        """Told when it has begun or ended to work as a relay."""
+        self._tunnel_port = 0
+        self._places: dict[str, Place] = {}
+        """Where a node said hello from, by uid."""
+        self._tells = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
+        self._serial = int.from_bytes(os.urandom(3))
+        self._alarm = Alarm("relay", self._tick)
+        self._running = False
+        self._trouble = ""
+        self._began_s = 0.0
+        self._heard_s: dict[str, float] = {}
+        """When a node last greeted, was given a pair, and checked an end by a port of it."""
+
+    def _no_pairs(self) -> Relaying:
+        ports, most = self._settings.relay_ports, self._settings.relay_pairs_per_node
+        return Relaying(ports, most, os.urandom(32))
+
+    @property
+    def active(self) -> bool:
+        """The node is a relay and works as one."""
+        return self._paths is not None
+
+    @property
+    def trouble(self) -> str:
+        """Why it is of less use as a relay than it should be, or of none; empty: nothing known."""
+        return self._trouble or (self._paths.trouble if self._paths is not None else "")
+
+    def start(self) -> None:
+        """From now on it follows the node's grant. In the node's network namespace."""
+        self._running = True
+        for kind in _HANDLED:
+            self._courier.on(kind, self._hear)
+        self._membership.subscribe(self._news)
+        if not self.has_role:
+            remove_leftovers(self._settings)
+        self._follow_role()
+
+    async def stop(self) -> None:
+        """The kernel goes on handing on: who starts anew takes it up from there."""
+        self._running = False
+        self._close(keep_table=True)
+
+    def look(self) -> None:
+        """Puts right what others have changed in the kernel: to be called when nftables change."""
+        if self._paths is not None:
+            self._paths.look()
+
+    # The role
+
+    @property
+    def has_role(self) -> bool:
+        """The node is to be a relay, whether it works as one or not."""
+        grant = self._membership.grant
+        return grant is not None and Role.RELAY in grant.roles
+
+    def _follow_role(self) -> None:
+        """Begins and ends with the role in the node's grant and the port of its tunnel."""
+        presence = self._membership.presence
+        port = presence.tunnel_port if presence is not None else 0
+        if self._paths is not None and (not self.has_role or port != self._tunnel_port):
+            self._close(keep_table=self.has_role)
+            if not self.has_role:
+                _log.info("this node relays no more")
+        if self._paths is None and self.has_role and port and self._running:
+            self._open(port)
+        if self._paths is not None:
+            self._look_at_addresses()
+        if not self._alarm.is_set and self.has_role and self._running:
+            self._alarm.set_in(_TICK_S)
+
+    def _open(self, tunnel_port: int) -> None:
+        first, last = self._settings.relay_ports
+        taken = {"the tunnel": tunnel_port, "the agent (peer_port)": self._courier.port}
+        for whose, port in taken.items():
+            if first <= port <= last:
+                cause = f"relay_ports {first}-{last} hold the port of {whose}, {port}: set others"
+                self._complain(f"relay packets: {cause}")
+                return
+        paths: RelayPaths | None = None
+        try:
+            paths = RelayPaths(self._settings, self.counters, lambda: list(self._pairs.pairs()))
+            self._pairs = self._no_pairs()
+            self._pairs.adopt(paths.kept(), time.monotonic())
+            self._pairs.keep(self._allowed, [end for end, _ in self._pairs.pairs()])
+            paths.begin(tunnel_port)
+        except LimpetError as error:
+            if paths is not None:
+                paths.close(keep_table=True)
+            self._complain(str(error))
+            return
+        self._paths, self._tunnel_port, self._trouble = paths, tunnel_port, ""
+        self._began_s = time.monotonic()
+        self._heard_s.clear()
+        _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
+        self.on_active()
+
+    def _close(self, *, keep_table: bool) -> None:
+        self._alarm.stop()
+        paths, self._paths = self._paths, None
+        if paths is not None:
+            paths.close(keep_table=keep_table)
+            self.on_active()
+        self._pairs = self._no_pairs()
+
+    def _look_at_addresses(self) -> None:
+        presence = self._membership.presence
+        assert presence is not None  # it told the tunnel's port
+        known = [*presence.addresses, *(address for address, _ in presence.endpoints)]
+        if any(map(is_public, known)):
+            self._trouble = ""
+            return
+        first, last = self._settings.relay_ports
+        self._complain(
+            "relay packets: this node has no public address, so other sites will not reach it "
+            f"(forward UDP ports {self._tunnel_port} and {first}-{last} to it and set "
+            "tunnel_endpoints, or take the role from it)"
+        )
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            _log.error("this relay is of little use", cause=trouble)
+        self._trouble = trouble
+
+    def _tick(self) -> None:
+        if self._paths is not None:
+            self._gone(self._pairs.expire(time.monotonic()), "expired")
+            self._paths.check()
+        self._follow_role()
+
+    def _news(self, news: News) -> None:
+        if not self._running:
+            return
+        if self._membership.uid in news.uids:
+            self._follow_role()
+        for uid in news.uids:
+            if not self._membership.is_member(uid):
+                self._places.pop(uid, None)
+        changed = (
+            [end for end, _ in self._pairs.pairs()]
+            if news.network or self._membership.uid in news.uids
+            else [end for uid in news.uids for end in self._pairs.of(uid)]
+        )
+        self._gone(self._pairs.keep(self._allowed, changed), "not_allowed")
+
+    # Who may
+
+    def _allowed(self, uid: str, peer: str) -> bool:
+        nodes = self._membership.snapshot.nodes
+        one, other = nodes.get(uid), nodes.get(peer)
+        if one is None or other is None or len({uid, peer, self._membership.uid}) < 3:
+            return False
+        if one.grant.tombstone or other.grant.tombstone:
+            return False
+        return self._may_talk(one.grant, other.grant)
+
+    def _ask(self, uid: str, peer: str) -> End | Refusal:
+        before = len(self._pairs)
+        asked: End | Refusal = Refusal.NO_RELAY
+        if self._paths is not None:
+            asked = Refusal.MAY_NOT_TALK
+            if self._allowed(uid, peer):
+                asked = self._pairs.ask(uid, peer, time.monotonic())
+        if isinstance(asked, Refusal):
+            self.counters[f"refused_{asked.name.lower()}"] += 1
+        self.counters["pairs"] += len(self._pairs) - before
+        return asked
+
+    # What nodes say
+
+    def _hear(self, received: Received) -> None:
+        """Raises: DatagramError, which the courier counts."""
+        if not self._membership.is_member(received.uid):
+            raise DatagramError(Drop.UNHANDLED, "its sender is no member")
+        if not received.by_tunnel or received.address.is_link_local:
+            raise DatagramError(Drop.UNHANDLED, "it did not come to the tunnel's port")
+        message = parse(received.kind, received.body)
+        if isinstance(message, Check) is not received.to_relay:
+            raise DatagramError(Drop.MALFORMED, "it came to the wrong kind of port")
+        place = Place((received.address, received.port), received.to_address)
+        match message:
+            case AskPair():
+                self._asked(received, place, message)
+            case _ if self._paths is None:
+                raise DatagramError(Drop.UNHANDLED, "this node is no relay")
+            case Hello():
+                self._greeted(received, place, message)
+            case Check():
+                self._checked(received, place, message)
+            case FreePair():
+                self._heard_s.pop("ask", None)
+                end = self._pairs.end(received.uid, message.peer)
+                if end is not None and self._pairs.free(received.uid, message.peer):
+                    self._gone([end], "freed")
+
+    def _greeted(self, received: Received, place: Place, hello: Hello) -> None:
+        self._places[received.uid] = place
+        self._heard_s["hello"] = time.monotonic()
+        left = self._pairs.pairs_left(received.uid)
+        self._answer(received, Seen(hello.nonce, place.remote, min(left, 0xFFFF)))
+        waiting = [end for end in self._pairs.of(received.uid) if not end.reachable]
+        for end in waiting[:_MOST_TOLD]:
+            self._tell(end)
+
+    def _asked(self, received: Received, place: Place, ask: AskPair) -> None:
+        self._places[received.uid] = place
+        asked = self._ask(received.uid, ask.peer)
+        if isinstance(asked, Refusal):
+            self._answer(received, Pair(ask.nonce, ask.peer, 0, asked))
+            return
+        self._heard_s["ask"] = time.monotonic()
+        self._answer(received, Pair(ask.nonce, ask.peer, asked.port, lifetime_s=LIFETIME_S))
+        self._call(asked.other)
+
+    def _checked(self, received: Received, place: Place, check: Check) -> None:
+        uid, now_s = received.uid, time.monotonic()
+        self._heard_s["check"] = now_s
+        outcome = self._pairs.check(uid, check.port, place, check.token, now_s)
+        if check.token or outcome is Checked.NO_PAIR:
+            self.counters[f"check_{outcome.value}"] += 1
+        if outcome is Checked.MOVED:
+            self._settle(check.port)
+        if outcome in (Checked.MOVED, Checked.SAME):
+            self._answer(received, Bound(check.nonce, check.port, place.remote))
+            return
+        token = self._pairs.make_token(uid, check.port, place, now_s)
+        if token is not None:  # also for one that is too old, so that it need not ask twice
+            self._answer(received, Token(check.nonce, check.port, token))
+
+    def _answer(self, received: Received, message: RelayMessage) -> None:
+        self._courier.answer(received, KIND_OF[type(message)], encode(message))
+
+    def _call(self, port: int) -> None:
+        """Tells the node that has this port of a pair, until it shows up there."""
+        loop = asyncio.get_running_loop()
+
+        def again(delays: tuple[float, ...]) -> None:
+            end = self._pairs.at(port)
+            if end is None or self._paths is None:
+                return
+            self._tell(end)
+            if not end.reachable and delays:
+                loop.call_later(delays[0], again, delays[1:])
+
+        again(_TELL_AGAIN_S)
+
+    def _tell(self, end: End) -> None:
+        if not self._tells.take(end.port, time.monotonic()):
+            return
+        self.on_wanted(end.uid, end.peer)
+        place = self._places.get(end.uid)
+        if place is None:
+            return  # it has never said hello; when it does, it is told
+        self._serial = (self._serial + 1) % (1 << 32)
+        pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
+        self._courier.send(
+            Kind.RELAY_PAIR,
+            encode(pair),
+            to_uid=end.uid,
+            address=place.remote[0],
+            port=place.remote[1],
+            by_tunnel=True,
+            source=place.local,
+        )
+
+    # Streams
+
+    def attach_stream(self, uid: str, peer_uid: str, on_packet: Sink) -> StreamEnd:
+        """A TLS connection of `uid` is its end of the pair from now on, in place of an earlier one.
+
+        What comes from the node by UDP is still taken, and a check that comes by UDP turns what is
+        for the node to there. `on_packet` must not fail. Raises: RelayRefused.
+        """
+        asked = self._ask(uid, peer_uid)
+        if isinstance(asked, Refusal):
+            raise RelayRefused(asked, uid, peer_uid)
+        assert self._paths is not None
+        stream = self._paths.attach(asked.port, on_packet, self._detach)
+        self._pairs.attach(asked.port)
+        self._settle(asked.port)
+        self._call(asked.other)
+        return stream
+
+    def _detach(self, stream: StreamEnd) -> None:
+        if self._paths is not None and self._paths.detach(stream):
+            self._pairs.detach(stream.port, time.monotonic())
+            self._settle(stream.port)
+
+    # What follows
+
+    def _settle(self, port: int) -> None:
+        end = self._pairs.at(port)
+        other = self._pairs.at(end.other) if end is not None else None
+        if end is not None and other is not None and self._paths is not None:
+            self._paths.settle(end, other)
+
+    def _gone(self, ends: list[End], why: str) -> None:
+        """These pairs were freed."""
+        if ends and self._paths is not None:
+            self.counters[why] += len(ends)
+            self._paths.drop([port for end in ends for port in (end.port, end.other)])
+
+    def report(self) -> dict[str, Any]:
+        """For `limpet status`: what it joins and what it dropped; seconds since it was heard."""
+        if self._paths is None:
+            return {"active": False, "trouble": self.trouble}
+        now_s = time.monotonic()
+        heard = {
+            kind: round(now_s - self._heard_s[kind], 1) if kind in self._heard_s else None
+            for kind in ("hello", "ask", "check")
+        }
+        return {
+            "active": True,
+            "trouble": self.trouble,
+            "for_s": round(now_s - self._began_s, 1),
+            "heard_s": heard,
+            "ports": list(self._settings.relay_ports),
+            "pairs": [
+                {"nodes": [one.uid, other.uid], "ways": [_way(one), _way(other)]}
+                for one, other in self._pairs.pairs()
+            ],
+            "packets": self._paths.packets(),
+            "counters": dict(self.counters),
+        }
+
+
+def _way(end: End) -> str:
+    if end.by_stream:
+        return "tls"
+    return "-" if end.place is None else f"{end.place.remote[0]} port {end.place.remote[1]}"

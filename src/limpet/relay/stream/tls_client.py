@@ -1,0 +1,238 @@
+"""A node's TLS connections to relays, for peers that no packet reaches over UDP.
+
+One connection for each relay; for each peer a UDP socket on loopback, which stands for the peer:
+what the node's tunnel sends there goes to the peer, and what the peer sends comes from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.documents import Role
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, News
+from limpet.relay.messages import Endpoint, RelayEnd
+from limpet.relay.stream.link import RelayLink
+from limpet.relay.stream.tls_stream import cause_of, node_context, shake_hands, tune, uid_of_peer
+
+_log = structlog.get_logger("relay-tls")
+
+PATIENCE_S = 3.0
+"""For a connection with an end of a pair."""
+_NEXT_ADDRESS_S = 0.25
+"""Another address is tried as well when those before have not answered for so long.
+
+Source: RFC 8305, section 5.
+"""
+_MOST_ADDRESSES = 8
+
+
+class TlsRelays:
+    """Runs on the event loop. Nobody is connected to before `end_for`, nor again without it."""
+
+    def __init__(self, identity: Identity, membership: Membership, *, tunnel_port: int) -> None:
+        """`tunnel_port`: of the node's tunnel, on loopback."""
+        self.on_lost: Callable[[str], None] = lambda _relay: None
+        """A relay whose connection ended, and with it the ends of peers that there were."""
+        self.on_refused: Callable[[str, str], None] = lambda _relay, _peer: None
+        """A relay, and a peer whose end there was given and is not any more."""
+        self.on_wanted: Callable[[str, str], None] = lambda _relay, _peer: None
+        """A relay, and a peer that waits there for this node."""
+        self._identity = identity
+        self._membership = membership
+        self._tunnel_port = tunnel_port
+        self._context: ssl.SSLContext | None = None
+        self._links: dict[str, RelayLink] = {}
+        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._stopped = False
+        membership.subscribe(self._heard)
+
+    async def end_for(
+        self, relay_uid: str, addresses: Iterable[Endpoint], peer_uid: str
+    ) -> RelayEnd:
+        """The end of the pair with the peer, ready. `addresses`: of the relay, TCP.
+
+        Raises: LimpetError, within 3 s.
+        """
+        where = tuple(addresses)[:_MOST_ADDRESSES]
+        what = f"reach {self._name(peer_uid)} over TLS by relay {self._name(relay_uid)}"
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                link = await self._link(relay_uid, where)
+                endpoint = await link.open(peer_uid)
+        except TimeoutError as error:
+            raise LimpetError(
+                f"{what}: no answer from {_listed(where)} within {PATIENCE_S:g} s (does the site's "
+                "firewall let TCP out to there? Where neither UDP nor TCP gets out, no way is left)"
+            ) from error
+        except LimpetError as error:
+            raise LimpetError(f"{what}: {error}") from error
+        return RelayEnd(relay_uid, endpoint, tls=True, rtt_s=link.rtt_s)
+
+    def release(self, peer_uid: str) -> None:
+        """No end of a pair with the peer is needed any more."""
+        for link in self._links.values():
+            link.release(peer_uid)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.end("the agent stops")
+
+    def report(self) -> dict[str, Any]:
+        """By the relay's uid, for a person."""
+        return {
+            uid: {"rtt_ms": round(link.rtt_s * 1e3, 1), "peers": link.peers, "lost": link.lost}
+            for uid, link in self._links.items()
+        }
+
+    # Connections
+
+    async def _link(self, uid: str, where: Sequence[Endpoint]) -> RelayLink:
+        """Raises: LimpetError."""
+        async with self._connecting[uid]:
+            self._check(uid)
+            link = self._links.get(uid)
+            if link is None:
+                link = await self._connect(uid, where)
+                self._links[uid] = link
+                _log.info(
+                    "relayed over TLS", relay=self._name(uid), rtt_ms=f"{link.rtt_s * 1e3:.1f}"
+                )
+        return link
+
+    async def _connect(self, uid: str, where: Sequence[Endpoint]) -> RelayLink:
+        """Raises: LimpetError."""
+        if self._context is None:
+            self._context = node_context(self._identity)
+        connection = await first_of(where, partial(_shaken, uid=uid, context=self._context))
+        link = RelayLink(
+            connection,
+            tunnel_port=self._tunnel_port,
+            on_end=partial(self._ended, uid),
+            on_refused=partial(self._refused, uid),
+            on_wanted=partial(self._wanted, uid),
+        )
+        try:
+            await link.answered()
+            self._check(uid)
+        except BaseException:
+            link.end("it was not needed any more")
+            raise
+        return link
+
+    def _check(self, uid: str) -> None:
+        """Raises: LimpetError."""
+        if self._stopped:
+            raise LimpetError("the agent stops")
+        if not self._is_relay(uid):
+            raise LimpetError(f"node {uid} is no relay of this cluster")
+
+    def _is_relay(self, uid: str) -> bool:
+        entry = self._membership.snapshot.nodes.get(uid)
+        return (
+            self._membership.is_member(uid)
+            and entry is not None
+            and (Role.RELAY in entry.grant.roles)
+        )
+
+    def _name(self, uid: str) -> str:
+        entry = self._membership.snapshot.nodes.get(uid)
+        return entry.grant.name if entry is not None else uid
+
+    # News
+
+    def _ended(self, uid: str, why: str, in_use: bool) -> None:
+        if self._links.pop(uid, None) is None:
+            return
+        _log.info("not relayed over TLS any more", relay=self._name(uid), why=why)
+        if in_use:
+            self.on_lost(uid)
+
+    def _refused(self, uid: str, peer: str) -> None:
+        self.on_refused(uid, peer)
+
+    def _wanted(self, uid: str, peer: str) -> None:
+        self.on_wanted(uid, peer)
+
+    def _heard(self, news: News) -> None:
+        for uid in news.uids:
+            link = self._links.get(uid)
+            if link is not None and not self._is_relay(uid):
+                link.end("it is no relay of this cluster any more")
+            if not self._membership.is_member(uid):
+                self.release(uid)
+
+
+async def first_of(where: Sequence[Endpoint], attempt: Callable[[Endpoint], Any]) -> ssl.SSLSocket:
+    """The connection that is there first; one after the other is begun, none is left.
+
+    Raises: LimpetError: why each of them failed.
+    """
+    waiting = list(where)
+    running: dict[asyncio.Task[ssl.SSLSocket], Endpoint] = {}
+    failures: list[str] = []
+    loop = asyncio.get_running_loop()
+    try:
+        while waiting or running:
+            if waiting:
+                at = waiting.pop(0)
+                running[loop.create_task(attempt(at))] = at
+            done, _ = await asyncio.wait(
+                running,
+                timeout=_NEXT_ADDRESS_S if waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in done:
+                at = running.pop(task)
+                error = task.exception()
+                if error is None:
+                    return task.result()
+                if not isinstance(error, OSError | LimpetError):
+                    raise error
+                cause = cause_of(error) if isinstance(error, OSError) else str(error)
+                failures.append(f"{_listed([at])}: {cause}")
+    finally:
+        for task in running:
+            task.cancel()
+        for found in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(found, ssl.SSLSocket):
+                found.close()
+    raise LimpetError("; ".join(failures) or "no address of it is known")
+
+
+async def _shaken(at: Endpoint, *, uid: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Connected to the relay of this uid and no other. Raises: OSError, LimpetError."""
+    address, port = at
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.ExitStack() as undo:
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        undo.callback(connection.close)
+        tune(connection)
+        await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+        tls = context.wrap_socket(connection, do_handshake_on_connect=False)
+        undo.callback(tls.close)
+        await shake_hands(tls)
+        found = uid_of_peer(tls)
+        if found != uid:
+            raise LimpetError(f"it is node {found} that answers there")
+        undo.pop_all()
+    return tls
+
+
+def _listed(where: Iterable[Endpoint]) -> str:
+    return ", ".join(
+        f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+        for address, port in where
+    )

@@ -1,0 +1,292 @@
+"""The agent's configuration file: what is wrong is said with value, field and file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.agent.settings_file import load_settings, parse_settings
+from limpet.base.errors import ConfigError
+from limpet.base.settings import Settings
+from limpet.ipam.ranges import segment_range, segment_range_sets
+
+EVERYTHING = """\
+segments = ["10.244.7.0/24", "10.244.9.0/30", "fd00:7::/64"]
+cluster_cidrs = ["10.244.0.0/16", "fd00::/16"]
+bridge = "edge0"
+mtu_bytes = 1400
+overlay_bytes = 70
+data_dir = "/d"
+state_dir = "/s"
+run_dir = "/r"
+socket = "/r/agent.sock"
+rest_s = 0
+resync_s = 12.5
+allow_forward = true
+cni = true
+peer_port = 7000
+tunnel_ifname = "tun7"
+tunnel_port = 51820
+tunnel_endpoints = ["203.0.113.9:51820", "[2001:db8::9]:51820"]
+tunnel_program = "/opt/wireguard-go"
+ipsec_program = "/opt/charon"
+nat_timeout_s = 12
+port_mapping = false
+relay_ports = [30000, 30099]
+relay_tls_listen = ["203.0.113.9:8443"]
+relay_pairs_per_node = 7
+relay_bytes_per_s = 1000000
+underlay_links = ["eth*"]
+metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
+log_level = "debug"
+"""
+
+
+def test_every_setting_can_be_set(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(EVERYTHING)
+
+    found = load_settings(file)
+
+    assert found == Settings(
+        segments=tuple(map(ip_network, ("10.244.7.0/24", "10.244.9.0/30", "fd00:7::/64"))),
+        cluster_cidrs=tuple(map(ip_network, ("10.244.0.0/16", "fd00::/16"))),
+        bridge="edge0",
+        mtu_bytes=1400,
+        overlay_bytes=70,
+        data_dir=Path("/d"),
+        state_dir=Path("/s"),
+        run_dir=Path("/r"),
+        socket=Path("/r/agent.sock"),
+        rest_s=0.0,
+        resync_s=12.5,
+        allow_forward=True,
+        peer_port=7000,
+        tunnel_ifname="tun7",
+        tunnel_port=51820,
+        tunnel_endpoints=(
+            (ip_address("203.0.113.9"), 51820),
+            (ip_address("2001:db8::9"), 51820),
+        ),
+        tunnel_program="/opt/wireguard-go",
+        ipsec_program="/opt/charon",
+        nat_timeout_s=12,
+        port_mapping=False,
+        relay_ports=(30000, 30099),
+        relay_tls_listen=(("203.0.113.9", 8443),),
+        relay_pairs_per_node=7,
+        relay_bytes_per_s=1000000,
+        underlay_links=("eth*",),
+        metrics_listen=(("127.0.0.1", 9471), ("::1", 9471)),
+        log_level="debug",
+    )
+    assert len(EVERYTHING.splitlines()) == len(fields(Settings)) - 1  # `behind` is granted
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.touch()
+
+    assert load_settings(file) == Settings()
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.toml: there is no such file"):
+        load_settings(tmp_path / "agent.toml")
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_settings(tmp_path)
+
+
+BAD: list[tuple[str, Any]] = [
+    ("nat_timeout_s", 3),
+    ("nat_timeout_s", 31),
+    ("segments", "10.244.7.0/24"),
+    ("segments", [7]),
+    ("segments", ["10.244.7.0"]),
+    ("segments", ["10.244.7.0/31"]),
+    ("segments", ["10.244.7.5/24"]),
+    ("segments", ["10.244.7.0/33"]),
+    ("segments", ["fd00::/127"]),
+    ("segments", ["nonsense"]),
+    ("segments", [""]),
+    ("segments", {"a": 1}),
+    ("segments", ["127.0.0.0/24"]),
+    ("segments", ["224.0.0.0/24"]),
+    ("segments", ["fe80::/64"]),
+    ("segments", ["ff02::/64"]),
+    ("cluster_cidrs", "10.0.0.0/8"),
+    ("cluster_cidrs", ["10.0.0.0/99"]),
+    ("cluster_cidrs", [True]),
+    ("bridge", ""),
+    ("bridge", "a" * 16),
+    ("bridge", "é" * 8),
+    ("bridge", "a b"),
+    ("bridge", "a/b"),
+    ("bridge", "a\0b"),
+    ("bridge", "br%d"),
+    ("bridge", ".."),
+    ("bridge", 5),
+    ("bridge", ["br0"]),
+    ("mtu_bytes", 575),
+    ("mtu_bytes", 65536),
+    ("mtu_bytes", "1500"),
+    ("mtu_bytes", 1500.0),
+    ("mtu_bytes", True),
+    ("overlay_bytes", -1),
+    ("overlay_bytes", 201),
+    ("data_dir", "relative"),
+    ("data_dir", ""),
+    ("data_dir", 5),
+    ("state_dir", ["/x"]),
+    ("run_dir", "~/run"),
+    ("socket", "agent.sock"),
+    ("rest_s", -1),
+    ("rest_s", "30"),
+    ("rest_s", float("nan")),
+    ("rest_s", float("inf")),
+    ("rest_s", True),
+    ("resync_s", 10**9),
+    ("resync_s", 0),
+    ("allow_forward", 1),
+    ("allow_forward", "yes"),
+    ("metrics_listen", 9471),
+    ("metrics_listen", [9471]),
+    ("metrics_listen", ["9471"]),
+    ("metrics_listen", ["localhost:9471"]),
+    ("metrics_listen", ["127.0.0.1:70000"]),
+    ("metrics_listen", ["127.0.0.1:"]),
+    ("tunnel_endpoints", ["203.0.113.9"]),
+    ("tunnel_endpoints", ["127.0.0.1:51820"]),
+    ("tunnel_endpoints", ["9471"]),
+    ("tunnel_endpoints", ["203.0.113.9:51820", "203.0.113.9:51820"]),
+    ("relay_ports", [21000]),
+    ("relay_ports", [22000, 21000]),
+    ("relay_ports", [80, 90]),
+    ("relay_ports", "21000-22999"),
+    ("tunnel_program", ""),
+    ("ipsec_program", ""),
+    ("peer_port", 0),
+    ("peer_port", "7471"),
+    ("underlay_links", "eth0"),
+    ("underlay_links", [""]),
+    ("log_level", "verbose"),
+    ("log_level", 5),
+    ("log_level", ["info"]),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD, ids=[f"{key}={value!r}" for key, value in BAD])
+def test_a_bad_value_is_named_with_its_field_and_file(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as failure:
+        parse_settings({key: value}, "/etc/limpet/agent.toml")
+
+    text = str(failure.value)
+    assert text.startswith("read configuration /etc/limpet/agent.toml: ")
+    assert f"{key} = {value!r}: " in text
+    assert "\n" not in text
+
+
+def test_an_unknown_key_is_named_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.toml: unknown key 'segment' .*segments"):
+        parse_settings({"segment": [], "bridge": "br0"}, "/etc/limpet/agent.toml")
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        ["10.244.7.0/24", "10.244.7.0/24"],
+        ["10.244.0.0/16", "fd00::/64", "10.244.7.0/24"],
+        ["fd00:7::/64", "fd00::/16"],
+    ],
+)
+def test_segments_that_overlap_are_both_named(segments: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"a\.toml: segments: .* overlaps ") as failure:
+        parse_settings({"segments": segments}, "a.toml")
+
+    assert sum(segment in str(failure.value) for segment in segments) >= len(set(segments)) - 1
+
+
+def test_a_node_that_attaches_no_pods_has_no_segments() -> None:
+    assert parse_settings({"cni": False}, "a.toml") == Settings(cni=False)
+    with pytest.raises(
+        ConfigError, match=r"a\.toml: cni = false, and segments = \['10\.9\.0\.0/24'\]"
+    ):
+        parse_settings({"cni": False, "segments": ["10.9.0.0/24"]}, "a.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"bridge = ",
+        b"= 5",
+        b"\xff\xfe",
+        b'bridge = "a"\nbridge = "b"',
+        b"[bridge",
+        b"\0",
+        b"a" * 99,
+    ],
+)
+def test_what_is_no_toml_is_said_with_the_file(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"parse configuration /.*/agent\.toml: ."):
+        load_settings(file)
+
+
+values = st.recursive(
+    st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in fields(Settings)]), values))
+def test_any_document_gives_settings_or_a_config_error(document: dict[str, Any]) -> None:
+    with suppress(ConfigError):
+        assert isinstance(parse_settings(document, "a.toml"), Settings)
+
+
+# What the settings mean.
+
+
+@pytest.mark.parametrize(
+    ("segment", "gateway", "end"),
+    [
+        ("10.244.7.0/24", "10.244.7.1", "10.244.7.254"),
+        ("10.244.7.0/30", "10.244.7.1", "10.244.7.2"),
+        ("fd00:7::/64", "fd00:7::1", "fd00:7::ffff:ffff:ffff:ffff"),
+        ("fd00:7::/126", "fd00:7::1", "fd00:7::3"),
+    ],
+)
+def test_a_segment_gives_all_but_its_network_and_broadcast_address(
+    segment: str, gateway: str, end: str
+) -> None:
+    found = segment_range(ip_network(segment))
+
+    assert (str(found.gateway), str(found.range_start), str(found.range_end)) == (
+        gateway,
+        gateway,
+        end,
+    )
+
+
+def test_segments_of_one_family_are_one_range_set() -> None:
+    prefixes = tuple(map(ip_network, ("10.1.0.0/24", "fd00:1::/64", "10.2.0.0/24")))
+
+    four, six = segment_range_sets(prefixes)
+
+    assert [str(each.subnet) for each in four] == ["10.1.0.0/24", "10.2.0.0/24"]
+    assert [str(each.subnet) for each in six] == ["fd00:1::/64"]
+    assert segment_range_sets(prefixes[:1]) == (four[:1],)
+    assert segment_range_sets(()) == ()

@@ -1,0 +1,43 @@
+"""A program that ended is started again: at once, and ever less often."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.base.restarts import AGAIN_S, LIVED_S, Restarts
+
+_STEPS_S = st.lists(st.floats(0.0, 2 * LIVED_S), min_size=1, max_size=50)
+
+
+@given(_STEPS_S)
+def test_who_waits_as_told_may_start_and_who_does_not_may_not(steps_s: list[float]) -> None:
+    restarts, now_s, free_s = Restarts(), 0.0, 0.0
+    for step_s in steps_s:
+        now_s += step_s
+        waits_s = restarts.take(now_s)
+        assert (waits_s == 0.0) is (now_s >= free_s)
+        if waits_s:
+            free_s = now_s + waits_s
+            assert restarts.take(free_s + 1e-6) == 0.0
+            now_s = free_s + 1e-6
+        free_s = now_s + AGAIN_S[min(restarts.count, len(AGAIN_S) - 1)]
+
+
+@given(st.integers(1, 200))
+def test_a_program_that_always_ends_is_started_a_few_times_a_minute(minutes: int) -> None:
+    restarts, now_s, starts = Restarts(), 0.0, 0
+    while now_s < minutes * 60:
+        waits_s = restarts.take(now_s)
+        starts += not waits_s
+        now_s += waits_s or 0.01
+    assert starts <= len(AGAIN_S) + 2 * minutes
+
+
+def test_one_that_was_killed_is_started_at_once_also_after_earlier_trouble() -> None:
+    restarts, now_s = Restarts(), 0.0
+    while not restarts.take(now_s):
+        pass
+    now_s += 2 * LIVED_S
+    assert restarts.take(now_s) == 0.0
+    assert restarts.take(now_s + 0.1) == 0.0

@@ -1,0 +1,328 @@
+"""What a person reads of the way between two pods, and of a node's cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limpet.cli.commands.path import path_lines, silent, why_relayed
+from limpet.cli.commands.status import across_lines, cluster_lines
+
+LEG: dict[str, Any] = {
+    "origin": "10.244.1.2",
+    "origin_pod": "default/web-0",
+    "origin_node": "n1",
+    "target": "10.244.2.7",
+    "target_pod": "",
+    "target_node": "n2",
+    "known": True,
+    "rung": "route",
+    "device": "eth0",
+    "next_hop": "192.0.2.2",
+    "underlay": "",
+    "mtu_bytes": 1500,
+    "reason": "",
+    "let_in": None,
+}
+ASKED = {**LEG, "known": False, "rung": "", "reason": "what n2 does is known there: ask it"}
+
+
+def lines(there: dict[str, Any], back: dict[str, Any], *, reachable: bool | None = True) -> str:
+    path: dict[str, Any] = {"there": there, "back": back, "reachable": reachable, "notes": []}
+    return "\n".join(path_lines(path))
+
+
+def test_both_ends_are_named_as_far_as_they_are_known() -> None:
+    assert lines(LEG, LEG).startswith("default/web-0 (10.244.1.2) on n1 -> 10.244.2.7 on n2\n")
+
+
+@pytest.mark.parametrize(
+    ("leg", "words"),
+    [
+        (LEG, "route, over eth0 by 192.0.2.2, MTU 1500"),
+        (
+            {**LEG, "rung": "vxlan", "device": "limvx4", "underlay": "192.0.2.2"},
+            "vxlan, over limvx4 to 192.0.2.2, MTU 1500",
+        ),
+        ({**LEG, "rung": "local", "device": "limpet0"}, "on this node, over limpet0, MTU 1500"),
+        ({**LEG, "reason": "n2: no path to it is proven"}, "no way: n2: no path to it is proven"),
+        (ASKED, "not known: what n2 does is known there: ask it"),
+        (
+            {
+                **ASKED,
+                "origin_node": "n2",
+                "let_in": {"sources": ["10.244.2.0/24"], "outer": ["192.0.2.2"], "tunnel": False},
+            },
+            "n2 chooses (ask it); from it this node lets in 10.244.2.0/24, by VXLAN from 192.0.2.2",
+        ),
+        (
+            {
+                **ASKED,
+                "origin_node": "n2",
+                "let_in": {"sources": ["10.244.2.0/24"], "outer": [], "tunnel": True},
+            },
+            "n2 chooses (ask it); from it this node lets in 10.244.2.0/24, by the tunnel",
+        ),
+        (
+            {**LEG, "rung": "tunnel", "device": "limwg0", "endpoint": "203.0.113.7:51820"},
+            "tunnel, over limwg0 to 203.0.113.7:51820, MTU 1500",
+        ),
+        (
+            {
+                **LEG,
+                "rung": "relay",
+                "device": "limwg0",
+                "endpoint": "203.0.113.7:21000",
+                "relay": "cloud-1",
+            },
+            "relay cloud-1, over limwg0 to 203.0.113.7:21000, MTU 1500",
+        ),
+        (
+            {**LEG, "rung": "relay-tls", "device": "limwg0", "relay": "cloud-1"},
+            "relay cloud-1 in TLS, over limwg0, MTU 1500",
+        ),
+    ],
+)
+def test_each_kind_of_way_is_said_in_one_line(leg: dict[str, Any], words: str) -> None:
+    assert f"there: {words}\n" in lines(leg, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("reachable", "words"),
+    [
+        (True, "reachable, as far as this node knows"),
+        (False, "not reachable"),
+        (None, "not known here"),
+    ],
+)
+def test_it_ends_with_what_comes_of_it(reachable: bool | None, words: str) -> None:
+    assert lines(LEG, ASKED, reachable=reachable).endswith(f"\n  {words}")
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        ([], []),
+        ([("a", 1), ("a", 0)], []),
+        ([("a", 0), ("a", 0)], ["a"]),
+        ([("a", 4), ("b", 0)], ["b"]),
+    ],
+)
+def test_a_node_is_silent_if_it_answers_nothing_at_all(
+    probes: list[tuple[str, int]], expected: list[str]
+) -> None:
+    found = [{"node": name, "uid": f"uid of {name}", "answered": count} for name, count in probes]
+
+    assert silent(found) == expected
+
+
+RELAYS: dict[str, Any] = {
+    "nat": {"ipv4": "unknown", "ipv6": "unknown"},
+    "endpoints": [],
+    "mapped": [],
+    "port_mapping": None,
+    "relays": [],
+    "pairs": [],
+}
+ACROSS: dict[str, Any] = {"relays": RELAYS, "relaying": None, "relaying_tls": None, "tls": {}}
+CLUSTER: dict[str, Any] = {
+    "name": "edge",
+    "node": "n1",
+    "uid": "abc",
+    "granted": True,
+    "removed": False,
+    "cloned": False,
+    "controller": {
+        "address": "c:7470",
+        "connected": True,
+        "for_s": 61.2,
+        "error": "",
+        "refused": "",
+        "over": False,
+    },
+    "revision": 12,
+    "across": ACROSS,
+    "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
+    "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
+    "tunnel": {
+        "ifname": "limwg0",
+        "port": 25000,
+        "problem": "",
+        "needed": False,
+        "backend": "",
+        "version": "",
+        "slow": False,
+        "mtu_bytes": None,
+        "rules": [],
+        "peers": 0,
+        "sessions": 0,
+        "active": 0,
+    },
+    "ipsec": None,
+    "disk": [],
+    "last_round": {"failed": []},
+}
+TUNNEL = {
+    **CLUSTER["tunnel"],
+    "needed": True,
+    "backend": "userspace",
+    "version": "0.0.20230223",
+    "mtu_bytes": 1440,
+    "rules": [4, 6],
+    "peers": 3,
+    "sessions": 2,
+    "active": 1,
+}
+
+
+def status(**changes: Any) -> str:
+    return "\n".join(cluster_lines({**CLUSTER, **changes}))
+
+
+def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
+    assert status().split("\n") == [
+        "cluster edge, node n1 (abc)",
+        "connected to the controller at c:7470 for 1 min 1 s",
+        "links to other nodes: eth0 (192.0.2.1/24)",
+        "3 other nodes: 2 by route, 1 by vxlan, 0 not reached, 0 in other communities; revision 12",
+    ]
+
+
+def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
+    peers = {**CLUSTER["peers"], "tunnel": 2, "relay": 1, "relay-tls": 0}
+    said = status(tunnel=TUNNEL, peers=peers)
+
+    assert (
+        "encrypted tunnel limwg0: userspace WireGuard 0.0.20230223, UDP port 25000, MTU 1440; "
+        "3 peers, 2 with a session, 1 with traffic\n"
+    ) in said
+    assert "1 by vxlan, 2 by tunnel, 1 by relay, 0 not reached" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"removed": True, "granted": False}, "THIS NODE WAS REMOVED"),
+        ({"granted": False}, "no grant of this node"),
+        ({"cloned": True}, "ANOTHER MACHINE HAS THIS NODE'S IDENTITY"),
+        ({"links": []}, "links to other nodes: none"),
+        ({"disk": ["write x: No space left on device"]}, "on disk: write x: No space left"),
+        ({"last_round": {"failed": ["put route: EPERM"]}}, "failed: put route: EPERM"),
+        (
+            {"controller": {**CLUSTER["controller"], "connected": False, "error": "timed out"}},
+            "not connected to the controller at c:7470 for 1 min 1 s: timed out",
+        ),
+        (
+            {"controller": {**CLUSTER["controller"], "refused": "quota of 8"}},
+            "no further segment now: quota of 8",
+        ),
+        (
+            {"controller": {**CLUSTER["controller"], "over": True, "error": "it was removed"}},
+            "no controller is asked any more: it was removed",
+        ),
+        (
+            {"tunnel": {**CLUSTER["tunnel"], "problem": "wireguard-go is not there"}},
+            "NO ENCRYPTED TUNNEL: wireguard-go is not there",
+        ),
+        ({"tunnel": {**TUNNEL, "slow": True}}, "slow: the userspace WireGuard is an old one"),
+    ],
+)
+def test_what_is_not_well_stands_out(changes: dict[str, Any], words: str) -> None:
+    assert words in status(**changes)
+    assert words not in status()
+
+
+# Between sites
+
+HUB: dict[str, Any] = {"name": "hub", "uid": "h", "answers": True, "rtt_ms": 3.34}
+RELAYING: dict[str, Any] = {
+    "active": True,
+    "trouble": "",
+    "for_s": 600.0,
+    "heard_s": {"hello": 3.0, "ask": 30.0, "check": 7.0},
+    "ports": [21000, 22999],
+    "pairs": [{}, {}],
+}
+
+
+def across(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
+    told = {**ACROSS, "relays": {**RELAYS, **relays}, "relaying": relaying}
+    return "\n".join(across_lines(told, CLUSTER["links"]))
+
+
+def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
+    assert across() == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("none", "IPv4: no NAT in front"),
+        ("same", "IPv4: behind a NAT that shows all others one port"),
+        ("symmetric", "IPv4: behind a symmetric NAT"),
+        ("blocked", "IPv4: UDP does not get out of this site"),
+        ("unknown", "IPv4: whether a NAT is in front of this node is not known"),
+    ],
+)
+def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, words: str) -> None:
+    nat = {"ipv4": kind, "ipv6": "unknown"}
+
+    text = across(relays=[HUB], nat=nat, endpoints=["198.18.1.2:25000"])
+
+    assert words in text
+    assert "others are told of it at 198.18.1.2:25000" in text
+    assert "IPv6" not in text  # the node has no such address
+
+
+def test_relays_are_told_with_how_far_away_they_are() -> None:
+    silent = {"name": "buoy", "uid": "b", "answers": False, "rtt_ms": None}
+    told = {**ACROSS, "relays": {**RELAYS, "relays": [HUB, silent]}, "tls": {"b": {"rtt_ms": 12.0}}}
+
+    text = "\n".join(across_lines(told, ()))
+
+    assert text.endswith("relays: hub 3.3 ms, buoy no answer over UDP, 12.0 ms in TLS")
+
+
+@pytest.mark.parametrize(
+    ("relaying", "words"),
+    [
+        (RELAYING, "this node is a relay: 2 pairs, UDP ports 21000 to 22999"),
+        ({**RELAYING, "trouble": "no public address"}, "OF LITTLE USE AS A RELAY: no public addr"),
+        ({"active": False, "trouble": ""}, "OF LITTLE USE AS A RELAY: it has no tunnel"),
+    ],
+)
+def test_a_relay_says_what_it_does_or_why_it_is_of_no_use(
+    relaying: dict[str, Any], words: str
+) -> None:
+    assert words in across(relaying)
+
+
+def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> dict[str, Any]:
+    told = {"node": "n2", "uid": "u2", "asked": asked, "version": 4}
+    return {**told, "endpoint": "192.0.2.2:25000", "relay": relay, "answered": answered}
+
+
+@pytest.mark.parametrize(
+    ("rung", "probes", "kind", "words"),
+    [
+        ("tunnel", [probe(answered=4)], "symmetric", []),
+        (
+            "relay",
+            [probe(), probe(), probe(answered=4, relay="hub"), probe(asked="site")],
+            "symmetric",
+            ["does not answer directly (tried: 192.0.2.2:25000, 192.0.2.2:25000): this node's NAT"],
+        ),
+        ("relay", [probe()], "same", ["perhaps its NAT is symmetric, or a firewall"]),
+        ("relay-tls", [probe(answered=1, relay="hub")], "blocked", ["UDP does not get out"]),
+        ("relay", [probe(answered=3)], "same", ["n2 answers directly too"]),
+    ],
+)
+def test_why_a_pair_is_on_a_relay_is_said(
+    rung: str, probes: list[dict[str, Any]], kind: str, words: list[str]
+) -> None:
+    paths = [{"peer_uid": "u2", "there": {"rung": rung}}]
+
+    said = list(why_relayed(paths, probes, {"ipv4": kind, "ipv6": "none"}))
+
+    assert [word in line for word, line in zip(words, said, strict=True)] == [True] * len(words)

@@ -1,0 +1,134 @@
+"""What doctor makes of a node's words of its cluster, and of its identity on the disk."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.base.settings import Settings
+from limpet.cli.doctor.cluster import as_granted, cluster_findings, examine_identity
+from limpet.cli.doctor.findings import Finding, Level
+from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
+from tests.unit.cluster_values import PINNED, node_key
+
+SOUND: dict[str, Any] = {**CLUSTER, "contested": 0, "pod_cidrs": ["10.244.0.0/16"], "segments": []}
+CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to host"}
+
+
+def findings(**changes: Any) -> list[Finding]:
+    return [f for f in cluster_findings({**SOUND, **changes}) if f.level is not Level.OK]
+
+
+def peers(**changes: int) -> dict[str, int]:
+    return {"route": 0, "vxlan": 0, "unreached": 0, "apart": 0, **changes}
+
+
+def test_a_sound_node_is_all_ok() -> None:
+    assert findings() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"removed": True, "granted": False}, "error", "was removed"),
+        ({"cloned": True}, "error", "another machine has this node's identity (abc)"),
+        ({"granted": False}, "error", "nothing is known of what the cluster has granted"),
+        ({"controller": {**CUT_OFF, "for_s": 600.0}}, "warn", "10 minutes: no route to host"),
+        ({"controller": {**CLUSTER["controller"], "refused": "quota"}}, "warn", "segment: quota"),
+        ({"links": []}, "error", "no link leads to other nodes"),
+        ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
+        ({"contested": 1}, "warn", "wanted by several nodes"),
+        ({"last_round": {"failed": ["make limvx4: EEXIST"]}}, "error", "make limvx4: EEXIST"),
+        ({"disk": ["write x: full"]}, "warn", "write x: full"),
+        ({"tunnel": {**TUNNEL, "problem": "no program"}}, "error", "no encrypted tunnel: no prog"),
+        (
+            {"tunnel": {**TUNNEL, "problem": "no program", "needed": False}},
+            "warn",
+            "no encrypted tunnel: no program",
+        ),
+        ({"tunnel": {**TUNNEL, "slow": True, "version": "0.0.20220316"}}, "warn", "0.0.20220316"),
+        ({"tunnel": {**TUNNEL, "rules": [4]}}, "error", "the rule that keeps the tunnel's"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
+    changes: dict[str, Any], level: str, words: str
+) -> None:
+    (found,) = findings(**changes)
+
+    assert found.level.value == level
+    assert words in found.what
+    assert found.why
+    assert found.advice
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"controller": {**CUT_OFF, "for_s": 20.0}},
+        {"peers": peers()},
+        {"peers": peers(apart=3)},
+        {"tunnel": TUNNEL},
+    ],
+)
+def test_what_may_well_be_so_is_no_problem(changes: dict[str, Any]) -> None:
+    assert findings(**changes) == []
+
+
+def test_segments_and_cidrs_are_those_that_the_cluster_granted() -> None:
+    lan = ip_network("10.0.0.0/8")
+    cluster = {**SOUND, "segments": ["10.244.3.0/24"]}
+
+    found = as_granted(Settings(cluster_cidrs=(lan,)), cluster)
+
+    assert found.segments == (ip_network("10.244.3.0/24"),)
+    assert found.cluster_cidrs == (lan, ip_network("10.244.0.0/16"))
+    assert as_granted(Settings(cluster_cidrs=(lan,)), None) == Settings(cluster_cidrs=(lan,))
+
+
+# The identity
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Settings:
+    settings = Settings(state_dir=tmp_path)
+    settings.cluster_dir.mkdir()
+    (settings.cluster_dir / "node.key").write_bytes(node_key(1))
+    document = {
+        "name": "n1",
+        "pinned_key": b64encode(PINNED).decode(),
+        "controllers": ["c:7470"],
+    }
+    (settings.cluster_dir / "cluster.json").write_text(json.dumps(document))
+    return settings
+
+
+def levels(settings: Settings) -> list[str]:
+    return [finding.level.value for finding in examine_identity(settings)]
+
+
+def test_a_whole_identity_is_ok_and_a_node_without_a_cluster_has_none(
+    joined: Settings, tmp_path: Path
+) -> None:
+    assert levels(joined) == ["ok"]
+    assert levels(Settings(state_dir=tmp_path / "other")) == []
+
+
+@pytest.mark.parametrize("file", ["node.key", "cluster.json"])
+def test_a_damaged_identity_is_an_error(joined: Settings, file: str) -> None:
+    (joined.cluster_dir / file).write_bytes(b"x")
+
+    (found,) = examine_identity(joined)
+
+    assert found.level is Level.ERROR
+    assert file in found.what
+
+
+def test_joining_that_was_not_finished_is_told(joined: Settings) -> None:
+    (joined.cluster_dir / "cluster.json").unlink()
+
+    assert levels(joined) == ["warn"]

@@ -1,0 +1,171 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limpet import __version__
+from limpet.cli.main import app, main
+
+DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "commands.md"
+COMMANDS = [
+    ["status"],
+    ["ipam", "list"],
+    ["ipam", "check"],
+    ["ipam", "repair"],
+    ["ipam", "release", "10.0.0.1"],
+    ["path", "10.0.0.1", "10.0.1.1"],
+    ["peer", "list"],
+    ["doctor"],
+    ["uninstall"],
+]
+
+
+def every_command(group: Any, words: tuple[str, ...] = ("limpet",)) -> Iterator[tuple[str, Any]]:
+    """`limpet ipam list` and so on, with what typer made of each."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = DOCUMENTATION.read_text()
+    sections = {part.split("\n")[0]: part for part in text.split("\n## ")}
+    group = typer.main.get_command(app)
+
+    found = dict(every_command(group))
+    assert len(found) == 40
+    for name, command in found.items():
+        assert name in sections, f"docs/commands.md has no section {name!r}"
+        for option in (o for p in command.params for o in p.opts if o.startswith("--")):
+            assert option in sections[name] or option == "--help", f"{name} {option}"
+
+
+def test_no_section_is_about_a_command_that_is_not_there() -> None:
+    sections = [line for line in DOCUMENTATION.read_text().split("\n") if line.startswith("## ")]
+    found = dict(every_command(typer.main.get_command(app)))
+
+    assert {section.removeprefix("## ") for section in sections} == set(found)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"limpet {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["ipam", "bogus"],
+        ["status", "--output", "xml"],
+        ["ipam", "release"],
+        ["ipam", "release", "neither/an/address"],
+        ["install", "--bogus"],
+    ],
+)
+def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+@pytest.mark.parametrize(
+    "text", ["segments = 7\n", 'segments = ["10.244.7.0/33"]\n', "][", "bogus = 1\n", None]
+)
+def test_a_bad_configuration_is_one_line_that_names_the_file(
+    arguments: list[str],
+    text: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "agent.toml"
+    if text is not None:
+        config.write_text(text)
+
+    assert main([*arguments, "--config", str(config)]) == 1
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert str(config) in said.err
+
+
+@settings(deadline=None)
+@given(text=st.text(alphabet="abc019./:=[]{}\"'\n\u00e9 ", max_size=40))
+def test_whatever_a_configuration_holds_there_is_no_traceback(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    config = tmp_path_factory.mktemp("config") / "agent.toml"
+    config.write_text(text + f'\nsocket = "{config.parent}/none.sock"\n')
+
+    assert main(["status", "--config", str(config)]) == 1
+
+
+def test_without_an_agent_the_records_themselves_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "networks" / "cbr0"
+    folder.mkdir(parents=True)
+    (folder / "10.244.7.9").write_text("c0ffee\r\neth0")
+    (folder / "10.244.7.8_default_web-0").write_text("")
+    config = tmp_path / "agent.toml"
+    config.write_text(f'data_dir = "{tmp_path}/networks"\nsocket = "{tmp_path}/none.sock"\n')
+
+    assert main(["ipam", "list", "--config", str(config), "--output", "json"]) == 0
+
+    said = capsys.readouterr()
+    assert "no agent answers" in said.err
+    records = {r["address"]: r for r in json.loads(said.out)["records"]}
+    assert records["10.244.7.9"]["state"] == "live"
+    assert records["10.244.7.9"]["container_id"] == "c0ffee"
+    assert records["10.244.7.8"]["state"] == "bound"
+    assert records["10.244.7.8"]["pod"] == "web-0"
+
+    assert main(["ipam", "list", "--network", "other", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_damage_is_found_without_an_agent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "networks" / "cbr0"
+    folder.mkdir(parents=True)
+    (folder / "something else").write_text("")
+    config = tmp_path / "agent.toml"
+    config.write_text(f'data_dir = "{tmp_path}/networks"\nsocket = "{tmp_path}/none.sock"\n')
+
+    assert main(["ipam", "check", "--config", str(config)]) == 1
+    assert "something else" in capsys.readouterr().out
+
+
+def test_the_agent_starts_without_the_command_line() -> None:
+    """The libraries of the command line cost a node's pods a quarter of a second at boot."""
+    script = (
+        "import sys; sys.argv = ['limpet', 'agent', '--help']\n"
+        "from limpet.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({name for name in sys.modules if name.startswith(('typer', 'limpet.cli'))}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limpet.base.settings import Settings
+from limpet.cloud.pod_reports import PodBook, keep_bindings
+from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
+from limpet.cluster.segment_demand import SegmentUse
+from limpet.cni.ledgers import Books
+from limpet.cni.usage import segment_usage
+from limpet.controller.state.records import ReportRecord
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.reports import merge_report
+from limpet.datapath.node.attachments import Attachments
+from limpet.ipam.leases import Holder, PodKey
+from limpet.ipam.ranges import segment_range
+from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts
+
+WIDE = ranges("10.64.0.0/18")
+
+
+def settings_of(folder: Path) -> Settings:
+    return Settings(data_dir=folder / "networks", run_dir=folder / "run")
+
+
+@contextmanager
+def opened(folder: Path, *networks: str) -> Iterator[Books]:
+    chosen = settings_of(folder)
+    books = Books(chosen, Attachments(chosen.run_dir))
+    try:
+        for network in networks or ("net",):
+            books.ledger(network)
+        yield books
+    finally:
+        books.close()
+
+
+def add(
+    books: Books, name: str, *, network: str = "net", box: str = "", ifname: str = "eth0"
+) -> list[str]:
+    given = books.ledger(network).reserve(
+        Holder(box or f"box-{name}", ifname), pod(name, ifname=ifname), [V4, V6], now_s=0
+    )
+    return texts(given)
+
+
+def told(pods: tuple[PodAddress, ...]) -> dict[tuple[str, str, str], tuple[str, ...]]:
+    return {(each.network, each.pod, each.ifname): each.addresses for each in pods}
+
+
+class Controller:
+    """What a controller makes of the reports."""
+
+    def __init__(self) -> None:
+        self.record: ReportRecord | None = None
+
+    @property
+    def sequence(self) -> int | None:
+        return self.record.sequence if self.record is not None else None
+
+    def take(self, report: PodReport) -> int:
+        assert len(encode(report)) < MAX_BODY_BYTES
+        self.record = merge_report(self.record, report, 0.0)
+        return self.record.sequence
+
+    def catch_up(self, book: PodBook, base: int | None = None) -> int:
+        """As the agent does it; how many reports it took."""
+        count = 0
+        base = self.sequence if base is None else base
+        while (report := book.report(base)) is not None:
+            count += 1
+            assert count < 20
+            try:
+                base = self.take(report)
+            except RefusedError:
+                base = None
+            else:
+                book.acknowledged(base)
+        return count
+
+    @property
+    def pods(self) -> dict[tuple[str, str, str], tuple[str, ...]]:
+        return told(self.record.pods) if self.record is not None else {}
+
+
+def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Path) -> None:
+    with opened(tmp_path) as books:
+        book = PodBook(books, tmp_path / "reports.json")
+        a = add(books, "a")
+        first = book.report(None)
+        assert first is not None
+        assert first.base is None
+        assert told(first.pods) == {("net", "a", "eth0"): tuple(a)}
+        book.acknowledged(first.sequence)
+        assert book.report(first.sequence) is None
+
+        b = add(books, "b")
+        books.ledger("net").forget(pod("a"), now_s=0)
+        book.changed()
+        second = book.report(first.sequence)
+        assert second is not None
+        assert (second.base, second.sequence) == (first.sequence, first.sequence + 1)
+        assert told(second.pods) == {
+            ("net", "a", "eth0"): (),
+            ("net", "b", "eth0"): tuple(b),
+        }
+
+
+def test_a_node_without_pods_says_so_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as books:
+        controller, book = Controller(), PodBook(books, tmp_path / "reports.json")
+        assert controller.catch_up(book) == 1
+        assert controller.catch_up(book) == 0
+
+
+def test_an_address_that_is_kept_for_an_absent_pod_is_told_and_one_without_a_pod_is_not(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, "net", "other") as books:
+        addresses = add(books, "a")
+        books.ledger("net").release(sandbox("box-a"), now_s=0)
+        books.ledger("other").reserve(sandbox("x"), PodKey("", "", "eth0"), [V4], now_s=0)
+        report = PodBook(books, tmp_path / "reports.json").report(None)
+        assert report is not None
+        assert told(report.pods) == {("net", "a", "eth0"): tuple(addresses)}
+
+
+def test_a_restart_tells_nothing_again_unless_something_changed(tmp_path: Path) -> None:
+    controller, path = Controller(), tmp_path / "reports.json"
+    with opened(tmp_path) as books:
+        add(books, "a")
+        assert controller.catch_up(PodBook(books, path)) == 1
+    with opened(tmp_path) as books:
+        assert controller.catch_up(PodBook(books, path)) == 0
+    with opened(tmp_path) as books:
+        add(books, "b")
+        report = PodBook(books, path).report(controller.sequence)
+        assert report is not None
+        assert report.base is None
+        assert report.sequence > (controller.sequence or 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"sequence":"x"}'])
+def test_a_damaged_memory_of_reports_only_costs_a_whole_report(
+    tmp_path: Path, content: bytes
+) -> None:
+    controller, path = Controller(), tmp_path / "reports.json"
+    with opened(tmp_path) as books:
+        add(books, "a")
+        controller.catch_up(PodBook(books, path))
+        path.write_bytes(content)
+        book = PodBook(books, path)
+        report = book.report(controller.sequence)
+        assert report is not None
+        assert report.base is None
+        assert controller.catch_up(book) == 1
+
+
+def test_more_than_fits_one_report_is_told_in_several_and_no_more_than_a_controller_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limpet.cloud.pod_reports.MAX_PODS", 60)
+    monkeypatch.setattr("limpet.controller.state.reports.MAX_PODS", 60)
+    monkeypatch.setattr("limpet.cloud.pod_reports._MAX_REPORT_BYTES", 4096)
+    with opened(tmp_path) as books:
+        ledger = books.ledger("net")
+        for number in range(70):
+            name = f"{number:05}-" + "n" * 150
+            ledger.reserve(sandbox(f"box-{number}"), pod(name), [WIDE], now_s=0)
+            if number < 20:
+                ledger.release(sandbox(f"box-{number}"), now_s=0)
+        controller, book = Controller(), PodBook(books, tmp_path / "reports.json")
+        assert controller.catch_up(book) > 2
+        names = {name[:5] for _, name, _ in controller.pods}
+        assert names == {f"{number:05}" for number in range(10, 70)}
+
+
+def test_a_pod_whose_name_no_controller_takes_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as books:
+        add(books, "a")
+        add(books, "n" * 300)
+        controller = Controller()
+        controller.catch_up(PodBook(books, tmp_path / "reports.json"))
+        assert {name for _, name, _ in controller.pods} == {"a"}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["add", "remove", "forget"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["tell", "lose answer", "lose report", "restart"]), st.just(0)),
+        st.tuples(st.just("controller is restored"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("node")
+    with opened(folder) as books:
+        controller, backup = Controller(), None
+        book = PodBook(books, folder / "reports.json")
+        base: int | None = None
+        ledger = books.ledger("net")
+        for step, number in steps:
+            name = f"pod-{number}"
+            if step == "add":
+                ledger.reserve(sandbox(f"box-{name}"), pod(name), [WIDE, V6[:1]], now_s=0)
+            elif step == "remove":
+                ledger.release(sandbox(f"box-{name}"), now_s=0)
+            elif step == "forget":
+                ledger.forget(pod(name), now_s=0)
+            elif step == "restart":
+                book, base = PodBook(books, folder / "reports.json"), controller.sequence
+            elif step == "controller is restored":
+                controller.record, backup = backup, controller.record
+                base = controller.sequence
+            elif step == "tell":
+                controller.catch_up(book, base)
+                base = controller.sequence
+            elif (report := book.report(base)) is not None and step == "lose answer":
+                try:
+                    controller.take(report)
+                except RefusedError:
+                    base = None
+            book.changed()
+        controller.catch_up(book, base)
+        expected = {
+            (key.namespace, key.pod, key.ifname): sorted(
+                str(address) for address, each in ledger.bindings().items() if each.key == key
+            )
+            for key in {each.key for each in ledger.bindings().values()}
+        }
+        assert {("default", n, i): sorted(a) for (_, n, i), a in controller.pods.items()} == (
+            expected
+        )
+
+
+# What a replaced machine's pods had
+
+
+def kept(folder: Path, network: str = "net") -> dict[str, str]:
+    ledger = open_ledger(folder / "networks" / network, network=network)
+    found = {str(address): binding.key.pod for address, binding in ledger.bindings().items()}
+    assert not ledger.holders()
+    ledger.close()
+    return found
+
+
+def test_a_pod_gets_the_addresses_that_it_had_on_the_machine_before(tmp_path: Path) -> None:
+    with opened(tmp_path / "old", "net", "other") as books:
+        add(books, "a")
+        expected = add(books, "b")
+        second = add(books, "b", network="other", ifname="net1", box="box-b2")
+        report = PodBook(books, tmp_path / "reports.json").report(None)
+    assert report is not None
+    for _ in range(2):
+        keep_bindings(settings_of(tmp_path / "new"), report.pods)
+    with opened(tmp_path / "new", "net", "other") as books:
+        books.open_known()
+        assert add(books, "z") not in (expected, second)
+        assert add(books, "b", box="new") == expected
+        assert add(books, "b", network="other", ifname="net1", box="new2") == second
+
+
+def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as books:
+        held = add(books, "here")
+        mine = add(books, "mine")
+        books.ledger("net").release(sandbox("box-mine"), now_s=0)
+    keep_bindings(
+        settings_of(tmp_path),
+        [
+            PodAddress("net", "default", "thief", "eth0", (held[0], "10.0.0.6")),
+            PodAddress("net", "default", "other", "eth0", (mine[1],)),
+            PodAddress("net", "default", "mine", "eth0", ("10.0.0.5",)),
+        ],
+    )
+    with opened(tmp_path) as books:
+        bindings = {str(at): each.key.pod for at, each in books.ledger("net").bindings().items()}
+        assert bindings == {
+            **dict.fromkeys(held, "here"),
+            **dict.fromkeys(mine, "mine"),
+            "10.0.0.6": "thief",
+        }
+        assert books.ledger("net").holders().keys() == {ip(address) for address in held}
+
+
+def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
+    had = ("10.0.0.3", "10.0.0.5", "fd00::4")
+    keep_bindings(settings_of(tmp_path), [PodAddress("net", "default", "a", "eth0", had)])
+    assert kept(tmp_path) == dict.fromkeys(had, "a")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        PodAddress("../etc", "default", "a", "eth0", ("10.0.0.2",)),
+        PodAddress("net", "default", "a", "eth0", ("10.0.0.2.3", "")),
+        PodAddress("net", "default", "a", "eth0", ("255.255.255.255",)),
+        PodAddress("net", "", "", "eth0", ("10.0.0.2",)),
+        PodAddress("net", "default", "gone", "eth0", ()),
+    ],
+)
+def test_what_makes_no_sense_is_left_out(tmp_path: Path, bad: PodAddress) -> None:
+    good = PodAddress("net", "default", "../b", "eth0", ("10.0.0.4",))
+    keep_bindings(settings_of(tmp_path), [bad, good])
+    assert kept(tmp_path) == {"10.0.0.4": "../b"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["networks"]
+    assert [path.name for path in (tmp_path / "networks").iterdir()] == ["net"]
+
+
+# How full the segments are
+
+
+def test_usage_counts_every_network_that_draws_on_a_segment(tmp_path: Path) -> None:
+    v4, v6, spare = map(ip_network, ("10.9.0.0/24", "fd09::/64", "10.9.1.0/24"))
+    sets = [(segment_range(v4),), (segment_range(v6),)]
+    with opened(tmp_path, "one", "two") as books:
+        one, two = books.ledger("one"), books.ledger("two")
+        for number in range(3):
+            one.reserve(sandbox(f"one-{number}"), pod(f"a-{number}"), sets, now_s=0)
+        two.reserve(sandbox("two"), pod("b"), sets[:1], requested=[ip("10.9.0.77")], now_s=0)
+        one.release(sandbox("one-0"), now_s=0)
+        assert segment_usage(books, (v4, v6, spare)) == (
+            SegmentUse(v4, 253, live=3, resting=0, bound=1),
+            SegmentUse(v6, 2**64 - 2, live=2, resting=0, bound=1),
+            SegmentUse(spare, 253, live=0, resting=0, bound=0),
+        )
+        assert segment_usage(books, ()) == ()

@@ -1,0 +1,476 @@
+"""The neighbour exchange: digests, and whom a node tells what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.exchange.digest import (
+    MOST_LISTINGS,
+    Index,
+    bucket_of,
+    make_listings,
+    make_pushes,
+    pair_of,
+)
+from limpet.cluster.exchange.gossip import Gossip, Origin
+from limpet.cluster.exchange.messages import (
+    BUCKETS,
+    GOOD_BODY_BYTES,
+    NO_NETWORK,
+    Digest,
+    Listing,
+    Message,
+    NetworkRank,
+    Push,
+    Want,
+    body_bytes,
+    datagram_bytes,
+)
+from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Place, Send
+from limpet.cluster.merge import merge_snapshots
+from tests.unit.cluster.exchange.exchange_world import (
+    LINK,
+    Weather,
+    World,
+    network_snapshot,
+    node_entry,
+    place_of,
+    snapshot_of,
+)
+from tests.unit.cluster_values import grant, snapshots
+
+
+def first(below: int) -> int:
+    """Chance that always takes the first."""
+    return 0 * below
+
+
+# Digests
+
+
+def listing_of(index: Index) -> Listing:
+    every = [item for bucket in range(BUCKETS) for item in index.items(bucket)]
+    return Listing(
+        b"", b"", index.network, more=False, buckets=frozenset(range(BUCKETS)), items=tuple(every)
+    )
+
+
+@given(snapshots(), snapshots())
+def test_two_who_know_the_same_have_the_same_digest_and_no_others(
+    one: Snapshot, other: Snapshot
+) -> None:
+    here, there = Index(one), Index(other)
+    differing = here.differing(there.digest(b""))
+    same = {
+        uid
+        for uid in one.nodes.keys() | other.nodes.keys()
+        if one.nodes.get(uid) == other.nodes.get(uid)
+    }
+    changed = (one.nodes.keys() | other.nodes.keys()) - same
+    assert set(differing) == {bucket_of(uid) for uid in changed}
+    assert (here.network == there.network) == (one.sealed_network == other.sealed_network)
+
+
+@given(snapshots(), snapshots())
+def test_what_counts_as_newer_is_what_merging_would_change(one: Snapshot, other: Snapshot) -> None:
+    merged = merge_snapshots(one, other)
+    here, there = Index(one), Index(other)
+    found = here.compare(listing_of(there))
+    assert set(found.newer_there) == {
+        uid for uid in other.nodes if merged.nodes[uid] != one.nodes.get(uid)
+    }
+    assert set(found.newer_here) == {
+        uid for uid in one.nodes if merged.nodes[uid] != other.nodes.get(uid)
+    }
+    assert found.network_newer_there == (merged.sealed_network != one.sealed_network)
+    assert found.network_newer_here == (merged.sealed_network != other.sealed_network)
+
+
+@given(snapshots(), st.lists(snapshots(), max_size=3))
+def test_an_index_that_was_updated_equals_one_made_anew(
+    start: Snapshot, changes: list[Snapshot]
+) -> None:
+    index, snapshot = Index(start), start
+    for change in changes:
+        snapshot = merge_snapshots(snapshot, change)
+        index.update(snapshot, change.nodes)
+    assert index.digest(b"") == Index(snapshot).digest(b"")
+    assert listing_of(index) == listing_of(Index(snapshot))
+
+
+MANY = snapshot_of(node_entry(number) for number in range(1, 250))
+NOTHING = Digest(bytes(8), NO_NETWORK, (0,) * BUCKETS)
+
+
+@given(room=st.none() | st.integers(0, 20_000), chance=st.randoms(use_true_random=False))
+def test_listings_keep_to_their_room_and_say_when_there_is_more(
+    room: int | None, chance: object
+) -> None:
+    below = chance.randrange  # type: ignore[attr-defined]
+    index = Index(MANY)
+    listings = make_listings(index, NOTHING, bytes(8), room_bytes=room, below=below)
+
+    assert 1 <= len(listings) <= MOST_LISTINGS
+    assert all(body_bytes(listing) <= GOOD_BODY_BYTES for listing in listings)
+    if room is not None and room > 1000:
+        assert sum(map(datagram_bytes, listings)) <= room
+    told = [item.uid for listing in listings for item in listing.items]  # type: ignore[union-attr]
+    assert len(told) == len(set(told))
+    assert {listing.more for listing in listings} == {len(told) < len(MANY.nodes)}  # type: ignore[union-attr]
+    if room is None:
+        assert set(told) == MANY.nodes.keys()
+
+
+def test_pushes_share_datagrams_where_they_fit_and_the_network_comes_first() -> None:
+    snapshot = Snapshot(network_snapshot(1).network, network_snapshot(1).sealed_network, MANY.nodes)
+    pushes = make_pushes(snapshot, MANY.nodes, network=True)
+    assert pushes[0] == Push(network=snapshot.sealed_network)
+    pairs = [pair for push in pushes for pair in push.pairs]  # type: ignore[union-attr]
+    assert len(pairs) == len(MANY.nodes)
+    assert all(body_bytes(push) <= GOOD_BODY_BYTES or len(push.pairs) == 1 for push in pushes)  # type: ignore[union-attr]
+
+
+# Worlds of several nodes
+
+knowledge = st.lists(
+    st.builds(
+        node_entry,
+        st.integers(1, 6),
+        st.none() | st.integers(0, 3),
+        generation=st.integers(1, 2),
+        tombstone=st.sampled_from([False] * 5 + [True]),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    known=st.lists(knowledge, min_size=2, max_size=5),
+    generations=st.lists(st.integers(1, 3), min_size=5, max_size=5),
+    storm=st.builds(Weather, st.floats(0, 1), st.floats(0, 1), st.floats(0, 5)),
+    changes=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(4, 6), st.sampled_from(Origin)),
+        max_size=6,
+    ),
+)
+def test_nodes_that_hear_each_other_end_up_knowing_the_same(
+    seed: int,
+    known: list[list[NodeEntry]],
+    generations: list[int],
+    storm: Weather,
+    changes: list[tuple[int, int, int, Origin]],
+) -> None:
+    """Whatever was lost, late and repeated before, and nothing that anybody knew is lost."""
+    world = World(seed)
+    world.weather = storm
+    everything = Snapshot()
+    for number, (entries, generation) in enumerate(zip(known, generations, strict=False), start=1):
+        alive = [entry for entry in entries if not (entry.grant.tombstone and _is_host(entry))]
+        own = node_entry(number)
+        host = world.add(number, merge_snapshots(snapshot_of([own]), snapshot_of(alive)))
+        network = network_snapshot(generation)
+        world.post(host, host.learn(network, world.now_s, Origin.CLOUD))
+        everything = merge_snapshots(everything, host.snapshot)
+    for at, about, sequence, origin in changes:
+        number = min(at, len(world.hosts))
+        entry = node_entry(number if origin is Origin.OWN else about, sequence)
+        world.change(number, entry, origin)
+        everything = merge_snapshots(everything, snapshot_of([entry]))
+        world.run(1.0)
+
+    world.weather = Weather()
+    world.run(120.0)
+
+    for host in world.hosts.values():
+        assert host.snapshot.nodes == everything.nodes
+        assert host.snapshot.network == everything.network
+    quiet_s = world.now_s
+    world.run(30.0)
+    assert world.bytes_since(quiet_s) / len(world.hosts) / 30 < 1_500
+
+
+def _is_host(entry: NodeEntry) -> bool:
+    """A removed one is heard by nobody, so it cannot take part."""
+    return entry.grant.uid in {grant(number).uid for number in range(1, 6)}
+
+
+def crowd(size: int) -> World:
+    """Nodes that know each other, settled."""
+    world = World(1)
+    all_known = snapshot_of(node_entry(number) for number in range(1, size + 1))
+    for number in range(1, size + 1):
+        world.add(number, all_known)
+    world.run(30.0)
+    world.sent.clear()
+    return world
+
+
+def test_a_change_of_our_own_is_known_to_all_at_once_and_its_rumour_dies() -> None:
+    world = crowd(25)
+    started_s = world.now_s
+    world.change(1, node_entry(1, 2), Origin.OWN)
+    world.run(0.01)
+    assert world.is_settled()
+
+    world.run(60.0)
+    others = [at_s for at_s, of, message in world.sent if of != 1 and _tells_of(message, 1)]
+    # Each sends it on once and to a few, and then there is silence about it.
+    assert len(others) <= 24 * 6
+    assert max(others) < started_s + 1
+
+
+def test_what_one_has_from_the_cloud_all_know_in_two_seconds() -> None:
+    world = crowd(25)
+    world.change(3, node_entry(41), Origin.CLOUD)
+    world.run(2.0)
+    assert world.is_settled()
+
+
+def test_a_rumour_that_many_have_at_once_is_broadcast_by_few() -> None:
+    world = crowd(25)
+    for number in range(1, 26):
+        world.change(number, node_entry(41), Origin.CLOUD)
+    world.run(5.0)
+    # A broadcast is one entry in `sent`, a message to one node too.
+    assert len([1 for _, _, message in world.sent if _tells_of(message, 41)]) < 25
+
+
+def test_a_switch_that_was_deaf_for_a_minute_keeps_nobody_apart() -> None:
+    world = World(1)
+    world.weather = Weather(loss=1.0)
+    for number in (1, 2):
+        world.add(number, snapshot_of([node_entry(number)]))
+    world.run(60.0)
+    world.weather = Weather()
+    world.run(65.0)
+    assert world.is_settled()
+
+
+def test_a_node_that_knows_nothing_learns_hundreds_of_others_in_seconds() -> None:
+    world = World(1)
+    others = [node_entry(number) for number in range(1, 250)]
+    many = snapshot_of([*others, *(node_entry(number, 2) for number in (100, 101))])
+    world.add(1, many)
+    world.add(2, snapshot_of([node_entry(1), node_entry(2)]))
+    world.run(10.0)
+    assert world.is_settled()
+
+
+def _tells_of(message: Message, number: int) -> bool:
+    return isinstance(message, Push) and any(
+        f'"uid":"{grant(number).uid}"'.encode() in sealed.body for sealed, _ in message.pairs
+    )
+
+
+# One node alone
+
+
+def lone(*others: int) -> Gossip:
+    """Node 1, which knows the others, with one link."""
+    known = snapshot_of(node_entry(number) for number in (1, *others))
+    gossip = Gossip(grant(1).uid, known, below=first, nonce=lambda: b"12345678", now_s=0)
+    gossip.set_links([LINK], [], 0)
+    return gossip
+
+
+NOWHERE = Place(ip_address("203.0.113.9"), 1234)
+messages = st.one_of(
+    st.just(Digest(bytes(8), NetworkRank(9, 9), (0,) * BUCKETS)),
+    st.builds(Push, st.just(()), st.none()),
+    st.just(Push(((node_entry(2).sealed_grant, None),))),
+    st.builds(
+        Listing,
+        st.binary(min_size=8, max_size=8),
+        st.just(bytes(8)),
+        st.just(NO_NETWORK),
+        st.booleans(),
+        st.just(frozenset(range(BUCKETS))),
+        st.just(()),
+    ),
+    st.builds(
+        Want,
+        st.binary(min_size=8, max_size=8),
+        st.booleans(),
+        st.just(tuple(MANY.nodes)),
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), messages), max_size=30), st.integers(0, 2**32))
+def test_who_has_not_proven_its_address_gets_a_few_times_what_it_sent(
+    said: list[tuple[float, Message]], seed: int
+) -> None:
+    """Old messages of a member, sent on in the name of a victim."""
+    world = World(seed)
+    nonces = iter(range(10**9))
+    gossip = Gossip(
+        grant(1).uid,
+        MANY,
+        below=world.random.randrange,
+        nonce=lambda: b"!" + next(nonces).to_bytes(7, "big"),
+        now_s=0,
+    )
+    now_s, came, went = 0.0, 0, 0
+    for passed_s, message in said:
+        now_s += passed_s
+        effects = gossip.tick(now_s)
+        came += datagram_bytes(message)
+        effects += gossip.receive(grant(2).uid, NOWHERE, LINK, message, now_s)
+        went += sum(
+            datagram_bytes(effect.message)
+            for effect in effects
+            if isinstance(effect, Send) and effect.place == NOWHERE
+        )
+        assert went <= AMPLIFICATION * came
+
+
+def test_an_answer_that_nobody_asked_for_is_dropped_and_counted() -> None:
+    gossip = lone(2)
+    listing = Listing(b"unasked!", bytes(8), NO_NETWORK, False, frozenset(), ())
+    want = Want(b"unasked!", True, (grant(1).uid,))
+    assert gossip.receive(grant(2).uid, place_of(2), LINK, listing, 1) == []
+    assert gossip.receive(grant(2).uid, place_of(2), LINK, want, 1) == []
+    assert gossip.counters["unasked"] == 2
+
+
+def test_a_listing_that_was_asked_for_is_answered_with_what_each_side_lacks() -> None:
+    gossip = lone(2, 3)
+    gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 1)  # issues a nonce
+    other = Index(snapshot_of([node_entry(2), node_entry(3, 2), node_entry(4)]))
+    listing = replace(listing_of(other), echo=b"12345678", nonce=b"my nonce")
+    effects = gossip.receive(grant(2).uid, place_of(2), LINK, listing, 2)
+    lacking = tuple(sorted((grant(3).uid, grant(4).uid)))
+    assert [effect.message for effect in effects] == [
+        Want(b"my nonce", False, lacking),
+        Push((pair_of(node_entry(1)),)),
+    ]
+
+
+def test_strangers_and_removed_nodes_get_no_answer_and_are_counted() -> None:
+    gossip = lone(2)
+    gone = node_entry(2, tombstone=True)
+    assert gossip.receive(grant(3).uid, place_of(3), LINK, NOTHING, 1) == []
+    gossip.learn(snapshot_of([node_entry(1), gone]), frozenset({grant(2).uid}), Origin.CLOUD, 1)
+    assert gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 1) == []
+    assert gossip.counters["stranger"] == 2
+    assert gossip.heard == {}
+
+
+def test_a_removed_node_is_silent() -> None:
+    gossip = lone(2)
+    gone = snapshot_of([node_entry(1, tombstone=True), node_entry(2)])
+    effects = gossip.learn(gone, frozenset({grant(1).uid}), Origin.NEIGHBOUR, 1)
+    while gossip.wake_at_s < 100:
+        effects += gossip.tick(gossip.wake_at_s)
+    effects += gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 101)
+    assert effects == []
+
+
+def test_a_member_that_says_over_and_over_that_it_knows_more_gets_few_digests() -> None:
+    gossip = lone(2)
+    while gossip.wake_at_s < 3:
+        gossip.tick(gossip.wake_at_s)
+    now_s = 3.0
+    sent: list[Send] = []
+    while now_s < 33:
+        gossip.suspect(grant(2).uid, now_s)
+        sent += [each for each in gossip.tick(now_s) if isinstance(each, Send)]
+        now_s += 0.01
+    digests = [each for each in sent if isinstance(each.message, Digest)]
+    # Ten of them are those that it gets anyway.
+    assert 10 <= len(digests) <= 25
+
+
+def test_a_peer_that_answered_is_written_to_where_it_answered_from() -> None:
+    gossip = lone(2)
+    elsewhere = Place(ip_address("198.51.100.2"), 999)
+    uid = grant(2).uid
+    gossip.receive(uid, elsewhere, LINK, Push(), 1)
+    own = snapshot_of([node_entry(1, 2), node_entry(2)])
+    before = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 2)
+    assert _written_to(before) == {place_of(2)}
+
+    gossip.receive(uid, elsewhere, LINK, NOTHING, 3)  # issues a nonce, always the same here
+    gossip.receive(uid, elsewhere, LINK, Want(b"12345678", False, ()), 4)
+    own = snapshot_of([node_entry(1, 3), node_entry(2)])
+    after = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 5)
+    assert _written_to(after) == {elsewhere}
+
+    long_after = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 100)
+    assert place_of(2) in _written_to(long_after)
+
+
+def test_a_peer_that_says_it_moved_is_no_longer_written_to_where_it_was() -> None:
+    gossip = lone(2)
+    uid = grant(2).uid
+    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, NOTHING, 3)
+    gossip.receive(
+        uid, Place(ip_address("198.51.100.2"), 999), LINK, Want(b"12345678", False, ()), 4
+    )
+    moved = snapshot_of([node_entry(1, 2), node_entry(2, 5)])
+    gossip.learn(moved, frozenset({uid}), Origin.NEIGHBOUR, 5)
+    effects = gossip.learn(moved, frozenset({grant(1).uid}), Origin.OWN, 5)
+    assert _written_to(effects) == {place_of(2)}
+
+
+def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> None:
+    gossip, uid, inner = lone(2), grant(2).uid, ip_address("10.244.2.0")
+    gossip.set_tunnelled({uid: inner}, 50)
+    effects = []
+    while gossip.wake_at_s < 52:
+        effects += gossip.tick(gossip.wake_at_s)
+    asked = [each for each in effects if isinstance(each, Send) and each.uid == uid]
+    assert {each.place for each in asked} == {Place(inner, 7471)}
+    assert asked
+
+    own = snapshot_of([node_entry(1, 2), node_entry(2)])
+    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 60)
+    assert _written_to(told) == {Place(inner, 7471)}
+
+    gossip.set_tunnelled({}, 70)
+    own = snapshot_of([node_entry(1, 3), node_entry(2)])
+    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 71)
+    assert _written_to(told) == {place_of(2)}
+
+
+def test_a_new_link_hears_at_once_who_we_are_and_hears_it_again() -> None:
+    gossip = lone(2)
+    effects = gossip.set_links([LINK, 8], [8], 1)
+    assert {effect.ifindex for effect in effects if isinstance(effect, Broadcast)} == {8}
+    times = []
+    while gossip.wake_at_s < 4:
+        now_s = gossip.wake_at_s
+        if any(isinstance(effect, Broadcast) for effect in gossip.tick(now_s)):
+            times.append(round(now_s - 1, 3))
+    assert times[:3] == [0.2, 0.7, 1.5]
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_change_is_not_told_to_whom_it_came_from_nor_where_all_heard_it(origin: Origin) -> None:
+    gossip = lone(2, 3)
+    changed = snapshot_of(node_entry(n, 2 if n == 4 else 1) for n in (1, 2, 3, 4))
+    effects = gossip.learn(
+        changed, frozenset({grant(4).uid}), origin, 1, from_uid=grant(2).uid, from_link=LINK
+    )
+    while gossip.wake_at_s < 3.5:
+        effects += gossip.tick(gossip.wake_at_s)
+    told = [effect for effect in effects if _tells_of(effect.message, 4)]
+    assert told
+    assert _written_to(told) == {place_of(3)}
+    assert not any(isinstance(effect, Broadcast) for effect in told)
+
+
+def _written_to(effects: object) -> set[Place]:
+    return {
+        effect.place
+        for effect in effects  # type: ignore[attr-defined]
+        if isinstance(effect, Send) and isinstance(effect.message, Push)
+    }

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.cluster.documents import Sealed
+from limpet.cluster.snapshot.log import (
+    HEADER_BYTES,
+    VERSION,
+    NewerLogError,
+    Pair,
+    encode_header,
+    encode_network,
+    encode_pair,
+    parse_log,
+)
+
+SEALED = st.builds(Sealed, st.binary(max_size=40), st.binary(max_size=8))
+PAIRS = st.tuples(SEALED, st.none() | SEALED)
+DOCUMENTS = st.lists(SEALED | PAIRS, max_size=6)
+
+
+def encode(document: Sealed | Pair, synced: int) -> bytes:
+    if isinstance(document, Sealed):
+        return encode_network(document, synced)
+    return encode_pair(document, synced)
+
+
+def log_of(base: list[Sealed | Pair], *groups: list[Sealed | Pair]) -> tuple[bytes, list[int]]:
+    """The file, and where each of its records ends."""
+    data, ends = bytes(HEADER_BYTES), []
+    for document in base:
+        data += encode(document, 0)
+        ends.append(len(data))
+    data = encode_header(len(data)) + data[HEADER_BYTES:]
+    for group in groups:
+        synced = len(data)
+        for document in group:
+            data += encode(document, synced)
+            ends.append(len(data))
+    return data, ends
+
+
+def split(documents: list[Sealed | Pair]) -> tuple[list[Sealed], list[Pair]]:
+    return (
+        [each for each in documents if isinstance(each, Sealed)],
+        [each for each in documents if not isinstance(each, Sealed)],
+    )
+
+
+def pair(text: bytes) -> Pair:
+    return Sealed(text, b"signature"), Sealed(text + b" presence", b"signature")
+
+
+@given(base=DOCUMENTS, groups=st.lists(DOCUMENTS, max_size=3))
+def test_everything_is_read_as_it_was_written(
+    base: list[Sealed | Pair], groups: list[list[Sealed | Pair]]
+) -> None:
+    data, _ = log_of(base, *groups)
+    log = parse_log(data)
+    assert (log.networks, log.pairs) == split(sum(groups, base))
+    assert (log.end, log.torn, log.damage) == (len(data), False, "")
+
+
+@given(base=DOCUMENTS, group=DOCUMENTS, data=st.data())
+def test_a_tail_that_was_cut_is_no_damage_and_hides_nothing_before_it(
+    base: list[Sealed | Pair], group: list[Sealed | Pair], data: st.DataObject
+) -> None:
+    whole, ends = log_of(base, group)
+    base_end = len(log_of(base)[0])
+    cut = data.draw(st.integers(base_end, len(whole)))
+    rest = data.draw(st.sampled_from([b"", bytes(700), b"LMSe" * 9]))
+    log = parse_log(whole[:cut] + rest)
+    kept = sum(end <= cut for end in ends)
+    assert (log.networks, log.pairs) == split((base + group)[:kept])
+    assert log.damage == ""
+    assert log.end == max([base_end, *(end for end in ends if end <= cut)])
+
+
+@given(
+    base=st.lists(PAIRS, min_size=1, max_size=4),
+    groups=st.lists(st.lists(PAIRS, min_size=1, max_size=3), min_size=2, max_size=3),
+    data=st.data(),
+)
+def test_damage_costs_one_document_and_is_told_if_it_was_on_the_disk(
+    base: list[Sealed | Pair], groups: list[list[Sealed | Pair]], data: st.DataObject
+) -> None:
+    whole, ends = log_of(base, *groups)
+    documents = sum(groups, base)
+    victim = data.draw(st.integers(0, len(documents) - 1))
+    start = ([HEADER_BYTES, *ends])[victim]
+    at = data.draw(st.integers(start, ends[victim] - 1))
+    log = parse_log(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+    assert log.pairs == documents[:victim] + documents[victim + 1 :]
+    in_last_group = victim >= len(documents) - len(groups[-1])
+    assert bool(log.damage) == (not in_last_group)
+    assert log.torn == (victim < len(documents) - 1)
+
+
+def test_a_hole_in_the_group_that_the_power_cut_is_no_damage_but_the_file_is_not_gone_on_with() -> (
+    None
+):
+    whole, ends = log_of([pair(b"a")], [pair(b"b"), pair(b"c")])
+    log = parse_log(whole[: ends[0]] + bytes(ends[1] - ends[0]) + whole[ends[1] :])
+    assert log.pairs == [pair(b"a"), pair(b"c")]
+    assert log.torn
+    assert not log.damage
+
+
+@pytest.mark.parametrize("cut", [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 50])
+def test_a_file_that_is_shorter_than_what_it_began_with_is_damaged(cut: int) -> None:
+    whole, _ = log_of([pair(b"a"), pair(b"b")])
+    assert parse_log(whole[:cut]).damage
+
+
+def test_documents_are_found_behind_a_damaged_header() -> None:
+    whole, _ = log_of([pair(b"a"), pair(b"b")])
+    log = parse_log(bytes(HEADER_BYTES) + whole[HEADER_BYTES:])
+    assert log.pairs == [pair(b"a"), pair(b"b")]
+    assert log.damage == "its first bytes cannot be read"
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_log_are_damage_and_nothing_else(data: bytes) -> None:
+    log = parse_log(data)
+    assert log.damage
+    assert not log.pairs + log.networks
+
+
+def test_a_later_format_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limpet.cluster.snapshot.log.VERSION", VERSION + 1)
+    newer, _ = log_of([pair(b"a")])
+    monkeypatch.undo()
+    with pytest.raises(NewerLogError, match="install the later Limpet"):
+        parse_log(newer)

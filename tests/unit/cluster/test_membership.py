@@ -1,0 +1,263 @@
+"""What a node takes from others, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from limpet.cluster.documents import Presence, Sealed
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, News, Outcome, Source
+from limpet.cluster.seal import seal_grant, seal_network, seal_presence
+from limpet.cluster.snapshot.file import SnapshotFile
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    entry,
+    grant,
+    network,
+    node_key,
+    presence,
+)
+
+OWN = 1
+
+
+def on_a_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*arguments: object, **named: object) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+class Beside:
+    """A membership and what it told."""
+
+    def __init__(self, folder: Path, *, boot_id: str = "boot") -> None:
+        identity = Identity(folder, node_key(OWN), "node-1", PINNED, ("c:7470",))
+        self.membership = Membership(
+            identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id
+        )
+        self.news: list[News] = []
+        self.published = asyncio.Event()
+        self.membership.subscribe(self._take)
+
+    def _take(self, news: News) -> None:
+        self.news.append(news)
+        if news.source is Source.SELF:
+            self.published.set()
+
+    def offer(self, *numbers: int, sequence: int | None = None, **changes: object) -> list[Outcome]:
+        entries = [entry(number, sequence=sequence, **changes) for number in numbers]
+        return self.membership.offer(
+            [(each.sealed_grant, each.sealed_presence) for each in entries], source=Source.CLOUD
+        )
+
+    def announce(self, address: str = "192.0.2.1") -> None:
+        self.membership.announce(
+            addresses=(ip_address(address),),
+            port=7471,
+            vtep_macs={4: "02:00:00:00:00:01"},
+            link_mtu_bytes=1500,
+        )
+
+    async def announced(self, address: str = "192.0.2.1") -> Presence:
+        self.published.clear()
+        self.announce(address)
+        await asyncio.wait_for(self.published.wait(), 10)
+        assert self.membership.presence is not None
+        return self.membership.presence
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Beside]:
+    made = Beside(tmp_path)
+    made.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    made.news.clear()
+    yield made
+    made.membership.close()
+
+
+def test_news_are_told_once_for_all_that_came_together(beside: Beside) -> None:
+    assert beside.offer(2, 3) == [Outcome.FRESH, Outcome.FRESH]
+
+    assert [len(news.uids) for news in beside.news] == [2]
+
+
+def test_what_is_known_is_stale_and_tells_nobody(beside: Beside) -> None:
+    beside.offer(2, sequence=5)
+
+    assert beside.offer(2, sequence=5) == [Outcome.STALE]
+    assert beside.offer(2, sequence=4) == [Outcome.STALE]
+
+    assert len(beside.news) == 1
+
+
+def test_what_nobody_signed_changes_nothing(beside: Beside) -> None:
+    forged = seal_grant(grant(2), node_key(9))
+
+    outcomes = beside.membership.offer([(forged, None)], source=Source.NEIGHBOUR)
+
+    assert outcomes == [Outcome.BAD]
+    assert beside.membership.counters["neighbour_bad"] == 1
+    assert beside.membership.snapshot.nodes == {}
+
+
+def test_a_network_of_another_cluster_is_not_taken(beside: Beside) -> None:
+    foreign = seal_network(network(9), node_key(9))
+
+    beside.membership.offer([], source=Source.NEIGHBOUR, network=foreign)
+
+    assert beside.membership.network == network()
+
+
+def test_all_that_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = Beside(tmp_path)
+    first.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    first.offer(1, 2, 3, sequence=3)
+    asyncio.run(first.membership.durable())
+    first.membership.close()
+
+    second = Beside(tmp_path)
+
+    assert second.membership.snapshot == first.membership.snapshot
+    assert second.membership.problems == []
+    second.membership.close()
+
+
+def test_a_tombstone_is_not_undone_by_the_old_grant(beside: Beside) -> None:
+    beside.offer(2, sequence=3)
+    beside.offer(2, tombstone=True, generation=2, revision=9)
+
+    assert beside.offer(2, sequence=9, generation=8) == [Outcome.STALE]
+
+    assert beside.membership.snapshot.nodes[grant(2).uid].grant.tombstone
+
+
+@on_a_loop
+async def test_a_presence_is_published_once_until_it_changes(beside: Beside) -> None:
+    beside.offer(1)
+
+    first = await beside.announced()
+    beside.announce()
+    second = await beside.announced("192.0.2.77")
+
+    assert (first.sequence, second.sequence) == (0, 1)
+    assert second.addresses == (ip_address("192.0.2.77"),)
+    own = beside.membership.own
+    assert own is not None
+    assert own.sealed_presence is not None
+
+
+@on_a_loop
+async def test_a_sequence_goes_on_after_a_restart(tmp_path: Path) -> None:
+    first = Beside(tmp_path)
+    first.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    first.offer(1)
+    before = await first.announced()
+    first.membership.close()
+
+    second = Beside(tmp_path, boot_id="another boot")
+    after = await second.announced()
+
+    assert after.sequence == before.sequence + 1
+    second.membership.close()
+
+
+@on_a_loop
+async def test_a_restored_node_goes_on_above_what_others_know_of_it(beside: Beside) -> None:
+    beside.offer(1)
+    await beside.announced()
+
+    beside.published.clear()
+    beside.membership.offer([own_pair(40, "a boot before")], source=Source.NEIGHBOUR)
+    await asyncio.wait_for(beside.published.wait(), 10)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 40
+    assert beside.membership.presence.boot_id == "boot"
+    assert not beside.membership.cloned
+
+
+@on_a_loop
+async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside) -> None:
+    beside.offer(1)
+    await beside.announced()
+
+    for _ in range(4):
+        assert beside.membership.presence is not None
+        above = beside.membership.presence.sequence + 1
+        beside.membership.offer([own_pair(above, "the copy")], source=Source.NEIGHBOUR)
+
+    assert beside.membership.cloned
+    last = beside.membership.presence
+    beside.announce("192.0.2.99")
+    assert beside.membership.presence == last
+
+
+@on_a_loop
+async def test_a_node_that_lost_all_it_knew_goes_on_above_what_comes_with_its_grant(
+    beside: Beside,
+) -> None:
+    beside.announce()
+
+    beside.membership.offer([own_pair(40, "a boot before")], source=Source.CLOUD)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 40
+
+
+@on_a_loop
+async def test_what_others_knew_before_a_node_has_a_link_counts_when_it_has_one(
+    beside: Beside,
+) -> None:
+    beside.offer(1)
+    for _ in range(5):  # the same old news from each neighbour: no clone
+        beside.membership.offer([own_pair(40, "a boot before")], source=Source.NEIGHBOUR)
+
+    announced = await beside.announced()
+
+    assert announced.sequence > 40
+    assert not beside.membership.cloned
+
+
+@on_a_loop
+async def test_a_presence_is_not_lost_to_an_older_one_of_the_same_offer(beside: Beside) -> None:
+    beside.offer(1)
+    await beside.announced()
+    newer = seal_grant(grant(OWN, generation=2), CLUSTER_KEY)
+    _, ahead = own_pair(40, "a boot before")
+
+    beside.membership.offer([(newer, None), (newer, ahead)], source=Source.NEIGHBOUR)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > 40
+    assert beside.membership.grant is not None
+    assert beside.membership.grant.generation == 2
+
+
+def own_pair(sequence: int, boot_id: str) -> tuple[Sealed, Sealed]:
+    return (
+        seal_grant(grant(OWN), CLUSTER_KEY),
+        seal_presence(presence(OWN, sequence, boot_id=boot_id), node_key(OWN)),
+    )
+
+
+def test_a_listener_that_fails_keeps_nobody_from_the_news(beside: Beside) -> None:
+    heard: list[News] = []
+
+    def fail(_news: News) -> None:
+        raise RuntimeError("a listener of a test")
+
+    beside.membership.subscribe(fail)
+    beside.membership.subscribe(heard.append)
+
+    beside.offer(2)
+
+    assert len(heard) == 1

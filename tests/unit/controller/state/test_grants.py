@@ -1,0 +1,204 @@
+"""Grants, whatever is asked in whatever order, and over restores from old back-ups."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Grant, Sealed
+from limpet.cluster.seal import SealError, public_key_of, seal_presence, uid_of
+from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+from tests.unit.cluster_values import node_key, presence
+from tests.unit.controller.state.cluster_tables import copy, join, new_tables
+
+MARGIN = 2
+NAMES = st.sampled_from(["a", "b"])
+
+
+class _Life(RuleBasedStateMachine):
+    """What every node was answered, kept as the node keeps it, over everything that happens."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.tables = new_tables("10.0.0.0/14", "fd00::/56", quarantine_s=10.0, segment_quota=4)
+        self.backup = copy(self.tables, 10.0)
+        self.held: dict[str, tuple[Grant, Sealed]] = {}
+        """By uid: the last grant that a node was answered, of nodes that were not removed."""
+        self.tombstones: list[Sealed] = []
+        self.numbers = 0
+        self.now_s = 0.0
+
+    def answered(self, uid: str) -> None:
+        self.tables.commit()
+        self.held[uid] = (self.tables.grants[uid], self.tables.nodes[uid].sealed)
+
+    def attempt(self, work: Any) -> bool:
+        with contextlib.suppress(RefusedError):
+            work()
+            return True
+        self.tables.undo(0)
+        return False
+
+    @rule(name=NAMES)
+    def a_node_joins(self, name: str) -> None:
+        self.numbers += 1
+        number = self.numbers
+        if number < 200 and self.attempt(lambda: join(self.tables, number, name, self.now_s)):
+            uid = uid_of(public_key_of(node_key(number)))
+            for former in self.tables.grants[uid].supersedes:
+                if former in self.held and self.tables.grants[former].tombstone:
+                    del self.held[former]
+                    self.tombstones.append(self.tables.nodes[former].sealed)
+            self.answered(uid)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), versions=st.sets(st.sampled_from([4, 6]), min_size=1))
+    def a_node_grows(self, data: Any, versions: set[int]) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.held)))
+        generation = self.held[uid][0].generation
+        if uid in self.tables.grants and self.attempt(
+            lambda: grants.request_segments(
+                self.tables, uid, generation, tuple(versions), self.now_s
+            )
+        ):
+            before = self.held[uid][0]
+            self.answered(uid)
+            assert set(before.segments) <= set(self.held[uid][0].segments)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def a_node_is_removed(self, data: Any) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.held)))
+        if uid in self.tables.grants:
+            nodes.remove(self.tables, uid, self.now_s)
+            self.tables.commit()
+            del self.held[uid]
+            self.tombstones.append(self.tables.nodes[uid].sealed)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def a_node_is_to_be_replaced(self, data: Any) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.held)))
+        if uid in self.tables.grants:
+            nodes.await_replacement(self.tables, uid, wanted=True)
+            self.tables.commit()
+
+    @rule(seconds=st.floats(0, 20))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule()
+    def a_back_up_is_made(self) -> None:
+        self.backup = copy(self.tables, 10.0)
+
+    @rule()
+    def the_back_up_is_restored(self) -> None:
+        former = self.tables.state
+        self.tables = copy(self.backup, 10.0)
+        recovery.begin(self.tables, MARGIN, self.now_s, paused=False, former=former)
+        self.tables.commit()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def a_node_says_hello(self, data: Any) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.held)))
+        before, sealed = self.held[uid]
+        recovery.absorb(self.tables, [sealed], MARGIN, self.now_s)
+        recovery.note_report(self.tables, uid, MARGIN)
+        after = self.tables.grants[uid]
+        assert not after.tombstone
+        assert set(before.segments) <= set(after.segments)
+        assert after.generation >= before.generation
+        self.answered(uid)
+
+    @precondition(lambda self: self.tombstones)
+    @rule()
+    def peers_show_who_was_removed(self) -> None:
+        recovery.absorb(self.tables, self.tombstones, MARGIN, self.now_s)
+        self.tables.commit()
+
+    @invariant()
+    def no_two_nodes_hold_the_same(self) -> None:
+        if hasattr(self, "held"):
+            taken = [each for grant, _ in self.held.values() for each in grant.segments]
+            assert len(taken) == len(set(taken))
+            assert not any(
+                a.version == b.version and a.overlaps(b) for a, b in combinations(taken, 2)
+            )
+
+    @invariant()
+    def the_controllers_own_books_agree(self) -> None:
+        if hasattr(self, "tables"):
+            for uid, grant in self.tables.grants.items():
+                for segment in grant.segments:
+                    holding = self.tables.space.holdings[segment]
+                    assert (holding.uid, holding.resting_since_s) == (uid, None)
+
+
+_Life.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestWhateverHappensNoSegmentIsHeldTwice = _Life.TestCase
+
+
+def test_what_was_refused_leaves_no_trace() -> None:
+    tables = new_tables("10.0.0.0/24", "fd00::/56")
+    join(tables, 1, "a")
+    tables.commit()
+    before = (tables.state, dict(tables.space.holdings), dict(tables.tokens))
+
+    with pytest.raises(RefusedError) as caught:
+        join(tables, 2, "b")
+    tables.undo(0)
+
+    assert caught.value.refused.code is Code.EXHAUSTED
+    assert (tables.state, dict(tables.space.holdings), dict(tables.tokens)) == before
+    assert tables.uids_of("b") == []
+
+
+def test_what_the_cluster_has_not_signed_is_not_absorbed() -> None:
+    ours, theirs = new_tables(), new_tables()
+    join(theirs, 1, "a")
+    (record,) = theirs.nodes.values()
+    with pytest.raises(SealError):
+        recovery.absorb(ours, [record.sealed], MARGIN, 0.0)
+
+
+def test_a_stale_grant_of_a_removed_node_is_not_absorbed() -> None:
+    tables = new_tables()
+    grant = join(tables, 1, "a")
+    sealed = tables.nodes[grant.uid].sealed
+    nodes.remove(tables, "a", 0.0)
+    assert recovery.absorb(tables, [sealed], MARGIN, 0.0) == 0
+    assert tables.grants[grant.uid].tombstone
+
+
+def test_a_presence_of_another_boot_that_comes_back_is_a_clone() -> None:
+    tables = new_tables()
+    uid = join(tables, 1, "a").uid
+    for sequence, boot in ((1, "x"), (2, "y"), (3, "z")):
+        sealed = seal_presence(presence(1, sequence, boot_id=boot), node_key(1))
+        assert grants.put_presence(tables, uid, sealed, 0.0) == sequence
+    sealed = seal_presence(presence(1, 4, boot_id="x"), node_key(1))
+    with pytest.raises(RefusedError) as caught:
+        grants.put_presence(tables, uid, sealed, 0.0)
+    assert caught.value.refused.code is Code.CLONED
+
+
+def test_records_are_the_same_after_the_disk() -> None:
+    tables = new_tables()
+    join(tables, 1, "a")
+    nodes.remove(tables, "a", 5.0)
+    join(tables, 2, "a")
+    copied = copy(tables)
+    assert copied.grants == tables.grants
+    assert dict(copied.space.holdings) == dict(tables.space.holdings)
+    assert copied.state == tables.state
+    assert isinstance(copied, Tables)

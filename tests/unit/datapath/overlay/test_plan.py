@@ -1,0 +1,595 @@
+"""Planning the network between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cluster_values import network
+from tests.unit.datapath.overlay import overlay_values
+from tests.unit.datapath.overlay.overlay_values import (
+    OURS,
+    OWN,
+    PEER,
+    UID,
+    a_grant,
+    a_presence,
+    clusters,
+    entries,
+    entry,
+    grants,
+    mac,
+    node,
+    plain,
+    segments,
+    snapshot,
+    uid,
+    view,
+    vxlan,
+)
+
+from limpet.base.layered_map import alter
+from limpet.cluster.documents import DefaultCommunity, Role, Snapshot
+from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.view import VxlanDevice, view_of
+from limpet.datapath.overlay.diff import (
+    DropDevice,
+    DropDeviceAddress,
+    DropFdb,
+    DropNeighbour,
+    DropPeerRoute,
+    LoosenLink,
+    OverlayChange,
+    PutDevice,
+    PutDeviceAddress,
+    PutFdb,
+    PutNeighbour,
+    PutPeerRoute,
+    diff_overlay,
+)
+from limpet.datapath.overlay.parts import fdb_key, neighbour_key, route_key
+from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
+from limpet.datapath.overlay.state import FdbEntry, Neighbour, OverlayState, PeerPart, PeerRoute
+
+# Who may talk.
+
+
+@given(
+    st.integers(1, 3).flatmap(grants),
+    st.integers(1, 3).flatmap(grants),
+    st.sampled_from(DefaultCommunity),
+)
+def test_who_may_talk_to_whom_is_the_same_from_both_ends(one, other, default) -> None:  # type: ignore[no-untyped-def]
+    cluster = network(default_community=default)
+
+    assert may_talk(cluster, one, other) == may_talk(cluster, other, one)
+
+
+CLOUD = {"roles": frozenset({Role.CLOUD})}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "default", "expected"),
+    [
+        ({}, {}, DefaultCommunity.ALL, True),
+        ({}, {}, DefaultCommunity.NONE, False),
+        ({"communities": ("a",)}, {"communities": ("b", "a")}, DefaultCommunity.NONE, True),
+        ({"communities": ("a",)}, {"communities": ("b",)}, DefaultCommunity.ALL, False),
+        ({"communities": ("a",)}, {}, DefaultCommunity.ALL, False),
+        ({"communities": ("a",)}, CLOUD, DefaultCommunity.NONE, True),
+        (CLOUD, CLOUD, DefaultCommunity.NONE, True),
+        (CLOUD, {"tombstone": True}, DefaultCommunity.ALL, False),
+    ],
+)
+def test_the_cloud_talks_to_all_and_the_edge_inside_a_community(
+    one: dict[str, object], other: dict[str, object], default: DefaultCommunity, expected: bool
+) -> None:
+    cluster = network(default_community=default)
+
+    assert may_talk(cluster, a_grant(1, **one), a_grant(2, **other)) is expected
+
+
+# One peer.
+
+
+def part(peer: object = None, path: PeerPath | None = None, own: OwnSide = OWN) -> PeerPart:
+    made = node(2) if peer is None else peer
+    paths = {} if path is None else {PEER: path}
+    return plan_peer(view(made, paths=paths, own=own), PEER)  # type: ignore[arg-type]
+
+
+def test_a_peer_over_vxlan_has_a_route_a_neighbour_and_an_entry() -> None:
+    planned = part(path=vxlan(2))
+
+    four, six = segments(2)
+    assert planned.routes == (
+        PeerRoute(four, "limvx4", ip_address("10.244.2.0"), ip_address("10.244.1.1"), 200, 1450),
+        PeerRoute(
+            six, "limvx4", ip_address("fd00:0:0:2::"), ip_address("fd00:0:0:1::1"), 200, 1450
+        ),
+    )
+    assert planned.neighbours == (
+        Neighbour("limvx4", ip_address("10.244.2.0"), mac(2, 4)),
+        Neighbour("limvx4", ip_address("fd00:0:0:2::"), mac(2, 4)),
+    )
+    assert planned.fdb == (FdbEntry("limvx4", mac(2, 4), ip_address("192.0.2.2")),)
+    assert (planned.refused, planned.without) == ("", ())
+
+
+def test_an_ipv6_underlay_has_its_own_device_mac_and_mtu() -> None:
+    planned = part(path=vxlan(2, 6))
+
+    assert {(route.device, route.mtu_bytes) for route in planned.routes} == {("limvx6", 1430)}
+    assert planned.fdb == (FdbEntry("limvx6", mac(2, 6), ip_address("2001:db8::2")),)
+
+
+def test_a_peer_on_the_link_has_routes_only_each_by_its_own_version() -> None:
+    planned = part(path=plain(2))
+
+    assert [(route.device, str(route.next_hop)) for route in planned.routes] == [
+        ("eth0", "192.0.2.2"),
+        ("eth0", "2001:db8::2"),
+    ]
+    assert {route.mtu_bytes for route in planned.routes} == {1500}
+    assert (planned.neighbours, planned.fdb) == ((), ())
+
+
+def test_on_a_link_with_ipv4_only_the_ipv6_segments_go_over_vxlan() -> None:
+    planned = part(path=plain(2, next_hops=(ip_address("192.0.2.2"),)))
+
+    assert [(route.device, route.mtu_bytes) for route in planned.routes] == [
+        ("eth0", 1500),
+        ("limvx4", 1450),
+    ]
+    assert planned.neighbours == (Neighbour("limvx4", ip_address("fd00:0:0:2::"), mac(2, 4)),)
+    assert len(planned.fdb) == 1
+
+
+def test_a_peer_on_a_link_that_has_gone_is_reached_over_vxlan() -> None:
+    """What was proven may come from the disk, where links were found by other names."""
+    planned = part(path=plain(2, device="eth9"))
+
+    assert {route.device for route in planned.routes} == {"limvx4"}
+
+
+def test_ipv4_segments_go_by_an_ipv6_next_hop() -> None:
+    planned = part(path=plain(2, next_hops=(ip_address("fe80::2"),), underlay=None))
+
+    assert [str(route.next_hop) for route in planned.routes] == ["fe80::2", "fe80::2"]
+
+
+def test_all_segments_of_a_peer_share_the_first_ones_address() -> None:
+    more = (*segments(2), *segments(3))
+    planned = part(node(2, segments=more), vxlan(2))
+
+    assert len(planned.routes) == 4
+    assert {str(route.next_hop) for route in planned.routes} == {"10.244.2.0", "fd00:0:0:2::"}
+    assert len(planned.neighbours) == 2
+
+
+def test_what_is_behind_a_peer_goes_its_way_after_every_segment() -> None:
+    behind = ip_network("10.20.0.0/16")
+    planned = part(node(2, prefixes_behind=(behind,)), vxlan(2))
+
+    route = planned.routes[-1]
+    assert (route.prefix, route.metric, str(route.next_hop)) == (behind, 300, "10.244.2.0")
+    assert set(planned.sources) == {*segments(2), behind}
+
+
+def test_the_smallest_of_path_and_both_links_gives_the_mtu() -> None:
+    small = entry(a_grant(2), a_presence(2, link_mtu_bytes=1400))
+
+    assert part(path=vxlan(2, mtu_bytes=1450)).routes[0].mtu_bytes == 1400
+    assert part(small, vxlan(2)).routes[0].mtu_bytes == 1350
+    assert part(small, plain(2)).routes[0].mtu_bytes == 1400
+    assert part(path=vxlan(2, mtu_bytes=9000)).routes[0].mtu_bytes == 1450
+
+
+def test_a_path_too_small_for_ipv6_carries_ipv4_and_says_why() -> None:
+    planned = part(path=vxlan(2, mtu_bytes=1320))
+
+    assert [route.prefix.version for route in planned.routes] == [4]
+    assert planned.without == ((segments(2)[1], "IPv6 needs an MTU of 1280, the path has 1270"),)
+
+
+CLONE = entry(a_grant(2), a_presence(2, vtep_macs={4: mac(1, 4)}))
+
+
+@pytest.mark.parametrize(
+    ("peer", "path", "reason"),
+    [
+        (node(2, tombstone=True), vxlan(2), "it was removed from the cluster"),
+        (node(2, communities=("a",)), vxlan(2), "it shares no community with this node"),
+        (node(2, segments=()), vxlan(2), "it has no segment"),
+        (
+            node(2, segments=segments(1), revision=9),
+            vxlan(2),
+            "it has no segment that is its own: "
+            "10.244.1.0/24 overlaps a segment of this node, 10.244.1.0/24",
+        ),
+        (node(2), None, "no path to it is proven"),
+        (entry(a_grant(2)), vxlan(2), "it has not been heard of, so its MAC is not known"),
+        (
+            entry(a_grant(2), a_presence(2, vtep_macs={})),
+            vxlan(2),
+            "it has announced no VXLAN device over IPv4",
+        ),
+        (
+            entry(a_grant(2), a_presence(2, vtep_macs={4: "01:00:5e:00:00:01"})),
+            vxlan(2),
+            "it has announced '01:00:5e:00:00:01' as MAC, which is none of one device",
+        ),
+        (
+            entry(a_grant(2), a_presence(2, vtep_macs={4: "00:00:00:00:00:00"})),
+            vxlan(2),
+            "it has announced '00:00:00:00:00:00' as MAC, which is none of one device",
+        ),
+        (
+            CLONE,
+            vxlan(2),
+            f"its VXLAN device has the MAC of ours, {mac(1, 4)}: one of the two is a clone",
+        ),
+        (
+            node(2),
+            plain(2, next_hops=(), underlay=None),
+            "it has no next hop for IPv6 on eth0, and no address for VXLAN is known",
+        ),
+    ],
+)
+def test_a_peer_that_cannot_be_reached_adds_nothing_and_says_why(
+    peer: object, path: PeerPath | None, reason: str
+) -> None:
+    planned = part(peer, path)
+
+    assert (planned.routes, planned.neighbours, planned.fdb) == ((), (), ())
+    assert planned.refused == reason
+
+
+def test_a_node_without_a_vxlan_device_reaches_peers_on_its_link_only() -> None:
+    own = replace(OWN, vtep_macs={6: mac(1, 6)})
+
+    assert part(path=vxlan(2), own=own).refused == "this node has no VXLAN device over IPv4"
+    assert len(part(path=plain(2), own=own).routes) == 2
+
+
+def test_what_lies_behind_a_peer_never_takes_the_nodes_own_links() -> None:
+    own = replace(OWN, link_prefixes=(ip_network("192.168.1.0/24"),))
+    behind = (ip_network("192.168.0.0/16"), ip_network("192.0.2.0/24"), ip_network("10.9.0.0/16"))
+    planned = part(node(2, prefixes_behind=behind), vxlan(2), own)
+
+    assert [str(route.prefix) for route in planned.routes if route.metric == 300] == ["10.9.0.0/16"]
+    assert planned.without == (
+        (behind[0], "overlaps the subnet of a link of this node, 192.168.1.0/24"),
+        (behind[1], "the peer's own address on the underlay lies in it"),
+    )
+    assert behind[0] not in planned.sources
+
+
+def test_a_peer_is_let_in_before_a_path_to_it_is_proven() -> None:
+    planned = part()
+
+    assert planned.sources == segments(2)
+    assert planned.outer == (ip_address("192.0.2.2"),)
+    assert part(node(2, communities=("a",))).sources == ()
+
+
+@pytest.mark.parametrize(
+    ("named", "subnets", "let_in"),
+    [
+        ("192.168.7.9", ["192.168.1.0/24"], True),
+        ("fd00:7::9", ["fd00:1::/64"], True),
+        ("198.51.100.9", ["198.51.100.0/24"], True),
+        ("198.51.100.9", ["192.168.1.0/24"], False),
+        ("192.168.7.9", ["203.0.113.0/24"], False),
+        ("192.168.7.9", ["fd00:1::/64"], False),
+    ],
+)
+def test_in_clear_a_peer_is_let_in_from_its_site_only(
+    named: str, subnets: list[str], let_in: bool
+) -> None:
+    peer = entry(a_grant(2), a_presence(2, addresses=(ip_address(named),)))
+    own = replace(OWN, link_prefixes=tuple(map(ip_network, subnets)))
+    found = plan_peer(view(peer, paths={}, own=own), PEER).outer
+    assert found == ((ip_address(named),) if let_in else ())
+
+
+def test_a_peer_that_sends_through_tunnels_only_is_let_in_in_clear_where_we_send_so() -> None:
+    peer = entry(a_grant(2), a_presence(2, addresses=(ip_address("192.0.2.2"),)))
+    known = snapshot(node(OURS), peer)
+    tunnel = PeerPath(Rung.TUNNEL, endpoint=(ip_address("203.0.113.9"), 51820))
+    own = replace(TUNNELLING, link_prefixes=(ip_network("192.0.2.0/24"),))
+    for path, let_in in ((tunnel, False), (vxlan(2), True), (None, True)):
+        paths = {} if path is None else {PEER: path}
+        part = plan_peer(view_of(known, UID, paths, own, tunnel_only=frozenset({PEER})), PEER)
+        assert (part.in_clear, bool(part.outer)) == (let_in, let_in)
+        assert part.sources  # through its tunnel it is let in at any time
+
+
+# The node.
+
+
+def test_a_device_for_each_version_of_the_underlay_is_there_before_any_peer() -> None:
+    planned = plan_overlay(view(paths={}))
+
+    held = frozenset({ip_interface("10.244.1.0/32"), ip_interface("fd00:0:0:1::/128")})
+    assert planned.state.devices == {
+        "limvx4": VxlanDevice("limvx4", 4, 1, 8472, mac(1, 4), 1450, held),
+        "limvx6": VxlanDevice("limvx6", 6, 1, 8472, mac(1, 6), 1430, held),
+    }
+    assert planned.state.loose_links == {"eth0", "limvx4", "limvx6"}
+
+
+def test_a_node_without_a_grant_a_network_or_a_segment_has_no_network_between_nodes() -> None:
+    for known in (
+        snapshot(node(2)),
+        Snapshot(None, None, {UID: node(1)}),
+        snapshot(node(1, tombstone=True), node(2)),
+        snapshot(node(1, segments=()), node(2)),
+    ):
+        assert plan_overlay(view_of(known, UID, {PEER: vxlan(2)}, OWN)).state == OverlayState()
+
+
+def test_a_device_over_a_small_link_has_no_ipv6_address() -> None:
+    planned = plan_overlay(view(paths={}, own=replace(OWN, link_mtu_bytes=1320)))
+
+    assert planned.state.devices["limvx4"].addresses == {ip_interface("10.244.1.0/32")}
+
+
+def test_what_two_peers_announce_alike_goes_to_one_of_them_and_back() -> None:
+    twin = entry(a_grant(3), a_presence(3, vtep_macs={4: mac(2, 4)}))
+    both = view(node(2), twin, paths={PEER: vxlan(2), twin.grant.uid: vxlan(3)})
+    planned = plan_overlay(both)
+
+    assert planned.contested == {("limvx4", mac(2, 4))}
+    first = min(PEER, twin.grant.uid)
+    owner = plan_peer(both, first).fdb[0]
+    assert planned.state.fdb == {("limvx4", mac(2, 4)): owner}
+    paths = {uid: path for uid, path in both.paths.items() if uid != first}
+    alone, _ = replan_overlay(planned, both, view(node(2), twin, paths=paths))
+    assert alone == plan_overlay(view(node(2), twin, paths=paths))
+    assert alone.contested == frozenset()
+
+
+TUNNELLING = replace(OWN, tunnel="limwg0")
+
+
+@given(clusters())
+def test_every_route_over_vxlan_leads_to_a_neighbour_and_that_to_an_entry(
+    cluster: tuple[Snapshot, dict[str, PeerPath]],
+) -> None:
+    known, paths = cluster
+    state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
+
+    for route in state.routes.values():
+        if route.device in state.devices:
+            assert route.next_hop is not None
+            key = (route.device, route.next_hop.version, int(route.next_hop))
+            assert (route.device, state.neighbours[key].mac) in state.fdb
+            assert route.mtu_bytes <= state.devices[route.device].mtu_bytes
+
+
+@given(clusters())
+def test_no_route_takes_over_an_address_of_ours(
+    cluster: tuple[Snapshot, dict[str, PeerPath]],
+) -> None:
+    known, paths = cluster
+    ours = known.nodes[UID].grant.prefixes
+    state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
+
+    for route in state.routes.values():
+        assert not any(
+            route.prefix.version == each.version and route.prefix.overlaps(each) for each in ours
+        )
+
+
+@given(clusters(), st.randoms(use_true_random=False))
+def test_the_order_in_which_nodes_are_known_changes_nothing(cluster, shuffling) -> None:  # type: ignore[no-untyped-def]
+    known, paths = cluster
+    nodes = list(known.nodes.items())
+    shuffling.shuffle(nodes)
+    shuffled = Snapshot(known.network, None, dict(nodes))
+
+    assert plan_overlay(view_of(known, UID, paths, TUNNELLING)) == plan_overlay(
+        view_of(shuffled, UID, paths, TUNNELLING)
+    )
+
+
+@given(st.lists(clusters(), min_size=2, max_size=4))
+def test_planning_what_changed_gives_what_planning_everything_gives(
+    clusters: list[tuple[Snapshot, dict[str, PeerPath]]],
+) -> None:
+    before = view_of(*_for_view(clusters[0]))
+    planned = plan_overlay(before)
+    for cluster in clusters[1:]:
+        after = view_of(*_for_view(cluster), before=before)
+        assert after == view_of(*_for_view(cluster))
+        old = planned.state
+        planned, touched = replan_overlay(planned, before, after)
+        assert planned == plan_overlay(after)
+        assert diff_overlay(planned.state, old, touched) == diff_overlay(planned.state, old)
+        before = after
+
+
+BYSTANDERS = range(10, 46)
+"""So many that a mapping with few changes is not copied."""
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
+    data: st.DataObject,
+) -> None:
+    known = snapshot(node(OURS), *map(node, BYSTANDERS))
+    paths: Mapping[str, PeerPath] = {uid(number): vxlan(number) for number in BYSTANDERS}
+    before = view_of(known, UID, paths, TUNNELLING)
+    planned = plan_overlay(before)
+    for _ in range(data.draw(st.integers(1, 6))):
+        number = data.draw(st.sampled_from([OURS, 2, 3, 10]))
+        made = data.draw(st.none() | entries(number))
+        known = replace(known, nodes=alter(known.nodes, {uid(number): made}))
+        paths = alter(paths, {uid(number): data.draw(st.none() | overlay_values.paths(number))})
+        only = frozenset(map(uid, data.draw(st.sets(st.sampled_from([2, 3, 10])))))
+        after = view_of(known, UID, paths, TUNNELLING, before=before, tunnel_only=only)
+        copy = replace(known, nodes=dict(known.nodes))
+        anew = view_of(copy, UID, dict(paths), TUNNELLING, tunnel_only=only)
+        assert after == anew
+        old = planned
+        planned, touched = replan_overlay(old, before, after)
+        assert planned == plan_overlay(anew)
+        changes = diff_overlay(planned.state, old.state)
+        assert diff_overlay(planned.state, old.state, touched) == changes
+        before = after
+
+
+def _for_view(cluster: tuple[Snapshot, dict[str, PeerPath]]):  # type: ignore[no-untyped-def]
+    known, paths = cluster
+    return known, UID, paths, TUNNELLING
+
+
+# Differences.
+
+
+@given(clusters(), clusters())
+def test_the_changes_lead_from_any_state_to_the_plan(one, other) -> None:  # type: ignore[no-untyped-def]
+    have = plan_overlay(view_of(*_for_view(one))).state
+    want = plan_overlay(view_of(*_for_view(other))).state
+    changes = diff_overlay(want, have)
+
+    reached = _applied(have, changes)
+    assert replace(reached, loose_links=want.loose_links) == want
+    assert diff_overlay(want, want) == []
+    adds = [isinstance(change, _ADDS) for change in changes]
+    assert adds == sorted(adds, reverse=True)
+
+
+_ADDS = (PutDevice, PutDeviceAddress, LoosenLink, PutFdb, PutNeighbour, PutPeerRoute)
+
+
+def _applied(have: OverlayState, changes: list[OverlayChange]) -> OverlayState:
+    """The state after the changes, as the kernel would have it; fails where it would refuse."""
+    devices, routes = dict(have.devices), dict(have.routes)
+    neighbours, fdb = dict(have.neighbours), dict(have.fdb)
+    for change in changes:
+        match change:
+            case PutDevice(device):
+                held = devices[device.ifname].addresses if device.ifname in devices else ()
+                devices[device.ifname] = replace(device, addresses=frozenset(held))
+            case PutDeviceAddress(ifname, address):
+                held = devices[ifname].addresses | {address}
+                devices[ifname] = replace(devices[ifname], addresses=held)
+            case DropDeviceAddress(ifname, address):
+                held = devices[ifname].addresses - {address}
+                devices[ifname] = replace(devices[ifname], addresses=held)
+            case PutFdb(each):
+                assert each.device in devices
+                fdb[fdb_key(each)] = each
+            case PutNeighbour(each):
+                assert (each.device, each.mac) in fdb
+                neighbours[neighbour_key(each)] = each
+            case PutPeerRoute(route):
+                routes[route_key(route)] = route
+            case DropPeerRoute(route):
+                del routes[route_key(route)]
+            case DropNeighbour(each):
+                del neighbours[neighbour_key(each)]
+            case DropFdb(each):
+                del fdb[fdb_key(each)]
+            case DropDevice(ifname):
+                del devices[ifname]
+                routes = {k: v for k, v in routes.items() if v.device != ifname}
+                neighbours = {k: v for k, v in neighbours.items() if v.device != ifname}
+                fdb = {k: v for k, v in fdb.items() if v.device != ifname}
+    return OverlayState(devices, routes, neighbours, fdb, have.loose_links)
+
+
+STATE = plan_overlay(view(node(2), node(3), paths={PEER: vxlan(2)})).state
+
+
+def test_a_peers_changed_address_is_one_change_and_its_changed_mac_four() -> None:
+    moved = plan_overlay(view(node(2), node(3), paths={PEER: vxlan(9)})).state
+    renewed = entry(a_grant(2), a_presence(2, vtep_macs={4: mac(9, 4)}))
+    other = plan_overlay(view(renewed, node(3), paths={PEER: vxlan(2)})).state
+
+    assert diff_overlay(moved, STATE) == [
+        PutFdb(FdbEntry("limvx4", mac(2, 4), ip_address("192.0.2.9")))
+    ]
+    assert [type(change) for change in diff_overlay(other, STATE)] == [
+        PutFdb,
+        PutNeighbour,
+        PutNeighbour,
+        DropFdb,
+    ]
+
+
+def test_a_peer_that_changes_its_rung_has_its_routes_replaced_in_place() -> None:
+    near = plan_overlay(view(node(2), node(3), paths={PEER: plain(2)})).state
+
+    kinds = [type(change) for change in diff_overlay(near, STATE)]
+    assert kinds == [*[PutPeerRoute] * 2, *[DropNeighbour] * 2, DropFdb]
+    kinds = [type(change) for change in diff_overlay(STATE, near)]
+    assert kinds == [PutFdb, *[PutNeighbour] * 2, *[PutPeerRoute] * 2]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"vni": 2}, {"port": 4789}, {"plain": False}, {"underlay_version": 6}]
+)
+def test_a_device_that_cannot_be_mended_is_made_anew_with_all_that_it_led_to(
+    changes: dict[str, object],
+) -> None:
+    other = replace(STATE.devices["limvx4"], **changes)  # type: ignore[arg-type]
+    have = replace(STATE, devices={**STATE.devices, "limvx4": other})
+
+    done = diff_overlay(STATE, have)
+
+    assert done[0] == PutDevice(STATE.devices["limvx4"], anew=True)
+    assert [type(change) for change in done[1:]] == [
+        PutDeviceAddress,
+        PutDeviceAddress,
+        LoosenLink,
+        PutFdb,
+        *[PutNeighbour] * 2,
+        *[PutPeerRoute] * 2,
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"mtu_bytes": 1400}, {"up": False}])
+def test_a_device_that_can_be_mended_keeps_what_is_on_it(changes: dict[str, object]) -> None:
+    other = replace(STATE.devices["limvx4"], **changes)  # type: ignore[arg-type]
+    have = replace(STATE, devices={**STATE.devices, "limvx4": other})
+
+    assert diff_overlay(STATE, have) == [PutDevice(STATE.devices["limvx4"])]
+
+
+def test_with_a_devices_mac_its_neighbours_are_put_again() -> None:
+    other = replace(STATE.devices["limvx4"], mac="02:00:00:00:00:99")
+    have = replace(STATE, devices={**STATE.devices, "limvx4": other})
+
+    kinds = [type(change) for change in diff_overlay(STATE, have)]
+    assert kinds == [PutDevice, PutNeighbour, PutNeighbour]
+
+
+def test_nothing_is_put_on_a_device_of_somebody_else() -> None:
+    other = replace(STATE.devices["limvx4"], ours=False)
+    have = OverlayState({**STATE.devices, "limvx4": other}, loose_links=STATE.loose_links)
+
+    assert diff_overlay(STATE, have) == [PutDevice(STATE.devices["limvx4"])]
+
+
+def test_routes_that_are_gone_with_a_peer_go_before_what_they_lead_to() -> None:
+    empty = plan_overlay(view(node(3), paths={})).state
+
+    kinds = [type(change) for change in diff_overlay(empty, STATE)]
+    assert kinds == [*[DropPeerRoute] * 2, *[DropNeighbour] * 2, DropFdb]
+
+
+def test_a_route_is_told_by_prefix_and_metric() -> None:
+    route = PeerRoute(ip_network("10.0.0.0/8"), "a", None, None, 200, 1450)
+
+    assert route_key(route) == (4, 0x0A000000, 8, 200)
+    assert Rung.ROUTE.value == "route"

@@ -1,0 +1,146 @@
+"""Who has traffic is told from counters that count everything."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity, has_payload
+from limpet.datapath.tunnel.state import PeerReading, TunnelPeer
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+HERE, THERE = (ip_address("192.0.2.1"), 7000), (ip_address("192.0.2.2"), 7000)
+INITIATION, RESPONSE, KEEPALIVE = 148, 92, 32
+
+
+def data_bytes(packet_bytes: int) -> int:
+    """Of a message with one inner packet."""
+    return 32 + -(-packet_bytes // 16) * 16
+
+
+def reading(
+    received: int = 0, sent: int = 0, *, handshake_ns: int = 0, key: bytes = KEY
+) -> dict[bytes, PeerReading]:
+    peer = TunnelPeer(key, endpoint=HERE)
+    return {key: PeerReading(peer, handshake_ns, received, sent)}
+
+
+@pytest.mark.parametrize("initiations", [0, 1, 2])
+@pytest.mark.parametrize("responses", [0, 1])
+@pytest.mark.parametrize("keepalives", [0, 1, 2])
+def test_handshakes_and_keepalives_are_no_payload(
+    initiations: int, responses: int, keepalives: int
+) -> None:
+    if initiations == 2 and responses:
+        return  # three messages of handshakes within a second: those that follow too fast are lost
+    if keepalives == 2 and not (initiations or responses):
+        return  # nobody configures them so close together
+    moved = initiations * INITIATION + responses * RESPONSE + keepalives * KEEPALIVE
+
+    assert not has_payload(moved, within_s=1.0, handshaken=bool(initiations and responses))
+
+
+@given(
+    st.lists(st.integers(52, 1440), min_size=1, max_size=50),
+    st.sampled_from([0, INITIATION, RESPONSE]),
+)
+def test_packets_are_payload_whatever_comes_with_them(
+    packets: list[int], handshake_bytes: int
+) -> None:
+    moved = sum(map(data_bytes, packets)) + handshake_bytes
+
+    assert has_payload(moved, within_s=1.0)
+
+
+def test_a_peer_is_active_for_ten_seconds_after_its_last_packet() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(1000, 1000, handshake_ns=1), 0.0)
+    activity.take(reading(1000, 1000, handshake_ns=1), 1.0)
+    assert activity.active(1.0) == frozenset()
+
+    activity.take(reading(1000 + data_bytes(84), 1000, handshake_ns=1), 2.0)
+
+    assert activity.active(2.0) == {KEY}
+    assert activity.active(2.0 + ACTIVE_S) == {KEY}
+    assert activity.active(2.1 + ACTIVE_S) == frozenset()
+
+
+def test_a_peer_that_was_made_anew_counts_from_zero() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(10_000, 10_000, handshake_ns=1), 0.0)
+
+    activity.take(reading(RESPONSE, INITIATION + data_bytes(84), handshake_ns=2), 1.0)
+
+    assert activity.active(1.0) == {KEY}
+
+
+def test_a_peer_that_is_gone_is_forgotten() -> None:
+    activity = TunnelActivity()
+    activity.take(reading(0, INITIATION + data_bytes(84)), 1.0)
+
+    activity.take({}, 2.0)
+
+    assert activity.active(2.0) == frozenset()
+    assert not activity.waits
+
+
+def test_who_never_answers_is_told_after_a_second_and_again_after_five() -> None:
+    activity = TunnelActivity()
+    activity.take(reading(0, INITIATION), 1.0)
+    assert activity.waits
+    assert activity.unanswered(1.0) == []
+
+    activity.take(reading(0, INITIATION), 2.0)
+    assert activity.unanswered(2.0) == [KEY]
+
+    assert activity.unanswered(6.9) == []
+    activity.take(reading(0, 2 * INITIATION), 7.0)
+    assert activity.unanswered(7.0) == [KEY]
+
+
+def test_a_handshake_ends_the_waiting_and_so_does_silence() -> None:
+    activity = TunnelActivity()
+    activity.take(reading(0, INITIATION), 1.0)
+    activity.take(reading(RESPONSE, INITIATION, handshake_ns=5), 2.0)
+    assert not activity.waits
+
+    activity.take(reading(0, INITIATION, key=OTHER), 3.0)
+    assert activity.waits
+    activity.take(reading(0, INITIATION, key=OTHER), 14.0)
+    assert not activity.waits
+
+
+def test_a_session_that_is_not_renewed_counts_as_none() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(1000, 1000, handshake_ns=1), 0.0)
+    activity.take(reading(1000, 1000 + INITIATION, handshake_ns=1), 121.0)
+    assert not activity.waits, "it may be renewed until it ends"
+
+    activity.take(reading(1000, 1000 + 2 * INITIATION, handshake_ns=1), 160.0)
+    activity.take(reading(1000, 1000 + 3 * INITIATION, handshake_ns=1), 165.0)
+
+    assert activity.unanswered(165.0) == [KEY]
+
+
+def test_an_endpoint_is_astray_when_two_readings_in_a_row_have_another_one() -> None:
+    activity = TunnelActivity()
+    elsewhere = [(KEY, THERE)]
+
+    assert activity.astray(reading(), elsewhere) == []
+    assert activity.astray(reading(), elsewhere) == [KEY]
+    assert activity.astray(reading(), elsewhere) == [], "it was set: counted anew"
+    assert activity.astray(reading(), [(KEY, HERE)]) == []
+    assert activity.astray(reading(), elsewhere) == []
+
+
+def test_who_is_sent_to_in_vain_is_active_until_another_way_should_have_been_found() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(), 0.0)
+    for second in range(1, 32):
+        activity.take(reading(sent=(second // 5 + 1) * INITIATION), second)
+        assert activity.active(second) == {KEY}
+    activity.take(reading(sent=7 * INITIATION), 32)
+    assert activity.active(32) == frozenset()

@@ -1,0 +1,247 @@
+"""Relays, nodes and NATs that exist in memory, with the time that messages take between them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.relay.client.choice import RelayChoice
+from limpet.relay.client.contact import RelaySite
+from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.relay.messages import (
+    AskPair,
+    Bound,
+    Check,
+    Endpoint,
+    FreePair,
+    Hello,
+    Pair,
+    Refusal,
+    RelayEnd,
+    RelayMessage,
+    Seen,
+    Token,
+)
+
+TUNNEL_PORT = 51820
+LIFETIME_S = 120
+
+
+@dataclass
+class SimRelay:
+    """What a relay does, as far as nodes see it."""
+
+    uid: str
+    number: int
+    rtt_s: float = 0.02
+    quota: int = 64
+    up: bool = True
+    ports_open: bool = True
+    """The ports of pairs are reached."""
+    pairs: dict[frozenset[str], dict[str, int]] = field(default_factory=dict)
+    bound: dict[int, Endpoint] = field(default_factory=dict)
+    asked: dict[frozenset[str], set[str]] = field(default_factory=dict)
+    """Who has asked for the pair: without any it is gone."""
+    places: dict[str, Endpoint] = field(default_factory=dict)
+    _ports: itertools.count[int] = field(default_factory=lambda: itertools.count(21000))
+    _serials: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return (ip_address(f"203.0.113.{self.number}"), TUNNEL_PORT)
+
+    @property
+    def site(self) -> RelaySite:
+        return RelaySite((self.endpoint,), tls=((self.endpoint[0], 443),))
+
+    def count(self, uid: str) -> int:
+        return sum(uid in askers for askers in self.asked.values())
+
+    def hear(
+        self, uid: str, source: Endpoint, message: RelayMessage
+    ) -> list[tuple[str, RelayMessage]]:
+        """What it says then, and to whom."""
+        match message:
+            case Hello():
+                self.places[uid] = source
+                return [(uid, Seen(message.nonce, source, max(0, self.quota - self.count(uid))))]
+            case AskPair():
+                return self._pair(uid, message)
+            case Check():
+                if message.port not in {ports.get(uid) for ports in self.pairs.values()}:
+                    return []
+                token = f"{uid}{message.port}{source}".encode()[-16:].rjust(16)
+                if message.token != token:
+                    return [(uid, Token(message.nonce, message.port, token))]
+                self.bound[message.port] = source
+                return [(uid, Bound(message.nonce, message.port, source))]
+            case FreePair():
+                key = frozenset({uid, message.peer})
+                askers = self.asked.get(key, set())
+                askers.discard(uid)
+                if not askers:
+                    self.asked.pop(key, None)
+                    for port in self.pairs.pop(key, {}).values():
+                        self.bound.pop(port, None)
+        return []
+
+    def _pair(self, uid: str, ask: AskPair) -> list[tuple[str, RelayMessage]]:
+        key = frozenset({uid, ask.peer})
+        if uid not in self.asked.get(key, ()) and self.count(uid) >= self.quota:
+            return [(uid, Pair(ask.nonce, ask.peer, 0, Refusal.QUOTA))]
+        if key not in self.pairs:
+            self.pairs[key] = {uid: next(self._ports), ask.peer: next(self._ports)}
+        ports = self.pairs[key]
+        self.asked.setdefault(key, set()).add(uid)
+        told = Pair(bytes(8), uid, ports[ask.peer], Refusal.NONE, LIFETIME_S, next(self._serials))
+        return [
+            (uid, Pair(ask.nonce, ask.peer, ports[uid], Refusal.NONE, LIFETIME_S)),
+            (ask.peer, told),
+        ]
+
+
+class SimNode:
+    def __init__(
+        self, world: RelayWorld, uid: str, number: int, nat_timeout_s: float = NAT_TIMEOUT_S
+    ) -> None:
+        self.world = world
+        self.uid = uid
+        self.address = ip_address(f"198.51.100.{number}")
+        self.mapping = 40000
+        """Port that its NAT gives it."""
+        self.udp = True
+        self.reaches: frozenset[str] | None = None
+        """Relays; None: all."""
+        nonces = (f"{n:08d}".encode() for n in itertools.count(1))
+        self.choice = RelayChoice(uid, lambda: next(nonces), nat_timeout_s=nat_timeout_s)
+        self.ends: dict[str, tuple[RelayEnd, ...]] = {}
+        self.changes: list[tuple[float, str, tuple[RelayEnd, ...]]] = []
+        self.sent: list[tuple[float, Send]] = []
+        self.opened: list[tuple[float, OpenStream]] = []
+
+    @property
+    def source(self) -> Endpoint:
+        return (self.address, self.mapping)
+
+    def gets_to(self, relay: SimRelay) -> bool:
+        return self.udp and relay.up and (self.reaches is None or relay.uid in self.reaches)
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.sent.append((self.world.now_s, effect))
+                    self.world.carry(self, effect)
+                case Ends():
+                    self.ends[effect.peer] = effect.ends
+                    self.changes.append((self.world.now_s, effect.peer, effect.ends))
+                case OpenStream():
+                    self.opened.append((self.world.now_s, effect))
+                    self.world.open_stream(self, effect)
+                case CloseStreams() | SeenAs():
+                    pass
+
+    def need(self, peer: str, wanted: bool = True) -> None:
+        self.do(self.choice.need(peer, wanted, self.world.now_s))
+
+    def working(self, peer: str) -> list[RelayEnd]:
+        """Ends by which packets of this node get to the relay and count there as its own."""
+        found = []
+        for end in self.ends.get(peer, ()):
+            relay = self.world.relays[end.relay]
+            if end.tls:
+                works = relay.up
+            else:
+                works = (
+                    self.gets_to(relay)
+                    and relay.ports_open
+                    and relay.bound.get(end.endpoint[1]) == self.source
+                )
+            if works:
+                found.append(end)
+        return found
+
+
+class RelayWorld:
+    def __init__(self, *relays: SimRelay) -> None:
+        self.now_s = 0.0
+        self.relays = {relay.uid: relay for relay in relays}
+        self.nodes: dict[str, SimNode] = {}
+        self._events: list[tuple[float, int, str, str, RelayMessage | RelayEnd, str]] = []
+        self._order = itertools.count()
+
+    def node(self, uid: str, nat_timeout_s: float = NAT_TIMEOUT_S) -> SimNode:
+        made = self.nodes[uid] = SimNode(self, uid, len(self.nodes) + 1, nat_timeout_s)
+        self.tell_sites()
+        return made
+
+    def tell_sites(self) -> None:
+        sites = {uid: relay.site for uid, relay in self.relays.items()}
+        for node in self.nodes.values():
+            node.do(node.choice.set_sites(sites, self.now_s))
+
+    def toggle(self, relay: SimRelay) -> None:
+        """It dies, or is back; who has streams to it notices the one at once."""
+        relay.up = not relay.up
+        for node in self.nodes.values():
+            if not relay.up:
+                node.do(node.choice.streams_lost(relay.uid, self.now_s))
+
+    def carry(self, node: SimNode, send: Send) -> None:
+        relay = self.relays[send.relay]
+        if not node.gets_to(relay) or (isinstance(send.message, Check) and not relay.ports_open):
+            return
+        answers = relay.hear(node.uid, node.source, send.message)
+        for uid, message in answers:
+            other = self.nodes.get(uid)
+            place = relay.places.get(uid)
+            if other is not None and (uid == node.uid or place == other.source):
+                self._later(relay.rtt_s, uid, relay.uid, message)
+
+    def open_stream(self, node: SimNode, effect: OpenStream) -> None:
+        endpoint = (ip_address("127.0.0.1"), 30000)
+        end = RelayEnd(effect.relay, endpoint, tls=True, rtt_s=self.relays[effect.relay].rtt_s)
+        self._later(0.1, node.uid, effect.relay, end, effect.peer)
+
+    def _later(
+        self, delay_s: float, uid: str, relay: str, what: RelayMessage | RelayEnd, peer: str = ""
+    ) -> None:
+        event = (self.now_s + delay_s, next(self._order), uid, relay, what, peer)
+        heapq.heappush(self._events, event)
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while True:
+            wake_s, first = min(
+                ((node.choice.wake_at_s, node.uid) for node in self.nodes.values()),
+                default=(math.inf, ""),
+            )
+            event_s = self._events[0][0] if self._events else math.inf
+            next_s = max(min(wake_s, event_s), self.now_s)
+            if next_s > end_s:
+                self.now_s = end_s
+                return
+            self.now_s = next_s
+            if event_s <= next_s:
+                self._deliver(*heapq.heappop(self._events)[2:])
+            else:
+                node = self.nodes[first]
+                node.do(node.choice.tick(self.now_s))
+                assert node.choice.wake_at_s > self.now_s, "it would spin"
+
+    def _deliver(self, uid: str, relay: str, what: RelayMessage | RelayEnd, peer: str) -> None:
+        node, its = self.nodes[uid], self.relays[relay]
+        if isinstance(what, RelayEnd):
+            ask = AskPair(b"\1" * 8, peer, stream=True)
+            if its.up and its.hear(uid, what.endpoint, ask)[0][1].port:  # type: ignore[union-attr]
+                node.do(node.choice.stream_opened(peer, what, self.now_s))
+            else:
+                node.do(node.choice.stream_failed(peer, relay, "no answer", self.now_s))
+        elif node.gets_to(its):
+            at = (its.endpoint[0], what.port) if isinstance(what, Token | Bound) else its.endpoint
+            node.do(node.choice.heard(relay, what, at, self.now_s))
