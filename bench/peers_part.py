@@ -25,6 +25,7 @@ from cryptography.exceptions import InvalidTag
 from bench.member import FIRST_ADDRESS, TUNNEL_PORT, node_key
 from bench.part import serve
 from bench.wireguard_end import DATA, INITIATION, Session, WireguardEnds
+from limpet.base.addresses import Endpoint
 from limpet.base.process import configure_log
 from limpet.cluster.exchange import codec as exchange
 from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
@@ -41,7 +42,7 @@ from limpet.datapath.tunnel.node_key import tunnel_key_of
 from limpet.paths.ladder.backoff import STANDBY_S
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.ladder.probe_scheduler import Agenda, stretch_for
+from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.codec import (
     encode_answer,
@@ -52,7 +53,6 @@ from limpet.paths.probe.codec import (
     udp_packet,
 )
 from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
-from limpet.relay.messages import Endpoint
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""
@@ -82,7 +82,7 @@ class _Peers:
         self._count = count
         pinned = membership.identity.pinned_key
         self._peers = {number: _peer(number, pinned) for number in range(1, count + 1)}
-        self._agenda = Agenda()
+        self._agenda = ProbeScheduler()
         self._by_uid = {peer.uid: peer for peer in self._peers.values()}
         self._ends = WireguardEnds()
         self._asked: dict[bytes, tuple[_Peer, Question, float]] = {}

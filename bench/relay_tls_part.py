@@ -17,7 +17,7 @@ from limpet.base.process import configure_log
 from limpet.base.settings import Settings
 from limpet.cluster.identity import load_identity
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
@@ -70,7 +70,7 @@ async def _relay(membership: Membership) -> None:
         link_mtu_bytes=1500,
         tunnel_port=_TUNNEL_PORT,
     )
-    courier = Courier(
+    courier = PeerSocket(
         membership.identity,
         port=settings.peer_port,
         is_member=membership.is_member,

@@ -13,13 +13,13 @@ from pathlib import Path
 from limpet.base.settings import Settings
 from limpet.cloud.join import Joined, JoinOrder, join
 from limpet.cloud.link import ControllerLink
-from limpet.cloud.pod_reports import PodBook
+from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
 from limpet.cluster.documents import Grant
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.membership import Membership
 from limpet.cluster.snapshot.file import SnapshotFile
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.datapath.node.attachments import Attachments
 from tests.controller.machines import Controller
 
@@ -85,9 +85,9 @@ class Running:
     ) -> None:
         file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id=boot_id)
-        self.books = Books(settings, Attachments(settings.run_dir / "attachments"))
+        self.books = Ledgers(settings, Attachments(settings.run_dir / "attachments"))
         self.books.open_known()
-        self.pods = PodBook(self.books, identity.folder / "reports.json")
+        self.pods = PodReports(self.books, identity.folder / "reports.json")
         self.session = Session(
             self.membership,
             ControllerLink(identity),

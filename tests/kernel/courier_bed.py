@@ -17,7 +17,7 @@ from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import PINNED, node_key
 
@@ -111,7 +111,9 @@ class Post:
         self.host = host
         self.identity = host.identity(pinned=pinned)
         self.uid = self.identity.uid
-        self.courier = Courier(self.identity, port=PORT, is_member=is_member, is_removed=is_removed)
+        self.courier = PeerSocket(
+            self.identity, port=PORT, is_member=is_member, is_removed=is_removed
+        )
         self.got: list[Received] = []
         self._changed = asyncio.Event()
         for kind in Kind:

@@ -12,17 +12,17 @@ from contextlib import ExitStack
 from ipaddress import ip_network
 from pathlib import Path
 
+from limpet.base.addresses import Endpoint
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.paths.probe.messages import Ask
-from limpet.paths.prober import Probing
-from limpet.relay.messages import Endpoint
+from limpet.paths.prober import Prober
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
 
@@ -131,13 +131,13 @@ class Node:
         own = [(seal_grant(self.grant, CLUSTER_KEY), None)]
         told = seal_network(network(), CLUSTER_KEY)
         self.membership.offer(own, source=Source.CLOUD, network=told)
-        self.courier = Courier(
+        self.courier = PeerSocket(
             self.identity,
             port=PORT,
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        self.probing = Probing(
+        self.probing = Prober(
             self.membership,
             self.courier,
             path_file=self.folder / "paths.json",

@@ -11,19 +11,19 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import NFT_RELAY_TABLE
 from limpet.base.settings import Settings
 from limpet.cluster.documents import Network, Role
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
 from limpet.linux.nftables import Nftables
 from limpet.relay.codec import KIND_OF, encode, parse
-from limpet.relay.messages import AskPair, Bound, Check, Endpoint, Pair, RelayMessage, Token
+from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Token
 from limpet.relay.server.service import RelayService
 from tests.kernel.relay_bed import PATIENCE_S, TUNNEL_PORT, Host
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
@@ -55,7 +55,7 @@ class Agent:
         )
         self.told = told or network()
         self.membership.offer([], source=Source.CLOUD, network=seal_network(self.told, CLUSTER_KEY))
-        self.courier = Courier(
+        self.courier = PeerSocket(
             self.identity,
             port=PORT,
             is_member=self.membership.is_member,

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.settings import Settings
 from limpet.cluster.documents import Role
@@ -23,7 +24,7 @@ from limpet.cluster.seal import public_key_of, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
-from limpet.relay.messages import Endpoint, Refusal
+from limpet.relay.messages import Refusal
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream import link as relay_link

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from limpet.base.addresses import Endpoint
 from limpet.base.settings import Settings
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
-from limpet.relay.messages import Endpoint
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
@@ -245,9 +245,9 @@ class FarSite:
         return ip_address(seen[0]), int(seen[1])
 
 
-def courier_of(membership: Membership) -> Courier:
+def courier_of(membership: Membership) -> PeerSocket:
     """Started, in the namespace of the calling thread; it shares the tunnel's port."""
-    made = Courier(
+    made = PeerSocket(
         membership.identity,
         port=7471,
         is_member=membership.is_member,

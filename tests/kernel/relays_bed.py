@@ -16,18 +16,19 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, TypeVar
 
+from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
 from limpet.cluster.documents import Role, Sealed
 from limpet.cluster.membership import Membership, Source
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.nftables import Nftables
 from limpet.relay.client.relays import Relays
-from limpet.relay.messages import Endpoint, RelayEnd
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
@@ -267,7 +268,7 @@ class Node:
     def start(self) -> asyncio.Task[None]:
         """The task is done when all is there."""
         self._running = True
-        self.courier = Courier(
+        self.courier = PeerSocket(
             self.identity,
             port=PORT,
             is_member=self.membership.is_member,

@@ -20,13 +20,13 @@ from limpet.base.ownership import ROUTE_TABLE
 from limpet.base.settings import Settings
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import Rung
-from limpet.datapath.overlay.reconciler import Site
-from limpet.datapath.tunnel.handshake_reset import TunnelAnew
+from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node, OverlayBed
@@ -64,7 +64,7 @@ class Agent:
             tunnel_program=program or wireguard_go(),
             **settings,
         )
-        self.courier: Courier | None = None
+        self.courier: PeerSocket | None = None
         self.loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failed: list[BaseException] = []
@@ -86,7 +86,7 @@ class Agent:
                 sealed = seal_network(network(), CLUSTER_KEY)
                 self.loop.run_until_complete(self._offer(sealed))
                 route = undo.enter_context(RouteSocket())
-                self.site = Site(
+                self.site = PeerReconciler(
                     self.membership,
                     self.settings,
                     route=route,
@@ -121,12 +121,12 @@ class Agent:
             self.courier.stop()
         self.site.close()
 
-    def talk(self) -> TunnelAnew:
+    def talk(self) -> HandshakeReset:
         """The agent hears and says what is said by the tunnel's port."""
 
-        def begin() -> TunnelAnew:
+        def begin() -> HandshakeReset:
             site, membership = self.site, self.membership
-            courier = self.courier = Courier(
+            courier = self.courier = PeerSocket(
                 membership.identity,
                 port=self.settings.peer_port,
                 is_member=membership.is_member,
@@ -135,7 +135,7 @@ class Agent:
             courier.start()
             tunnels = site.tunnels
             courier.share_tunnel_port(tunnels.key.port)
-            made = TunnelAnew(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
+            made = HandshakeReset(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
             site.watch.on_unanswered.append(made.ask)
             return made
 

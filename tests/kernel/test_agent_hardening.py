@@ -27,7 +27,7 @@ from limpet.cni.shim_binary import shim_path
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.pods import Announcer
-from limpet.datapath.node.reconciler import Rounds
+from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod
 from tests.conftest import SEGMENTS, NodeFactory
@@ -555,7 +555,7 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
 
     with bed.node.entered():
         announcer = Announcer()
-        rounds = Rounds(
+        rounds = NodeReconciler(
             bed.settings,
             kernel=bed.kernel,
             attachments=Attachments(tmp_path / "attachments"),

@@ -15,7 +15,7 @@ from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.exchange.messages import BUCKETS, NO_NETWORK, Digest, Push
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.kernel.courier_bed import PORT, CourierBed, Host, Post, run, until
@@ -33,7 +33,7 @@ class Node:
         self.uid = identity.uid
         file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id=f"boot-{host.number}")
-        self.courier = Courier(
+        self.courier = PeerSocket(
             identity,
             port=PORT,
             is_member=self.membership.is_member,

@@ -11,11 +11,11 @@ import pytest
 
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.cluster.peer_datagram import MAGIC
+from limpet.cluster.shared_port import SharedPort
 from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
-from limpet.nat.shared_port import SharedPort
 from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp, wait_until
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.addresses import Endpoint
 from limpet.linux.gateway import default_gateway
 from limpet.linux.nftables import Nftables
 from limpet.nat import port_control, upnp
 from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError
 from limpet.nat.port_mapping import PortMapping
-from limpet.relay.messages import Endpoint
 from tests.kernel.namespaces import NetnsFactory, connect_namespaces
 
 PORT = 20888

@@ -10,13 +10,13 @@ from ipaddress import ip_address
 
 import pytest
 
+from limpet.base.addresses import Endpoint
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import Rung
 from limpet.paths.ladder.backoff import RARE_RETRY_S
 from limpet.paths.probe.codec import encode_probe
 from limpet.paths.probe.messages import Ask, Probe
-from limpet.relay.messages import Endpoint, RelayEnd
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.probing_bed import PORT, Bed, Node, introduce
 

@@ -11,10 +11,11 @@ import pytest
 from limpet.base import faults
 from limpet.base import timer as alarm
 from limpet.cluster.peer_datagram import Kind
+from limpet.nat.mapping import NatKind
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.effects import Effect
 from limpet.relay.codec import encode
-from limpet.relay.messages import NatKind, Pair, Refusal
+from limpet.relay.messages import Pair, Refusal
 from tests.kernel.relays_bed import (
     PATIENCE_S,
     TUNNEL_PORT,

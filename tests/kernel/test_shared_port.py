@@ -11,8 +11,8 @@ import pytest
 
 from limpet.base.ownership import NFT_SHARED_PORT_TABLE
 from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.shared_port import SharedPort, ruleset
 from limpet.linux.nftables import Nftables
-from limpet.nat.shared_port import SharedPort, ruleset
 from tests.kernel.courier_bed import PATIENCE_S, CourierBed, Post, run
 
 TUNNEL_PORT = 20777

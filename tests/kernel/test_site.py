@@ -26,7 +26,7 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import Rung
 from limpet.datapath.overlay.filter import FORGED_COUNTER
-from limpet.datapath.overlay.reconciler import Site
+from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayState
 from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory
@@ -73,7 +73,7 @@ class SiteBed:
         with netns.entered():
             self.route = RouteSocket()
             self.undo.callback(self.route.close)
-            self.site = Site(
+            self.site = PeerReconciler(
                 self.membership,
                 Settings(),
                 route=self.route,

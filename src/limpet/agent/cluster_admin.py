@@ -16,6 +16,7 @@ from limpet.agent.path_report import (
     pairs_of,
     path_document,
 )
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.documents import Snapshot
@@ -29,12 +30,11 @@ from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unabl
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Ask, Trial
-from limpet.relay.messages import Endpoint
 
 if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
     from limpet.cni.verbs import Node
-    from limpet.datapath.overlay.reconciler import Site
+    from limpet.datapath.overlay.reconciler import PeerReconciler
 
 Document = dict[str, Any]
 _PROBES = 4
@@ -233,7 +233,7 @@ def shared_endpoints(snapshot: Snapshot, uid: str) -> list[Document]:
     ]
 
 
-def _unable(site: Site) -> Mapping[str, str]:
+def _unable(site: PeerReconciler) -> Mapping[str, str]:
     return unable_peers(site.tunnels, time.monotonic())
 
 

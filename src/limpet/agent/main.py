@@ -30,7 +30,7 @@ from limpet.base.process import (
     until_stopped,
 )
 from limpet.base.settings import Settings
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
@@ -38,7 +38,7 @@ from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.pods import Announcer, read_sysctl
 from limpet.datapath.node.reaper import Reaper
-from limpet.datapath.node.reconciler import Rounds
+from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.linux.nftables import give_memory_back
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class _Agent:
         self._announcer = Announcer()
         self._reaper = Reaper()
         self._attachments = Attachments(settings.run_dir / "attachments")
-        self._books = Books(settings, self._attachments)
+        self._books = Ledgers(settings, self._attachments)
         self._originals = _Originals(settings.state_dir / "sysctls.json")
-        self._rounds = Rounds(
+        self._rounds = NodeReconciler(
             settings,
             kernel=self._kernel,
             attachments=self._attachments,

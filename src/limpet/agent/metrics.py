@@ -20,7 +20,7 @@ from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
 
 if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
-    from limpet.datapath.overlay.reconciler import Site
+    from limpet.datapath.overlay.reconciler import PeerReconciler
 
 _PREFIX = "limpet_agent_"
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
@@ -155,7 +155,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         yield _counted(name, text, counters.counters)
 
 
-def _of_tunnels(site: Site) -> Iterator[Metric]:
+def _of_tunnels(site: PeerReconciler) -> Iterator[Metric]:
     documents = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
     found = [each for each in documents.values() if each is not None]
     made = [each for each in found if each["backend"]]

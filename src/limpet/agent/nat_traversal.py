@@ -15,14 +15,14 @@ from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.transports import TUNNELLED
-from limpet.datapath.overlay.reconciler import Site
-from limpet.datapath.tunnel.handshake_reset import TunnelAnew
-from limpet.paths.prober import Probing
+from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.tunnel.handshake_reset import HandshakeReset
+from limpet.paths.prober import Prober
 from limpet.relay.client.relays import Relays
-from limpet.relay.messages import RelayEnd
 from limpet.relay.server.own_streams import OwnStreams
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
@@ -31,17 +31,17 @@ from limpet.relay.stream.tls_client import TlsRelays
 _log = structlog.get_logger("across")
 
 
-class Across:
+class NatTraversal:
     """Runs on the event loop, once the courier listens. Says nothing where there is no tunnel."""
 
     def __init__(
         self,
         membership: Membership,
-        courier: Courier,
+        courier: PeerSocket,
         settings: Settings,
         *,
-        site: Site,
-        probing: Probing,
+        site: PeerReconciler,
+        probing: Prober,
         exchange: Exchange,
     ) -> None:
         self._membership = membership
@@ -51,7 +51,7 @@ class Across:
         self._exchange = exchange
         self._running = False
         tunnel = site.tunnels
-        self.anew = TunnelAnew(courier, may_talk=self._may_talk, take=tunnel.take_anew)
+        self.anew = HandshakeReset(courier, may_talk=self._may_talk, take=tunnel.take_anew)
         site.watch.on_unanswered.append(self.anew.ask)
         site.watch.on_active.append(probing.set_active)
         self.tls = TlsRelays(membership.identity, membership, tunnel_port=tunnel.key.port)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
@@ -16,7 +16,6 @@ from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
 from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of
-from limpet.relay.messages import Endpoint
 
 Document = dict[str, Any]
 

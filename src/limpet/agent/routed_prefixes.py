@@ -21,7 +21,7 @@ class _Held(NamedTuple):
     """Those that may be cut off while there is no path to the peer."""
 
 
-class Behind:
+class RoutedPrefixes:
     """Runs on the event loop. News of one node cost what that node costs."""
 
     def __init__(self, membership: Membership, on_change: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cni.repair import Repair
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.reconciler import Rounds
+from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NFTABLES_GROUPS, ROUTE_GROUPS, Notifications
 
@@ -33,7 +33,7 @@ class Watch:
     """Runs on the event loop."""
 
     def __init__(
-        self, rounds: Rounds, attachments: Attachments, repair: Repair, resync_s: float
+        self, rounds: NodeReconciler, attachments: Attachments, repair: Repair, resync_s: float
     ) -> None:
         """In the network namespace of the calling thread."""
         self._rounds = rounds

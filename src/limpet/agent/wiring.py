@@ -10,27 +10,27 @@ from dataclasses import replace
 
 import structlog
 
-from limpet.agent.nat_traversal import Across
-from limpet.agent.routed_prefixes import Behind
+from limpet.agent.nat_traversal import NatTraversal
+from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
 from limpet.cloud.link import ControllerLink
-from limpet.cloud.pod_reports import PodBook
+from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.identity import Identity, boot_id
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_socket import Courier
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.segment_demand import wanted_versions
 from limpet.cluster.snapshot.file import SnapshotFile
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
-from limpet.datapath.node.reconciler import Rounds
-from limpet.datapath.overlay.reconciler import Site
+from limpet.datapath.node.reconciler import NodeReconciler
+from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.paths.prober import Probing
+from limpet.paths.prober import Prober
 
 _log = structlog.get_logger("cluster")
 
@@ -50,8 +50,8 @@ class ClusterSide:
         identity: Identity,
         settings: Settings,
         *,
-        rounds: Rounds,
-        books: Books,
+        rounds: NodeReconciler,
+        books: Ledgers,
         route: RouteSocket,
         before_sysctl: Callable[[str], None],
     ) -> None:
@@ -71,13 +71,13 @@ class ClusterSide:
         )
         for problem in self.membership.problems:
             _log.error("of what this node knew, something is lost", problem=problem)
-        self.courier = Courier(
+        self.courier = PeerSocket(
             identity,
             port=settings.peer_port,
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        self.site = Site(
+        self.site = PeerReconciler(
             self.membership,
             settings,
             route=route,
@@ -85,7 +85,7 @@ class ClusterSide:
             bridges=lambda: self._rounds.want.bridges,
             before_sysctl=before_sysctl,
         )
-        self.probing = Probing(
+        self.probing = Prober(
             self.membership,
             self.courier,
             path_file=folder / "paths.json",
@@ -94,7 +94,7 @@ class ClusterSide:
             on_relay_need=lambda uid, wanted: self.across.relays.need(uid, wanted),
         )
         self.exchange = Exchange(self.membership, self.courier)
-        self.across = Across(
+        self.across = NatTraversal(
             self.membership,
             self.courier,
             settings,
@@ -102,7 +102,7 @@ class ClusterSide:
             probing=self.probing,
             exchange=self.exchange,
         )
-        self.pods = PodBook(books, folder / "reports.json")
+        self.pods = PodReports(books, folder / "reports.json")
         self.link = ControllerLink(identity)
         self.session = Session(
             self.membership,
@@ -111,7 +111,7 @@ class ClusterSide:
             appetite=self._appetite,
             random=random.random,
         )
-        self.behind = Behind(self.membership, self._behind_changed)
+        self.behind = RoutedPrefixes(self.membership, self._behind_changed)
         self.site.paths = self.probing.paths
         self.probing.on_tunnel_only = self.site.set_tunnel_only
         self.probing.shut_out = lambda: self.site.shut_out

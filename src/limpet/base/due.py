@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Due(Generic[T]):
+class DueQueue(Generic[T]):
     """Each thing is due once; what is due first is found at once, of equals the first put."""
 
     def __init__(self) -> None:

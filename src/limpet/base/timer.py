@@ -15,7 +15,7 @@ _SOONEST_S = 0.001
 """Never at once: others have their turn between."""
 
 
-class Alarm:
+class Timer:
     """Rings at one time, and calls `work` on the event loop's thread; work sets it again.
 
     Work that raises is noted as `part`'s (`faults`), and done again no sooner than a second later,

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.settings import Settings
-from limpet.cloud.https import HttpsConnection, LinkError, client_context, parse_controller
+from limpet.base.tls import client_context
+from limpet.cloud.https import HttpsConnection, LinkError, parse_controller
 from limpet.cloud.link import RefusedError, read_answer
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (

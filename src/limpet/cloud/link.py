@@ -12,7 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from limpet.base.errors import LimpetError
-from limpet.cloud.https import Answer, HttpsConnection, LinkError, SilenceError, client_context
+from limpet.base.tls import client_context
+from limpet.cloud.https import Answer, HttpsConnection, LinkError, SilenceError
 from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
 from limpet.cluster.identity import Identity
 

@@ -18,7 +18,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import AddressError
 from limpet.base.settings import Settings
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.conf import NAME
 from limpet.ipam.leases import Holder, PodKey, number_of
 from limpet.ipam.ledger import Ledger
@@ -59,10 +59,10 @@ class _Sent:
     """What the controller has when it has taken this."""
 
 
-class PodBook:
+class PodReports:
     """Makes reports of what the ledgers say, whole or what changed. For one event loop."""
 
-    def __init__(self, books: Books, path: Path) -> None:
+    def __init__(self, books: Ledgers, path: Path) -> None:
         """`path`: where the last acknowledged report is remembered; it may be lost."""
         self._books = books
         self._path = path
@@ -186,7 +186,7 @@ def _addresses(pod: PodAddress) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
-def _pods_of(books: Books) -> dict[_Key, tuple[str, ...]]:
+def _pods_of(books: Ledgers) -> dict[_Key, tuple[str, ...]]:
     """What every ledger says of pods with a name, as much as a controller takes."""
     found: dict[_Key, list[Address]] = defaultdict(list)
     worth: dict[_Key, tuple[bool, int]] = {}

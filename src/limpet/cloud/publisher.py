@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from limpet.cloud.link import RefusedError
-from limpet.cloud.requests import Asking
+from limpet.cloud.requests import Requests
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -49,13 +49,13 @@ class Pods(Protocol):
         """The controller has it."""
 
 
-class Telling:
+class Publisher:
     """Goes on where it was when the controller is back. For one event loop."""
 
     def __init__(
         self,
         membership: Membership,
-        asking: Asking,
+        asking: Requests,
         *,
         pods: Pods,
         appetite: Callable[[], tuple[int, ...]],

@@ -30,7 +30,7 @@ PATIENCE = 4
 T = TypeVar("T")
 
 
-class Asking:
+class Requests:
     """Questions of one node. For one event loop."""
 
     def __init__(

@@ -19,8 +19,8 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cloud.https import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
-from limpet.cloud.publisher import Pods, Telling
-from limpet.cloud.requests import PATIENCE, Asking
+from limpet.cloud.publisher import Pods, Publisher
+from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
 from limpet.cluster.membership import Membership, News, Pair, Source
 
@@ -69,8 +69,8 @@ class Session:
         self._membership = membership
         self._link = link
         self._random = random
-        self._asking = Asking(membership, link, on_hello=self._greeted)
-        self._telling = Telling(
+        self._asking = Requests(membership, link, on_hello=self._greeted)
+        self._telling = Publisher(
             membership, self._asking, pods=pods, appetite=appetite, random=random
         )
         self._task: asyncio.Task[None] | None = None

@@ -24,7 +24,7 @@ from limpet.cluster.exchange import codec as exchange
 from limpet.cluster.exchange.messages import Push
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Drop, Kind
-from limpet.nat.shared_port import SharedPort
+from limpet.cluster.shared_port import SharedPort
 
 _log = structlog.get_logger("courier")
 
@@ -91,7 +91,7 @@ Handler = Callable[[Received], bool | None]
 """False: there was no room for it just now; the same datagram counts when it comes again."""
 
 
-class Courier:
+class PeerSocket:
     """Runs on the event loop's thread."""
 
     def __init__(

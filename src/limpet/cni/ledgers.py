@@ -15,7 +15,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.base.settings import Settings
 from limpet.cni.attachment_plan import PlannedNetwork
-from limpet.cni.namespace_scan import look_everywhere
+from limpet.cni.namespace_scan import scan_namespaces
 from limpet.cni.protocol.values import CniRequest
 from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.plan import host_ifname
@@ -27,7 +27,7 @@ from limpet.ipam.store import Tuning
 _log = structlog.get_logger("books")
 
 
-class Books:
+class Ledgers:
     """Ledgers by folder."""
 
     def __init__(self, settings: Settings, attachments: Attachments) -> None:
@@ -134,7 +134,7 @@ class Books:
 
 def _is_alive(address: Address, _holder: Holder) -> bool:
     """Asked only of a container that an adopted record names and that we never attached."""
-    return address.packed in look_everywhere().addresses
+    return address.packed in scan_namespaces().addresses
 
 
 def _whole(address: InterfaceAddress) -> Range:

@@ -11,7 +11,7 @@ from limpet.linux.namespaces import Namespace, NamespaceId, every_namespace, own
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class NamespaceScan:
     """What is alive on this machine, as found by looking into every network namespace."""
 
     addresses: frozenset[bytes] = frozenset()
@@ -20,7 +20,7 @@ class Sighting:
     """Of each namespace its packed addresses: the number of one that is gone is soon another's."""
 
 
-def look_everywhere() -> Sighting:
+def scan_namespaces() -> NamespaceScan:
     """Slow (a visit to each namespace); safe on any thread."""
     addresses: set[bytes] = set()
     namespaces: dict[NamespaceId, frozenset[bytes]] = {}
@@ -34,4 +34,4 @@ def look_everywhere() -> Sighting:
                     addresses |= inside
         except KernelError:
             continue  # it went while we looked
-    return Sighting(frozenset(addresses), namespaces)
+    return NamespaceScan(frozenset(addresses), namespaces)

@@ -9,7 +9,7 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
-from limpet.cni.namespace_scan import Sighting, look_everywhere
+from limpet.cni.namespace_scan import NamespaceScan, scan_namespaces
 from limpet.cni.verbs import Node
 from limpet.datapath.node.attachment import Attachment
 from limpet.ipam.leases import Holder
@@ -44,7 +44,7 @@ def _namespace_of(attachment: Attachment) -> NamespaceId:
     return NamespaceId(attachment.netns_device, attachment.netns_inode)
 
 
-def _lives(attachment: Attachment, sighting: Sighting) -> bool:
+def _lives(attachment: Attachment, sighting: NamespaceScan) -> bool:
     """Its namespace is somewhere, although not where the runtime said."""
     inside = sighting.namespaces.get(_namespace_of(attachment), frozenset())
     return any(each.ip.packed in inside for each in attachment.addresses)
@@ -63,7 +63,7 @@ class Repair:
         suspects = [attachment for attachment in node.attachments if seems_gone(node, attachment)]
         if not before and not suspects:
             return [], []
-        sighting = await asyncio.to_thread(look_everywhere)
+        sighting = await asyncio.to_thread(scan_namespaces)
         # What came while we looked was not looked for.
         leaks = [
             leak for leak in before & unrecorded(node) if leak[1].packed not in sighting.addresses

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from limpet.base.addresses import Prefix
 from limpet.cluster.segment_demand import SegmentUse
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.ipam.ranges import segment_range
 
 
-def segment_usage(books: Books, segments: Sequence[Prefix]) -> tuple[SegmentUse, ...]:
+def segment_usage(books: Ledgers, segments: Sequence[Prefix]) -> tuple[SegmentUse, ...]:
     """In the order of `segments`; the cost does not grow with the number of addresses."""
     range_sets = [(segment_range(segment),) for segment in segments]
     if not range_sets:

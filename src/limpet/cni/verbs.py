@@ -27,7 +27,7 @@ from limpet.cni.attachment_plan import (
     plan_network,
     plan_result,
 )
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
@@ -42,7 +42,7 @@ from limpet.datapath.node.pods import (
     retire_inside,
 )
 from limpet.datapath.node.reaper import Reaper
-from limpet.datapath.node.reconciler import Rounds
+from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.datapath.node.ruleset import HostPort, host_port_commands, plan_host_ports_of
 from limpet.ipam.hostlocal import UNKNOWN_HOLDER
 from limpet.ipam.leases import Holder
@@ -67,11 +67,11 @@ class Node:
         self,
         *,
         kernel: NodeKernel,
-        books: Books,
+        books: Ledgers,
         attachments: Attachments,
         reaper: Reaper,
         announcer: Announcer,
-        rounds: Rounds,
+        rounds: NodeReconciler,
     ) -> None:
         self.kernel = kernel
         self.books = books

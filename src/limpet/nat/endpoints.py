@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from limpet.relay.messages import Endpoint
+from limpet.base.addresses import Endpoint
 
 MOST = 8
 KEPT_S = 300.0
@@ -19,7 +19,7 @@ GATHER_S = 0.5
 """From the first news until all of them are told."""
 
 
-class Endpoints:
+class KnownEndpoints:
     def __init__(self, static: tuple[Endpoint, ...]) -> None:
         """`static`: those of the configuration, which always come first."""
         self.told: tuple[Endpoint, ...] = ()

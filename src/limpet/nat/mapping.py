@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
-from limpet.base.addresses import Address
-from limpet.relay.messages import Endpoint, NatKind
+from limpet.base.addresses import Address, Endpoint
 
 FRESH_S = 400.0
 """So long an observation counts; far relays are asked every three minutes."""
@@ -21,6 +21,21 @@ CLOSE_S = 5.0
 RELAYS_S = 45.0
 """So long relays are believed more than peers; the nearest are asked every 20 s."""
 _MOST = 64
+
+
+class NatKind(IntEnum):
+    """How the gateway in front of this node maps what leaves by the tunnel's port."""
+
+    UNKNOWN = 0
+    """No two public nodes have answered yet."""
+    NONE = 1
+    """The node's own address is seen."""
+    SAME = 2
+    """Everybody sees the same address and port: it can be punched."""
+    SYMMETRIC = 3
+    """Each destination sees another port."""
+    BLOCKED = 4
+    """No answer comes over UDP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from limpet.base import faults
-from limpet.base.addresses import is_public
+from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import KernelError
 from limpet.linux.gateway import default_gateway
 from limpet.nat.port_control_codec import NONCE_BYTES, Lease, PortControlError
-from limpet.relay.messages import Endpoint
 
 _log = structlog.get_logger("port-mapping")
 

@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable
 
-from limpet.base.timer import Alarm
-from limpet.nat.endpoints import Endpoints
-from limpet.relay.messages import Endpoint
+from limpet.base.addresses import Endpoint
+from limpet.base.timer import Timer
+from limpet.nat.endpoints import KnownEndpoints
 
 
-class Candidates:
+class PublicEndpoints:
     """Runs on the event loop's thread: `nat.endpoints` with a clock and a timer."""
 
     def __init__(
@@ -22,9 +22,9 @@ class Candidates:
         """`static`: those of the configuration. `on_endpoints` gets all there are, at most eight,
         whenever they are others than before; the static ones with `start`.
         """
-        self._known = Endpoints(static)
+        self._known = KnownEndpoints(static)
         self._on_endpoints = on_endpoints
-        self._alarm = Alarm("candidates", self._tick)
+        self._alarm = Timer("candidates", self._tick)
         self._running = False
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.merge import effective_segments
 from limpet.cluster.topology.paths import OwnSide, PeerPath
@@ -16,7 +16,6 @@ from limpet.cluster.topology.transports import TUNNELLED, Rung
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import PeerRoute
-from limpet.relay.messages import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

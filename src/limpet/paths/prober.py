@@ -14,27 +14,27 @@ from typing import Any, TypeVar
 
 import structlog
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
 from limpet.base.link import UnderlayLink
-from limpet.base.timer import AGAIN_S, Alarm
+from limpet.base.timer import AGAIN_S, Timer
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_socket import Courier
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.peer_socket import PeerSocket
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.paths.ladder.candidates import Facts, usable
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt, own_facts, peer_facts
-from limpet.paths.ladder.probe_scheduler import OTHER_PER_S, Agenda, stretch_for
+from limpet.paths.ladder.probe_scheduler import OTHER_PER_S, ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
 from limpet.paths.path_file import PathFile
 from limpet.paths.probe.messages import Ask
 from limpet.paths.probe.port import Heard, ProbePort, Proof
-from limpet.paths.unproven_budget import Strangers
-from limpet.relay.messages import Endpoint, RelayEnd
+from limpet.paths.unproven_budget import UnprovenBudget
 
 _log = structlog.get_logger("probing")
 T = TypeVar("T")
@@ -58,13 +58,13 @@ class _Peer:
     needs_relay: bool = False
 
 
-class Probing:
+class Prober:
     """Runs on the event loop's thread."""
 
     def __init__(
         self,
         membership: Membership,
-        courier: Courier,
+        courier: PeerSocket,
         *,
         path_file: Path,
         on_change: Callable[[frozenset[str]], None],
@@ -97,7 +97,7 @@ class Probing:
             lets_in=self._lets_in,
         )
         self._tunnel_only = TunnelOnly()
-        self._seal_alarm = Alarm("probing", self._seal)
+        self._seal_alarm = Timer("probing", self._seal)
         self.on_tunnel_only: Callable[[frozenset[str]], None] = lambda _uids: None
         """Called with all peers that send to us through tunnels only, when they are others."""
         self.shut_out: Callable[[], Collection[str]] = tuple
@@ -109,12 +109,12 @@ class Probing:
         self._links: tuple[UnderlayLink, ...] = ()
         self._peers: dict[str, _Peer] = {}
         self._active: frozenset[str] = frozenset()
-        self._agenda = Agenda()
-        self._strangers = Strangers()
+        self._agenda = ProbeScheduler()
+        self._strangers = UnprovenBudget()
         self._shared: dict[Any, Any] = {}
         self._changed: dict[str, PeerPath | None] = {}
         self._running = False
-        self._alarm = Alarm("probing", self._tick)
+        self._alarm = Timer("probing", self._tick)
 
     @property
     def counters(self) -> Counter[str]:

@@ -24,7 +24,7 @@ _MOST = 4096
 """Addresses, and peers, that are kept in mind."""
 
 
-class Strangers:
+class UnprovenBudget:
     """Of one node."""
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
+from limpet.base.addresses import Endpoint
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.relay.messages import (
     NONCE_BYTES,
@@ -28,7 +29,6 @@ from limpet.relay.messages import (
     AskPair,
     Bound,
     Check,
-    Endpoint,
     FreePair,
     Hello,
     Pair,

@@ -28,13 +28,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Endpoint
 
 TOKEN_BYTES = 16
 NONCE_BYTES = 8
-
-Endpoint = tuple[Address, int]
-"""Address and UDP port."""
 
 
 class Refusal(IntEnum):
@@ -128,31 +125,3 @@ class FreePair:
 
 
 RelayMessage = Hello | Seen | AskPair | Pair | Check | Token | Bound | FreePair
-
-
-@dataclass(frozen=True, slots=True)
-class RelayEnd:
-    """Where this node sends what a relay is to bring to one peer."""
-
-    relay: str
-    """Uid."""
-    endpoint: Endpoint
-    """Of the relay, or on loopback, where it is passed into a TLS connection."""
-    tls: bool = False
-    rtt_s: float = 0.0
-    """To the relay."""
-
-
-class NatKind(IntEnum):
-    """How the gateway in front of this node maps what leaves by the tunnel's port."""
-
-    UNKNOWN = 0
-    """No two public nodes have answered yet."""
-    NONE = 1
-    """The node's own address is seen."""
-    SAME = 2
-    """Everybody sees the same address and port: it can be punched."""
-    SYMMETRIC = 3
-    """Each destination sees another port."""
-    BLOCKED = 4
-    """No answer comes over UDP."""

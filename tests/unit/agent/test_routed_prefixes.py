@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.agent.routed_prefixes import Behind
+from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.base.addresses import Prefix
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import NetworksBehind
@@ -38,7 +38,9 @@ class Member:
         file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id="boot")
         self.told: list[NetworksBehind] = []
-        self.behind = Behind(self.membership, lambda: self.told.append(self.behind.networks))
+        self.behind = RoutedPrefixes(
+            self.membership, lambda: self.told.append(self.behind.networks)
+        )
 
     def hear(self, number: int, *, at: str = "", **changes: Any) -> None:
         sealed = seal_grant(grant(number, **changes), CLUSTER_KEY)

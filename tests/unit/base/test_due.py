@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.due import Due
+from limpet.base.due import DueQueue
 
 STEPS = st.lists(
     st.one_of(
@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_what_is_due_first_is_taken_once(steps: list[tuple[str, str, float]]) -> None:
-    due: Due[str] = Due()
+    due: DueQueue[str] = DueQueue()
     simple: dict[str, float] = {}
     for verb, item, at_s in steps:
         match verb:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from limpet.base import faults
 from limpet.base import timer as alarm
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from tests.unit.cluster.test_membership import on_a_loop
 
 
@@ -43,7 +43,7 @@ async def test_work_that_fails_before_it_has_set_the_next_time_is_done_again(
         done.set()
 
     before = faults.counts["a part"]
-    ringing = Alarm("a part", work)
+    ringing = Timer("a part", work)
     ringing.set(time.monotonic())
     async with asyncio.timeout(30):
         await done.wait()
@@ -62,7 +62,7 @@ async def test_work_that_fails_each_time_and_wants_to_be_done_at_once_waits_firs
         rang.set()
         failing()
 
-    ringing = Alarm("a hasty part", work)
+    ringing = Timer("a hasty part", work)
     ringing.set(time.monotonic())
     async with asyncio.timeout(30):
         await rang.wait()
@@ -82,7 +82,7 @@ async def test_work_that_stops_its_alarm_and_fails_then_is_done_no_more() -> Non
         rang.set()
         failing()
 
-    ringing = Alarm("a part that ends", work)
+    ringing = Timer("a part that ends", work)
     ringing.set(time.monotonic())
     async with asyncio.timeout(30):
         await rang.wait()
@@ -93,7 +93,7 @@ async def test_work_that_stops_its_alarm_and_fails_then_is_done_no_more() -> Non
 async def test_the_last_time_that_was_set_counts_alone() -> None:
     order: list[str] = []
     done = asyncio.Event()
-    first, second = Alarm("one", lambda: order.append("one")), Alarm("two", done.set)
+    first, second = Timer("one", lambda: order.append("one")), Timer("two", done.set)
     first.set(time.monotonic())
     first.set(math.inf)
     second.set(time.monotonic() + 1000)

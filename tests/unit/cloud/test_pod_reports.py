@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.settings import Settings
-from limpet.cloud.pod_reports import PodBook, keep_bindings
+from limpet.cloud.pod_reports import PodReports, keep_bindings
 from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
 from limpet.cluster.segment_demand import SegmentUse
-from limpet.cni.ledgers import Books
+from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
 from limpet.controller.state.records import ReportRecord
 from limpet.controller.state.refusal import RefusedError
@@ -31,9 +31,9 @@ def settings_of(folder: Path) -> Settings:
 
 
 @contextmanager
-def opened(folder: Path, *networks: str) -> Iterator[Books]:
+def opened(folder: Path, *networks: str) -> Iterator[Ledgers]:
     chosen = settings_of(folder)
-    books = Books(chosen, Attachments(chosen.run_dir))
+    books = Ledgers(chosen, Attachments(chosen.run_dir))
     try:
         for network in networks or ("net",):
             books.ledger(network)
@@ -43,7 +43,7 @@ def opened(folder: Path, *networks: str) -> Iterator[Books]:
 
 
 def add(
-    books: Books, name: str, *, network: str = "net", box: str = "", ifname: str = "eth0"
+    books: Ledgers, name: str, *, network: str = "net", box: str = "", ifname: str = "eth0"
 ) -> list[str]:
     given = books.ledger(network).reserve(
         Holder(box or f"box-{name}", ifname), pod(name, ifname=ifname), [V4, V6], now_s=0
@@ -70,7 +70,7 @@ class Controller:
         self.record = merge_report(self.record, report, 0.0)
         return self.record.sequence
 
-    def catch_up(self, book: PodBook, base: int | None = None) -> int:
+    def catch_up(self, book: PodReports, base: int | None = None) -> int:
         """As the agent does it; how many reports it took."""
         count = 0
         base = self.sequence if base is None else base
@@ -92,7 +92,7 @@ class Controller:
 
 def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Path) -> None:
     with opened(tmp_path) as books:
-        book = PodBook(books, tmp_path / "reports.json")
+        book = PodReports(books, tmp_path / "reports.json")
         a = add(books, "a")
         first = book.report(None)
         assert first is not None
@@ -115,7 +115,7 @@ def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Pa
 
 def test_a_node_without_pods_says_so_once(tmp_path: Path) -> None:
     with opened(tmp_path) as books:
-        controller, book = Controller(), PodBook(books, tmp_path / "reports.json")
+        controller, book = Controller(), PodReports(books, tmp_path / "reports.json")
         assert controller.catch_up(book) == 1
         assert controller.catch_up(book) == 0
 
@@ -127,7 +127,7 @@ def test_an_address_that_is_kept_for_an_absent_pod_is_told_and_one_without_a_pod
         addresses = add(books, "a")
         books.ledger("net").release(sandbox("box-a"), now_s=0)
         books.ledger("other").reserve(sandbox("x"), PodKey("", "", "eth0"), [V4], now_s=0)
-        report = PodBook(books, tmp_path / "reports.json").report(None)
+        report = PodReports(books, tmp_path / "reports.json").report(None)
         assert report is not None
         assert told(report.pods) == {("net", "a", "eth0"): tuple(addresses)}
 
@@ -136,12 +136,12 @@ def test_a_restart_tells_nothing_again_unless_something_changed(tmp_path: Path) 
     controller, path = Controller(), tmp_path / "reports.json"
     with opened(tmp_path) as books:
         add(books, "a")
-        assert controller.catch_up(PodBook(books, path)) == 1
+        assert controller.catch_up(PodReports(books, path)) == 1
     with opened(tmp_path) as books:
-        assert controller.catch_up(PodBook(books, path)) == 0
+        assert controller.catch_up(PodReports(books, path)) == 0
     with opened(tmp_path) as books:
         add(books, "b")
-        report = PodBook(books, path).report(controller.sequence)
+        report = PodReports(books, path).report(controller.sequence)
         assert report is not None
         assert report.base is None
         assert report.sequence > (controller.sequence or 0)
@@ -154,9 +154,9 @@ def test_a_damaged_memory_of_reports_only_costs_a_whole_report(
     controller, path = Controller(), tmp_path / "reports.json"
     with opened(tmp_path) as books:
         add(books, "a")
-        controller.catch_up(PodBook(books, path))
+        controller.catch_up(PodReports(books, path))
         path.write_bytes(content)
-        book = PodBook(books, path)
+        book = PodReports(books, path)
         report = book.report(controller.sequence)
         assert report is not None
         assert report.base is None
@@ -176,7 +176,7 @@ def test_more_than_fits_one_report_is_told_in_several_and_no_more_than_a_control
             ledger.reserve(sandbox(f"box-{number}"), pod(name), [WIDE], now_s=0)
             if number < 20:
                 ledger.release(sandbox(f"box-{number}"), now_s=0)
-        controller, book = Controller(), PodBook(books, tmp_path / "reports.json")
+        controller, book = Controller(), PodReports(books, tmp_path / "reports.json")
         assert controller.catch_up(book) > 2
         names = {name[:5] for _, name, _ in controller.pods}
         assert names == {f"{number:05}" for number in range(10, 70)}
@@ -187,7 +187,7 @@ def test_a_pod_whose_name_no_controller_takes_does_not_hold_up_the_others(tmp_pa
         add(books, "a")
         add(books, "n" * 300)
         controller = Controller()
-        controller.catch_up(PodBook(books, tmp_path / "reports.json"))
+        controller.catch_up(PodReports(books, tmp_path / "reports.json"))
         assert {name for _, name, _ in controller.pods} == {"a"}
 
 
@@ -209,7 +209,7 @@ def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
     folder = tmp_path_factory.mktemp("node")
     with opened(folder) as books:
         controller, backup = Controller(), None
-        book = PodBook(books, folder / "reports.json")
+        book = PodReports(books, folder / "reports.json")
         base: int | None = None
         ledger = books.ledger("net")
         for step, number in steps:
@@ -221,7 +221,7 @@ def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
             elif step == "forget":
                 ledger.forget(pod(name), now_s=0)
             elif step == "restart":
-                book, base = PodBook(books, folder / "reports.json"), controller.sequence
+                book, base = PodReports(books, folder / "reports.json"), controller.sequence
             elif step == "controller is restored":
                 controller.record, backup = backup, controller.record
                 base = controller.sequence
@@ -262,7 +262,7 @@ def test_a_pod_gets_the_addresses_that_it_had_on_the_machine_before(tmp_path: Pa
         add(books, "a")
         expected = add(books, "b")
         second = add(books, "b", network="other", ifname="net1", box="box-b2")
-        report = PodBook(books, tmp_path / "reports.json").report(None)
+        report = PodReports(books, tmp_path / "reports.json").report(None)
     assert report is not None
     for _ in range(2):
         keep_bindings(settings_of(tmp_path / "new"), report.pods)

@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.nat.endpoints import DOUBTED_S, GATHER_S, KEPT_S, MOST, Endpoints
-from limpet.relay.messages import Endpoint
+from limpet.base.addresses import Endpoint
+from limpet.nat.endpoints import DOUBTED_S, GATHER_S, KEPT_S, MOST, KnownEndpoints
 
 
 def at(port: int) -> Endpoint:
@@ -19,7 +19,7 @@ def at(port: int) -> Endpoint:
 STATIC = (at(1), at(2))
 
 
-def told(endpoints: Endpoints, until_s: float) -> list[tuple[float, tuple[Endpoint, ...]]]:
+def told(endpoints: KnownEndpoints, until_s: float) -> list[tuple[float, tuple[Endpoint, ...]]]:
     """All that is told until then, and when."""
     found = []
     while endpoints.wake_at_s <= until_s:
@@ -31,18 +31,18 @@ def told(endpoints: Endpoints, until_s: float) -> list[tuple[float, tuple[Endpoi
 
 
 def test_static_endpoints_are_told_at_once_and_for_ever() -> None:
-    endpoints = Endpoints(STATIC)
+    endpoints = KnownEndpoints(STATIC)
 
     assert endpoints.tick(0) == STATIC
     assert told(endpoints, 10_000) == []
 
 
 def test_without_any_nothing_is_told() -> None:
-    assert Endpoints(()).tick(0) is None
+    assert KnownEndpoints(()).tick(0) is None
 
 
 def test_what_comes_together_is_told_once() -> None:
-    endpoints = Endpoints(STATIC)
+    endpoints = KnownEndpoints(STATIC)
     endpoints.tick(0)
 
     endpoints.confirm((at(10),), 5)
@@ -52,7 +52,7 @@ def test_what_comes_together_is_told_once() -> None:
 
 
 def test_news_that_keep_coming_do_not_put_off_the_telling() -> None:
-    endpoints = Endpoints(())
+    endpoints = KnownEndpoints(())
     endpoints.tick(0)
     for n in range(20):
         endpoints.confirm((at(10),), n / 10)
@@ -61,7 +61,7 @@ def test_news_that_keep_coming_do_not_put_off_the_telling() -> None:
 
 
 def test_what_is_of_no_use_after_all_is_never_told() -> None:
-    endpoints = Endpoints(())
+    endpoints = KnownEndpoints(())
     endpoints.tick(0)
 
     endpoints.confirm((at(10),), 1)
@@ -71,7 +71,7 @@ def test_what_is_of_no_use_after_all_is_never_told() -> None:
 
 
 def test_what_nothing_confirms_goes_after_minutes() -> None:
-    endpoints = Endpoints(())
+    endpoints = KnownEndpoints(())
     endpoints.tick(0)
     endpoints.confirm((at(10),), 0)
     endpoints.confirm((at(10),), 100)
@@ -83,7 +83,7 @@ def test_what_nothing_confirms_goes_after_minutes() -> None:
 
 
 def test_a_mapping_that_has_moved_comes_before_the_one_that_it_was() -> None:
-    endpoints = Endpoints(())
+    endpoints = KnownEndpoints(())
     endpoints.tick(0)
     endpoints.confirm((at(10),), 0)
     told(endpoints, 1)
@@ -94,7 +94,7 @@ def test_a_mapping_that_has_moved_comes_before_the_one_that_it_was() -> None:
 
 
 def test_after_the_network_has_changed_what_is_not_confirmed_goes_soon() -> None:
-    endpoints = Endpoints(())
+    endpoints = KnownEndpoints(())
     endpoints.tick(0)
     endpoints.confirm((at(10), (ip_address("2001:db8::9"), 10)), 0)
     told(endpoints, 1)
@@ -118,7 +118,7 @@ def test_after_the_network_has_changed_what_is_not_confirmed_goes_soon() -> None
 def test_tellings_are_seldom_bounded_and_each_is_new(
     steps: list[tuple[float, str, list[int]]],
 ) -> None:
-    endpoints, now_s = Endpoints(STATIC), 0.0
+    endpoints, now_s = KnownEndpoints(STATIC), 0.0
     tellings: list[tuple[float, tuple[Endpoint, ...]]] = []
     for wait_s, what, ports in steps:
         now_s += wait_s

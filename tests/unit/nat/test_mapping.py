@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.nat.mapping import CLOSE_S, FRESH_S, RELAYS_S, NatView
-from limpet.relay.messages import Endpoint, NatKind
+from limpet.base.addresses import Endpoint
+from limpet.nat.mapping import CLOSE_S, FRESH_S, RELAYS_S, NatKind, NatView
 
 OWN = ip_address("192.168.7.2")
 OWN6 = ip_address("2001:db8::2")

@@ -18,7 +18,7 @@ from limpet.paths.unproven_budget import (
     ADDRESS_PER_S,
     PEER_BURST,
     PEER_PER_S,
-    Strangers,
+    UnprovenBudget,
 )
 
 LINK = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface("10.1.0.2/24"),))
@@ -32,7 +32,7 @@ asks = st.lists(
 def test_neither_an_address_nor_a_peer_gets_more_than_its_share_of_any_stretch_of_time(
     wanted: list[tuple[str, IPv4Address, float]],
 ) -> None:
-    strangers, now_s = Strangers(), 0.0
+    strangers, now_s = UnprovenBudget(), 0.0
     sent: list[tuple[str, IPv4Address, float]] = []
     for uid, address, pause_s in wanted:
         now_s += pause_s * (len(sent) % 2)
@@ -47,7 +47,7 @@ def test_neither_an_address_nor_a_peer_gets_more_than_its_share_of_any_stretch_o
 
 
 def test_where_a_member_has_answered_a_thousand_others_may_be_looked_for() -> None:
-    strangers = Strangers()
+    strangers = UnprovenBudget()
     strangers.answered(VICTIMS[0], 0.0)
     assert all(strangers.may_ask(f"peer-{n}", VICTIMS[0], 1.0) for n in range(1000))
     other = [strangers.may_ask(f"peer-{n}", VICTIMS[1], 1.0) for n in range(1000)]
@@ -56,7 +56,7 @@ def test_where_a_member_has_answered_a_thousand_others_may_be_looked_for() -> No
 
 
 def test_a_peer_that_has_used_up_its_share_takes_none_of_an_addresss() -> None:
-    strangers = Strangers()
+    strangers = UnprovenBudget()
     while strangers.may_ask("liar", VICTIMS[1], 0.0) or strangers.may_ask("liar", VICTIMS[2], 0.0):
         pass
     for address in VICTIMS[3:]:
@@ -81,7 +81,7 @@ def test_of_thousands_of_claimed_endpoints_twelve_are_looked_at() -> None:
 
 def test_a_member_that_has_others_try_a_stranger_all_the_time_is_no_amplifier() -> None:
     """It names a stranger's ports, tells of others now and then, and says `punch` each second."""
-    ladder, strangers = Ladder(leads=True, active=True), Strangers()
+    ladder, strangers = Ladder(leads=True, active=True), UnprovenBudget()
     sent = wanted = 0
     minutes = 5
     for tenth in range(600 * minutes):

@@ -14,7 +14,7 @@ import structlog
 from limpet.base.addresses import Address
 from limpet.base.link import UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange import codec as wire
 from limpet.cluster.exchange.gossip import Gossip, Origin
@@ -22,7 +22,7 @@ from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Messa
 from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
 from limpet.cluster.membership import Membership, News, Outcome, Source
 from limpet.cluster.peer_datagram import DatagramError, Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.seal import uid_hint
 
 _log = structlog.get_logger("exchange")
@@ -46,14 +46,14 @@ _PARSERS: dict[Kind, Callable[[bytes], Message]] = {
 class Exchange:
     """Runs on the event loop's thread. What it learns it offers to the membership."""
 
-    def __init__(self, membership: Membership, courier: Courier) -> None:
+    def __init__(self, membership: Membership, courier: PeerSocket) -> None:
         self._membership = membership
         self._courier = courier
         self._counters: Counter[str] = Counter()
         self._links: dict[int, UnderlayLink] = {}
         self._tunnelled: Mapping[str, Address] = {}
         self._gossip: Gossip | None = None
-        self._alarm = Alarm("exchange", self._tick)
+        self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
         self._members = TokenBuckets(_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS, most=_MOST_MEMBERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology.transports import Rung
 
@@ -48,3 +48,16 @@ class OwnSide:
     """Name of WireGuard's device; empty: the node can have none, or the cluster names no such."""
     ipsec: str = ""
     """Of IPsec's, the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEnd:
+    """Where this node sends what a relay is to bring to one peer."""
+
+    relay: str
+    """Uid."""
+    endpoint: Endpoint
+    """Of the relay, or on loopback, where it is passed into a TLS connection."""
+    tls: bool = False
+    rtt_s: float = 0.0
+    """To the relay."""

@@ -31,7 +31,7 @@ from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import Registry
 from limpet.controller.state.reports import Reports
 from limpet.controller.state.tables import Tables
-from limpet.controller.state.write_rate import Pace
+from limpet.controller.state.write_rate import WriteRate
 from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")
@@ -54,8 +54,8 @@ class Cluster:
         self._registry = Registry(store, settings.quarantine_s)
         self.reports = Reports(store)
         self.feed = Feed(store)
-        self._presences = Pace("presences", per_s=_PRESENCES_PER_S, burst=_PRESENCES)
-        self._pod_reports = Pace("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
+        self._presences = WriteRate("presences", per_s=_PRESENCES_PER_S, burst=_PRESENCES)
+        self._pod_reports = WriteRate("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
 
     async def start(self) -> None:
         """Makes the cluster when there is none. Raises: LimpetError."""

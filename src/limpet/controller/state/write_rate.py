@@ -11,7 +11,7 @@ AFTER_S = 1.0
 _MOST_NODES = 65_536
 
 
-class Pace:
+class WriteRate:
     """Of one kind of request, for each node by itself; of time that is passed in."""
 
     def __init__(self, what: str, *, per_s: float, burst: int) -> None:

@@ -27,7 +27,7 @@ from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
 _log = structlog.get_logger("round")
 
 
-class Rounds:
+class NodeReconciler:
     """Runs rounds on the event loop's thread; a verb may ask for one and wait for it."""
 
     def __init__(

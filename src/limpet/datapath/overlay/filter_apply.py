@@ -15,7 +15,7 @@ from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.nftables import Nftables
 
 
-class SiteFilter:
+class PeerFilter:
     """In the network namespace of the calling thread."""
 
     def __init__(self, bridges: Callable[[], Collection[str]]) -> None:

@@ -31,13 +31,13 @@ from limpet.datapath.overlay.diff import (
     PutPeerRoute,
     diff_overlay,
 )
-from limpet.datapath.overlay.filter_apply import SiteFilter
+from limpet.datapath.overlay.filter_apply import PeerFilter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.overlay.state import OverlayPlan, Touched
 from limpet.datapath.overlay.vtep import keep_vtep_macs, read_vtep_macs
 from limpet.datapath.round_totals import RoundTotals
 from limpet.datapath.tunnel.reconciler import TunnelRound
-from limpet.datapath.tunnel.tunnels import SiteTunnels
+from limpet.datapath.tunnel.tunnels import Tunnels
 from limpet.datapath.tunnel.watch import TunnelWatch
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import Notifications, RouteSocket
@@ -52,7 +52,7 @@ _DEVICE_CHANGES = (PutDevice, DropDevice, LoosenLink, PutDeviceAddress, DropDevi
 _DEFAULT_MTU_BYTES = 1500
 
 
-class Site:
+class PeerReconciler:
     """Runs on the event loop. A change is met within some twenty milliseconds."""
 
     def __init__(
@@ -75,9 +75,9 @@ class Site:
         self._vtep_path = vtep_path
         self._before_sysctl = before_sysctl
         self._kernel = OverlayKernel(route)
-        self._filter = SiteFilter(bridges)
+        self._filter = PeerFilter(bridges)
         self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
-        self.tunnels = SiteTunnels(route, membership.identity, settings, wake=self.wake)
+        self.tunnels = Tunnels(route, membership.identity, settings, wake=self.wake)
         self.watch = TunnelWatch(route, self.tunnels)
         self._mapped: tuple[Endpoint, ...] = ()
         self._relay_tls_port = 0

@@ -17,7 +17,7 @@ import structlog
 from limpet.base.addresses import Endpoint
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.datapath.tunnel.handshake_reset_codec import TOKEN_BYTES, Step, encode, parse
 
 _log = structlog.get_logger("tunnel")
@@ -29,12 +29,12 @@ _MOST = 4096
 _V = TypeVar("_V")
 
 
-class TunnelAnew:
+class HandshakeReset:
     """Runs on the event loop."""
 
     def __init__(
         self,
-        courier: Courier,
+        courier: PeerSocket,
         *,
         may_talk: Callable[[str], bool],
         take: Callable[[str, Endpoint], None],

@@ -76,7 +76,7 @@ class TunnelRound:
     """The device was made or set up anew: routes by it are to be put again."""
 
 
-class SiteTunnel:
+class TunnelReconciler:
     """Runs on the event loop, in the network namespace of the calling thread."""
 
     def __init__(

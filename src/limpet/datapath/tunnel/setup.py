@@ -13,15 +13,15 @@ from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IpsecIdentity
 from limpet.datapath.tunnel.node_key import tunnel_key_of
-from limpet.datapath.tunnel.reconciler import SiteTunnel
+from limpet.datapath.tunnel.reconciler import TunnelReconciler
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG
 from limpet.linux.netlink.socket import RouteSocket
 
 
-def make_site_tunnel(
+def make_wireguard_tunnel(
     route: RouteSocket, identity: Identity, settings: Settings, *, wake: Callable[[str], None]
-) -> SiteTunnel:
+) -> TunnelReconciler:
     """WireGuard's, of the node with that identity."""
     kernel = TunnelKernel(
         route,
@@ -30,7 +30,7 @@ def make_site_tunnel(
         program=settings.tunnel_program,
     )
     key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
-    return SiteTunnel(route, kernel, key, ifname=settings.tunnel_ifname, wake=wake)
+    return TunnelReconciler(route, kernel, key, ifname=settings.tunnel_ifname, wake=wake)
 
 
 def make_ipsec_tunnel(
@@ -40,7 +40,7 @@ def make_ipsec_tunnel(
     *,
     wake: Callable[[str], None],
     shares_port: bool,
-) -> SiteTunnel:
+) -> TunnelReconciler:
     """IPsec's. `shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
     from limpet.datapath.tunnel.ipsec.apply import (
         IpsecKernel,  # most clusters name no IPsec: they do without vici
@@ -48,7 +48,7 @@ def make_ipsec_tunnel(
     from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
 
     key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
-    made: list[SiteTunnel] = []
+    made: list[TunnelReconciler] = []
     kernel = IpsecKernel(
         route,
         folder=settings.run_dir / IPSEC_FOLDER,
@@ -60,7 +60,7 @@ def make_ipsec_tunnel(
         bridge=settings.bridge,
         in_kernel=kernel_has_esp(),
     )
-    tunnel = SiteTunnel(
+    tunnel = TunnelReconciler(
         route, kernel, key, ifname=IPSEC_IFNAME, wake=wake, backend=TunnelBackend.IPSEC
     )
     made.append(tunnel)

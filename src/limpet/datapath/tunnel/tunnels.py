@@ -16,14 +16,14 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.topology.backends import backends_of
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan
-from limpet.datapath.tunnel.reconciler import SiteTunnel, TunnelRound
-from limpet.datapath.tunnel.setup import ipsec_is_left, make_ipsec_tunnel, make_site_tunnel
+from limpet.datapath.tunnel.reconciler import TunnelReconciler, TunnelRound
+from limpet.datapath.tunnel.setup import ipsec_is_left, make_ipsec_tunnel, make_wireguard_tunnel
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 
 
-class SiteTunnels:
+class Tunnels:
     """Runs on the event loop, in the network namespace of the calling thread."""
 
     def __init__(
@@ -39,9 +39,9 @@ class SiteTunnels:
         self._identity = identity
         self._settings = settings
         self._wake = wake
-        self.wireguard = make_site_tunnel(route, identity, settings, wake=wake)
+        self.wireguard = make_wireguard_tunnel(route, identity, settings, wake=wake)
         self.wireguard.others_need_rules = lambda: _has_device(self.ipsec)
-        self.ipsec: SiteTunnel | None = None
+        self.ipsec: TunnelReconciler | None = None
         """None: the cluster names no IPsec, and nothing of it is left."""
         self._failure = ""
         """Why there is no IPsec although the cluster names it."""
@@ -51,7 +51,7 @@ class SiteTunnels:
         self.key = self.wireguard.key
 
     @property
-    def all(self) -> tuple[SiteTunnel, ...]:
+    def all(self) -> tuple[TunnelReconciler, ...]:
         return (self.wireguard,) if self.ipsec is None else (self.wireguard, self.ipsec)
 
     def begin(self, network: Network | None) -> None:
@@ -128,7 +128,7 @@ class SiteTunnels:
             any(each.made for each in done),
         )
 
-    def _in_order(self) -> list[SiteTunnel]:
+    def _in_order(self) -> list[TunnelReconciler]:
         """Who has to leave the port to the other is first."""
         return sorted(
             self.all, key=lambda each: (each.wanted, each.backend is not TunnelBackend.IPSEC)
@@ -178,5 +178,5 @@ class SiteTunnels:
         return found
 
 
-def _has_device(tunnel: SiteTunnel | None) -> bool:
+def _has_device(tunnel: TunnelReconciler | None) -> bool:
     return tunnel is not None and tunnel.plan.state.device is not None

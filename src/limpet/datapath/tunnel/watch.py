@@ -14,11 +14,11 @@ import structlog
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.faults import noted
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from limpet.cluster.documents import TunnelBackend
 from limpet.datapath.tunnel.activity import TunnelActivity
-from limpet.datapath.tunnel.reconciler import SiteTunnel
-from limpet.datapath.tunnel.tunnels import SiteTunnels
+from limpet.datapath.tunnel.reconciler import TunnelReconciler
+from limpet.datapath.tunnel.tunnels import Tunnels
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.link_traffic import parse_link_packets
 from limpet.linux.netlink.socket import RouteSocket
@@ -35,7 +35,7 @@ _REST = 50
 class TunnelWatch:
     """Runs on the event loop."""
 
-    def __init__(self, route: RouteSocket, tunnels: SiteTunnels) -> None:
+    def __init__(self, route: RouteSocket, tunnels: Tunnels) -> None:
         self.active: frozenset[str] = frozenset()
         """Uids of peers with packets of pods in the last ten seconds."""
         self.on_active: list[Callable[[frozenset[str]], None]] = []
@@ -45,7 +45,7 @@ class TunnelWatch:
         self._tunnels = tunnels
         self._eyes: tuple[_Eye, ...] = ()
         """One on each tunnel."""
-        self._alarm = Alarm("tunnel watch", self._tick)
+        self._alarm = Timer("tunnel watch", self._tick)
 
     def start(self) -> None:
         self._alarm.set_in(_EVERY_S)
@@ -53,7 +53,7 @@ class TunnelWatch:
     def stop(self) -> None:
         self._alarm.stop()
 
-    def active_by(self, tunnel: SiteTunnel) -> int:
+    def active_by(self, tunnel: TunnelReconciler) -> int:
         """Peers with traffic by that tunnel."""
         return sum(tunnel.may_talk(uid) for uid in self.active)
 
@@ -88,7 +88,7 @@ class TunnelWatch:
 class _Eye:
     """On one tunnel."""
 
-    def __init__(self, route: RouteSocket, tunnel: SiteTunnel) -> None:
+    def __init__(self, route: RouteSocket, tunnel: TunnelReconciler) -> None:
         self.tunnel = tunnel
         self._route = route
         self._activity = self._made()

@@ -9,7 +9,7 @@ silent ──────────────────────► aft
 from __future__ import annotations
 
 from limpet.paths.ladder.choice import MEASURED
-from limpet.paths.ladder.probe_state import QUICK_S, Standing
+from limpet.paths.ladder.probe_state import QUICK_S, ProbeState
 from limpet.paths.probe.messages import Ask, Trial
 
 ACTIVE_S = 1.0
@@ -30,7 +30,7 @@ _SLOWEST_QUICK = 4
 
 def pause_s(
     trial: Trial,
-    standing: Standing,
+    standing: ProbeState,
     rtt_s: float,
     *,
     bears: bool,

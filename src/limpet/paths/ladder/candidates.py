@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import Presence
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import TUNNELLED, Rung
 from limpet.paths.probe.messages import Ask, Trial
-from limpet.relay.messages import Endpoint, RelayEnd
 
 _MOST_ADDRESSES = 8
 _BROADCAST = ip_address("255.255.255.255")

@@ -20,7 +20,7 @@ from limpet.paths.ladder.candidates import (
     tunnel_trial,
 )
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
-from limpet.paths.ladder.probe_state import FIRM, SHAKY, Standing
+from limpet.paths.ladder.probe_state import FIRM, SHAKY, ProbeState
 from limpet.paths.probe.messages import Ask, Trial
 
 _MTU_BYTES = 1500
@@ -37,7 +37,7 @@ class Choice:
 
     facts: Facts
     links: tuple[UnderlayLink, ...]
-    standings: Mapping[Trial, Standing]
+    standings: Mapping[Trial, ProbeState]
     path: PeerPath | None
     """The present one: of two that are as good it stays."""
     lead: Trial | None = None
@@ -123,7 +123,7 @@ class Choice:
         present = self._kept_relay(found)
         order = {trial_of_end(end): number for number, end in enumerate(self.facts.relay_ends)}
 
-        def rank(each: tuple[Trial, Standing]) -> tuple[bool, tuple[int, int], bool, int, float]:
+        def rank(each: tuple[Trial, ProbeState]) -> tuple[bool, tuple[int, int], bool, int, float]:
             trial, standing = each
             place = order.get(trial, len(order))
             return (
@@ -139,7 +139,7 @@ class Choice:
         mtu_bytes = standing.mtu_bytes or LEAST_BYTES
         return PeerPath(rung, mtu_bytes, endpoint=(trial.address, trial.port), relay=trial.relay)
 
-    def _kept_relay(self, found: list[tuple[Trial, Standing]]) -> Trial | None:
+    def _kept_relay(self, found: list[tuple[Trial, ProbeState]]) -> Trial | None:
         """The trial of the present path, unless it goes by a relay and another is much faster."""
         present = tunnel_trial(self.path) if self.path is not None else None
         if present is None or not present.relay:
@@ -194,7 +194,7 @@ class Choice:
 
     # What a path stands on
 
-    def proofs(self, path: PeerPath) -> list[list[Standing]]:
+    def proofs(self, path: PeerPath) -> list[list[ProbeState]]:
         """Of each group one has to answer. What is asked no more is in none."""
         groups = ([self.standings.get(trial) for trial in group] for group in self._groups(path))
         return [found for group in groups if (found := [each for each in group if each])]
@@ -223,7 +223,7 @@ class Choice:
                 if version in self.facts.overlay:
                     yield [over._replace(version=version)]
 
-    def links_to(self, address: Address) -> Iterator[Standing]:
+    def links_to(self, address: Address) -> Iterator[ProbeState]:
         for trial, standing in self.standings.items():
             if trial.ask is Ask.LINK and trial.address == address:
                 yield standing
@@ -236,5 +236,5 @@ class Choice:
         return port_of(self.facts, address)
 
 
-def _any_of(proof: list[Standing], grade: int) -> bool:
+def _any_of(proof: list[ProbeState], grade: int) -> bool:
     return any(standing.grade >= grade for standing in proof)

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import TUNNELLED, Rung
@@ -33,14 +33,13 @@ from limpet.paths.ladder.path_mtu import SizeSearch, search_of
 from limpet.paths.ladder.probe_state import (
     QUICK_S,
     TRIES,
+    ProbeState,
     Question,
-    Standing,
     searches,
     way_to_tell,
 )
 from limpet.paths.ladder.relay_need import RelayNeed
 from limpet.paths.probe.messages import Ask, Trial
-from limpet.relay.messages import Endpoint
 
 PUNCH_EVERY_S = 1.5
 _INVITED_EVERY_S = 1.0
@@ -58,7 +57,7 @@ class Ladder:
     """Pods have traffic with the peer."""
     _facts: Facts = field(default_factory=Facts)
     _links: tuple[UnderlayLink, ...] = ()
-    _standings: dict[Trial, Standing] = field(default_factory=dict)
+    _standings: dict[Trial, ProbeState] = field(default_factory=dict)
     _lead: Trial | None = None
     """By which the peer was heard to send, if it chooses for both."""
     _punch_s: float = -math.inf
@@ -96,7 +95,7 @@ class Ladder:
                 continue
             standing = before.get(trial)
             if standing is None:
-                standing = Standing(at_s, urgent, proven=trial in kept)
+                standing = ProbeState(at_s, urgent, proven=trial in kept)
                 if path is not None and trial == tunnel_trial(path):
                     standing.sizes = search_of(path.mtu_bytes, at_s, sure=standing.proven)
             elif anew:
@@ -235,7 +234,7 @@ class Ladder:
             self._choose(now_s)
         return found
 
-    def _open(self, *, vital: bool) -> Iterator[tuple[Trial, Standing]]:
+    def _open(self, *, vital: bool) -> Iterator[tuple[Trial, ProbeState]]:
         """What is asked, as far as the answer could tell anything that others have not told."""
         bound = self._bound()
         for trial, standing in self._standings.items():
@@ -266,19 +265,19 @@ class Ladder:
         used = [each for each in self._standings.values() if each.used]
         return bool(used) and all(each.firm for each in used)
 
-    def _gates_of(self, trial: Trial) -> Iterator[Standing]:
+    def _gates_of(self, trial: Trial) -> Iterator[ProbeState]:
         if trial.ask is Ask.OVERLAY:
             yield self._standings[link_trial(trial)]
         if trial.ask is Ask.SITE:
             yield from self._choice().links_to(trial.address)
 
-    def _miss(self, trial: Trial, standing: Standing, now_s: float, stretch: float) -> None:
+    def _miss(self, trial: Trial, standing: ProbeState, now_s: float, stretch: float) -> None:
         used = standing.used and standing.proven
         lost = standing.miss(now_s, self._slowest_s(trial, standing), stretch)
         if used and (lost or standing.misses == 1):
             self._look_around(now_s, every=lost)
 
-    def _slowest_s(self, trial: Trial, standing: Standing) -> float:
+    def _slowest_s(self, trial: Trial, standing: ProbeState) -> float:
         """At most between probes of what does not answer."""
         firm = self._is_firm()
         hopeful = standing.answered_s > -math.inf or (
@@ -331,14 +330,14 @@ class Ladder:
         if used or not standing.used or trial.ask is not Ask.TUNNEL:
             standing.next_s = now_s + self._pause_s(trial, standing, rtt_s, stretch)
 
-    def _carries(self, standing: Standing, packet_bytes: int, now_s: float) -> None:
+    def _carries(self, standing: ProbeState, packet_bytes: int, now_s: float) -> None:
         known = standing.mtu_bytes
         if standing.sizes is not None:
             standing.sizes.answered(packet_bytes, now_s)
         if standing.mtu_bytes != known:
             self._choose(now_s)
 
-    def _pause_s(self, trial: Trial, standing: Standing, rtt_s: float, stretch: float) -> float:
+    def _pause_s(self, trial: Trial, standing: ProbeState, rtt_s: float, stretch: float) -> float:
         path = self.path
         # An answered overlay probe has used the link too.
         bears = standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE)

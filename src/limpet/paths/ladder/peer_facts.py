@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import Encryption, NodeEntry, Presence
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.view import View
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable
-from limpet.relay.messages import Endpoint, RelayEnd
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ _UNSTRETCHED = 100
 _ACTIVE, _VITAL, _OTHER = 0, 1, 2
 
 
-class Agenda:
+class ProbeScheduler:
     """Vital probes come first, of peers with traffic before all others, then those that are due
     longest; none is forgotten for ever.
     """

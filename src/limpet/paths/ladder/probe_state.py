@@ -40,7 +40,7 @@ class Question(NamedTuple):
 
 
 @dataclass(slots=True)
-class Standing:
+class ProbeState:
     """How a trial stands."""
 
     next_s: float
@@ -65,7 +65,7 @@ class Standing:
     """Link that the last answer came by."""
     used: bool = False
     """The path stands on it."""
-    gates: tuple[Standing, ...] = ()
+    gates: tuple[ProbeState, ...] = ()
     """Overlay: of its link. Site: of the links to the same address."""
     rank: tuple[int, int] = (0, 0)
     """Tunnel: lower is better."""
@@ -158,13 +158,13 @@ class Standing:
 
 
 def searches(
-    standings: Mapping[Trial, Standing], *, vital: bool
-) -> Iterator[tuple[Trial, Standing, SizeSearch]]:
+    probe_states: Mapping[Trial, ProbeState], *, vital: bool
+) -> Iterator[tuple[Trial, ProbeState, SizeSearch]]:
     """What is to be found out of sizes, only of ways that answer.
 
     Vital: of the path, until it is known what it carries.
     """
-    for trial, standing in standings.items():
+    for trial, standing in probe_states.items():
         search = standing.sizes
         if search is None or not standing.firm:
             continue
@@ -173,11 +173,11 @@ def searches(
             yield trial, standing, search
 
 
-def way_to_tell(standings: Mapping[Trial, Standing]) -> Trial | None:
+def way_to_tell(probe_states: Mapping[Trial, ProbeState]) -> Trial | None:
     """By which tunnelled way the peer is told something at once: one that answers."""
     ways = [
         (not standing.used, not standing.waiting, -standing.grade, standing.rank, trial)
-        for trial, standing in standings.items()
+        for trial, standing in probe_states.items()
         if trial.ask is Ask.TUNNEL and standing.grade
     ]
     return min(ways, key=lambda way: way[:-1])[-1] if ways else None

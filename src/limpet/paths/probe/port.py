@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Codec, Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.view import view_of
@@ -35,7 +35,6 @@ from limpet.paths.probe.codec import (
     udp_packet,
 )
 from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
-from limpet.relay.messages import Endpoint
 
 _log = structlog.get_logger("probing")
 
@@ -99,7 +98,7 @@ class ProbePort:
     def __init__(
         self,
         membership: Membership,
-        courier: Courier,
+        courier: PeerSocket,
         *,
         on_proof: Callable[[Proof], None],
         on_heard: Callable[[Heard], None],

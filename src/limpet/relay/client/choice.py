@@ -11,25 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from limpet.base.due import Due
+from limpet.base.addresses import Endpoint
+from limpet.base.due import DueQueue
 from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import NEAR_S, Contacts, Line, RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.relay.client.end import RECHECK_S, End, Phase
 from limpet.relay.client.peer import SETTLED_S, RelayPeer
 from limpet.relay.client.streams import Stream, StreamPlan
-from limpet.relay.messages import (
-    Bound,
-    Check,
-    Endpoint,
-    FreePair,
-    Pair,
-    Refusal,
-    RelayEnd,
-    RelayMessage,
-    Seen,
-    Token,
-)
+from limpet.relay.messages import Bound, Check, FreePair, Pair, Refusal, RelayMessage, Seen, Token
 
 RATE_PER_S, BURST = 100.0, 100.0
 """Messages that are begun, however many peers and relays there are; each token costs one more."""
@@ -56,7 +47,7 @@ class RelayChoice:
         self._own = own_uid
         self._make_nonce = make_nonce
         self._effects: list[Effect] = []
-        self._due: Due[Line | End | RelayPeer] = Due()
+        self._due: DueQueue[Line | End | RelayPeer] = DueQueue()
         self._spent_s = -math.inf
         self._streams = StreamPlan(own_uid, self.contacts)
         self._full: dict[str, float] = {}

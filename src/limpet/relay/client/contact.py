@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from limpet.relay.messages import Endpoint, Hello
+from limpet.base.addresses import Endpoint
+from limpet.relay.messages import Hello
 
 QUICK_S = 0.3
 """Between tries while an answer is missing; twice the round trip where that is longer."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from limpet.relay.messages import Endpoint, RelayEnd, RelayMessage
+from limpet.base.addresses import Endpoint
+from limpet.cluster.topology.paths import RelayEnd
+from limpet.relay.messages import RelayMessage
 
 
 @dataclass(frozen=True, slots=True)

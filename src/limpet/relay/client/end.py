@@ -12,17 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from limpet.base.addresses import Endpoint
 from limpet.relay.client.contact import QUICK_S, TRIES
-from limpet.relay.messages import (
-    AskPair,
-    Bound,
-    Check,
-    Endpoint,
-    Pair,
-    Refusal,
-    RelayMessage,
-    Token,
-)
+from limpet.relay.messages import AskPair, Bound, Check, Pair, Refusal, RelayMessage, Token
 
 RECHECK_S = 15.0
 """Strict NATs forget UDP after 30 s, and gateways reboot."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
 from limpet.relay.client.end import INVITED_S, End, Phase
 from limpet.relay.client.streams import ENDLESS_S, STREAM_KEPT_S, Stream
-from limpet.relay.messages import RelayEnd
 
 SETTLED_S = 10.0
 """So long the ends that are wanted are bound, then others go."""

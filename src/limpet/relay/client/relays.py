@@ -12,25 +12,26 @@ from typing import Any, Protocol
 
 import structlog
 
-from limpet.base.addresses import is_public
+from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from limpet.cluster.documents import NodeEntry, Presence, Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
-from limpet.nat.mapping import NatView
+from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.port_mapping import PortMapping
-from limpet.nat.public_endpoints import Candidates
+from limpet.nat.public_endpoints import PublicEndpoints
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.relay.codec import KIND_OF, encode, parse
-from limpet.relay.messages import NONCE_BYTES, Check, Endpoint, NatKind, Pair, RelayEnd
+from limpet.relay.messages import NONCE_BYTES, Check, Pair
 
 _log = structlog.get_logger("relays")
 
@@ -60,7 +61,7 @@ class Relays:
     def __init__(
         self,
         membership: Membership,
-        courier: Courier,
+        courier: PeerSocket,
         settings: Settings,
         *,
         on_ends: Callable[[str, tuple[RelayEnd, ...]], None],
@@ -79,10 +80,10 @@ class Relays:
         self._settings = settings
         self._choice = self._new_choice()
         self._nat = NatView()
-        self._candidates = Candidates(settings.tunnel_endpoints, on_endpoints)
+        self._candidates = PublicEndpoints(settings.tunnel_endpoints, on_endpoints)
         self._mapping: PortMapping | None = None
         self._links: tuple[UnderlayLink, ...] = ()
-        self._alarm = Alarm("relays", self._tick)
+        self._alarm = Timer("relays", self._tick)
         self._opening: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._running = False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limpet.base.rate_limit import TokenBucket
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
 from limpet.relay.client.effects import CloseStreams, Effect, OpenStream
-from limpet.relay.messages import RelayEnd
 
 if TYPE_CHECKING:
     from limpet.relay.client.peer import RelayPeer

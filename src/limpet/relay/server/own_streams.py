@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from limpet.relay.messages import Refusal, RelayEnd
+from limpet.cluster.topology.paths import RelayEnd
+from limpet.relay.messages import Refusal
 from limpet.relay.server.service import RelayRefused
 from limpet.relay.server.tls_node import StreamEnd, StreamService
 from limpet.relay.stream.loopback_peer import LoopbackPeer

@@ -19,8 +19,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from limpet.base.addresses import Address
-from limpet.relay.messages import TOKEN_BYTES, Endpoint, Refusal
+from limpet.base.addresses import Address, Endpoint
+from limpet.relay.messages import TOKEN_BYTES, Refusal
 
 LIFETIME_S = 120
 """Of a pair that neither end asks or checks any more: eight times what nodes check within."""

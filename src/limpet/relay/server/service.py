@@ -20,11 +20,11 @@ from limpet.base.addresses import is_public
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import Settings
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from limpet.cluster.documents import Grant, Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
-from limpet.cluster.peer_socket import Courier, Received
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import (
     AskPair,
@@ -76,7 +76,7 @@ class RelayService:
     def __init__(
         self,
         membership: Membership,
-        courier: Courier,
+        courier: PeerSocket,
         settings: Settings,
         *,
         may_talk: Callable[[Grant, Grant], bool],
@@ -100,7 +100,7 @@ class RelayService:
         """Where a node said hello from, by uid."""
         self._tells = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
         self._serial = int.from_bytes(os.urandom(3))
-        self._alarm = Alarm("relay", self._tick)
+        self._alarm = Timer("relay", self._tick)
         self._running = False
         self._trouble = ""
         self._began_s = 0.0

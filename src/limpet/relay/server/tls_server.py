@@ -21,7 +21,7 @@ from limpet.base.listen import Listen
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.settings import Settings
-from limpet.base.timer import Alarm
+from limpet.base.timer import Timer
 from limpet.cluster.documents import Role
 from limpet.cluster.membership import Membership, News
 from limpet.relay.server.tls_node import RelayedNode, StreamService
@@ -72,7 +72,7 @@ class RelayTlsServer:
         self._source_rate = TokenBuckets(_SOURCE_RATE_PER_S, _SOURCE_BURST, most=_SOURCES)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         """Where members have come from lately: strangers cannot use up what those may do."""
-        self._alarms: dict[str, Alarm] = {}
+        self._alarms: dict[str, Timer] = {}
 
     async def start(self) -> None:
         """Raises: ConfigError: the node's certificates cannot be used."""
@@ -261,7 +261,7 @@ class RelayTlsServer:
     def _later(self, what: str, after_s: float, do: Callable[[], None]) -> None:
         alarm = self._alarms.get(what)
         if alarm is None:
-            alarm = self._alarms[what] = Alarm("relay over TLS", do)
+            alarm = self._alarms[what] = Timer("relay over TLS", do)
         alarm.set_in(after_s)
 
 

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
-from limpet.relay.messages import Endpoint, Refusal
+from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
     CONTROL,
     MAX_CHANNEL,

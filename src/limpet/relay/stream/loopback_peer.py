@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
-from limpet.relay.messages import Endpoint
 
 _LOOPBACK = "127.0.0.1"
 _BATCHES_PER_TURN = 4

@@ -17,11 +17,12 @@ from typing import Any
 
 import structlog
 
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Role
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, News
-from limpet.relay.messages import Endpoint, RelayEnd
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.stream.link import RelayLink
 from limpet.relay.stream.tls_stream import cause_of, node_context, shake_hands, tune, uid_of_peer
 

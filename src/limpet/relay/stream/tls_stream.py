@@ -16,7 +16,7 @@ from socket import IPPROTO_TCP, SO_MARK, SOL_SOCKET, TCP_NODELAY, TCP_USER_TIMEO
 
 from limpet.base.errors import ConfigError
 from limpet.base.ownership import TUNNEL_MARK
-from limpet.cloud.https import NO_CHECK_TIME, client_context
+from limpet.base.tls import NO_CHECK_TIME, client_context
 from limpet.cluster.identity import Identity
 from limpet.relay.stream.codec import (
     HEADER_BYTES,

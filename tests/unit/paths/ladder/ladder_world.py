@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address, ip_interface
 
+from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import Rung
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.messages import Ask
-from limpet.paths.unproven_budget import Strangers
-from limpet.relay.messages import Endpoint, RelayEnd
+from limpet.paths.unproven_budget import UnprovenBudget
 
 PORT, TUNNEL_PORT = 7471, 51820
 RELAYS = ("relay-one", "relay-two", "relay-tls")
@@ -95,7 +95,7 @@ class End:
         self.gateway = Gateway(kind, public, (own, TUNNEL_PORT))
         self.link = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface(own),))
         self.ladder = Ladder(leads=leads, active=True)
-        self.strangers = Strangers()
+        self.strangers = UnprovenBudget()
         self.heard: tuple[Endpoint, ...] = ()
         self.needs_relay = False
         self.ends: tuple[RelayEnd, ...] = ()

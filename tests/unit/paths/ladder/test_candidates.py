@@ -8,15 +8,14 @@ from ipaddress import ip_address, ip_interface, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import Presence
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import Rung
 from limpet.paths.ladder.candidates import Facts, nearness, trials_for, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.messages import Ask, Trial
-from limpet.relay.messages import Endpoint, RelayEnd
 
 PORT = 51820
 LAN, FAR, V6, MAPPED, PUBLIC = (

@@ -14,7 +14,7 @@ from limpet.paths.ladder.probe_scheduler import (
     OTHER_BURST,
     OTHER_PER_S,
     RATE_PER_S,
-    Agenda,
+    ProbeScheduler,
     stretch_for,
 )
 
@@ -22,7 +22,7 @@ NEVER = math.inf
 
 
 def run(
-    agenda: Agenda, until_s: float, period_s: dict[str, tuple[float, float]]
+    agenda: ProbeScheduler, until_s: float, period_s: dict[str, tuple[float, float]]
 ) -> list[tuple[float, str, bool]]:
     """Who was taken, when; each peer is due again a period later, by its class."""
     now_s, taken = 0.0, []
@@ -43,8 +43,8 @@ def run(
     return taken
 
 
-def started(period_s: dict[str, tuple[float, float]]) -> Agenda:
-    agenda = Agenda()
+def started(period_s: dict[str, tuple[float, float]]) -> ProbeScheduler:
+    agenda = ProbeScheduler()
     for uid in period_s:
         agenda.put(uid, vital_s=0, other_s=0)
     return agenda
@@ -102,7 +102,7 @@ def test_while_nothing_vital_waits_the_rest_gets_more() -> None:
 
 
 def test_peers_with_traffic_come_before_all_others() -> None:
-    agenda = Agenda()
+    agenda = ProbeScheduler()
     for number in range(1000):
         agenda.put(str(number), vital_s=number / 1e6, other_s=0)
     agenda.put("active", vital_s=1, other_s=0, active=True)
@@ -111,7 +111,7 @@ def test_peers_with_traffic_come_before_all_others() -> None:
 
 
 def test_a_peer_that_was_dropped_is_not_taken() -> None:
-    agenda = Agenda()
+    agenda = ProbeScheduler()
     agenda.put("one", vital_s=0, other_s=0)
     agenda.drop("one")
     assert agenda.take(100) is None
@@ -119,7 +119,7 @@ def test_a_peer_that_was_dropped_is_not_taken() -> None:
 
 
 def test_the_last_word_on_when_a_peer_is_due_counts() -> None:
-    agenda = Agenda()
+    agenda = ProbeScheduler()
     agenda.put("one", vital_s=5, other_s=NEVER)
     agenda.put("one", vital_s=9, other_s=NEVER)
     assert agenda.take(8) is None

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
+from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
@@ -17,12 +19,10 @@ from limpet.relay.messages import (
     AskPair,
     Bound,
     Check,
-    Endpoint,
     FreePair,
     Hello,
     Pair,
     Refusal,
-    RelayEnd,
     RelayMessage,
     Seen,
     Token,

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.relay.client.choice import BURST, RATE_PER_S
 from limpet.relay.client.contact import NEAR_S
 from limpet.relay.client.streams import STREAM_KEPT_S
-from limpet.relay.messages import Check, Endpoint, Hello, Seen
+from limpet.relay.messages import Check, Hello, Seen
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay
 
 SOON_S = 5.0
