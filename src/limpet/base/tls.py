@@ -1,4 +1,4 @@
-"""TLS towards those who prove themselves by certificates of their cluster, at any time of the clock."""
+"""TLS towards those who prove themselves by their certificate, at any time of the clock."""
 
 from __future__ import annotations
 
