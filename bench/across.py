@@ -26,15 +26,10 @@ from bench.single_flow import datagrams_kpps, stream_gbit_per_s
 from bench.throughput import differences, link_settings, link_settings_of
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import (
-    ClusterKey,
-    Grant,
-    Network,
-    NodeEntry,
-    Presence,
-    Sealed,
-    Snapshot,
-)
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import view_of

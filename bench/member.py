@@ -18,8 +18,11 @@ from bench.plugins import Limpet
 from bench.resident import cpu_s
 from limpet.base.addresses import Address
 from limpet.base.ownership import ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import Grant, Network, NodeEntry, Presence, Role
+from limpet.cluster.documents import NodeEntry
 from limpet.cluster.identity import ClusterFile
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import make_entry, public_key_of, seal_grant, seal_presence, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath

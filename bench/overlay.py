@@ -21,15 +21,10 @@ from bench.node import ip
 from limpet.base.addresses import Address
 from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import NFT_OVERLAY_TABLE
-from limpet.cluster.documents import (
-    ClusterKey,
-    Grant,
-    Network,
-    NodeEntry,
-    Presence,
-    Sealed,
-    Snapshot,
-)
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of

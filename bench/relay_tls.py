@@ -28,8 +28,10 @@ from bench.netns import Netns
 from bench.node import ip
 from bench.part import Part
 from limpet.base.addresses import Endpoint
-from limpet.cluster.documents import Grant, Network, NodeEntry, Role
+from limpet.cluster.documents import NodeEntry
 from limpet.cluster.identity import ClusterFile
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import make_entry, public_key_of, seal_grant, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate

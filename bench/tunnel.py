@@ -40,7 +40,10 @@ from bench.resident import cpu_s
 from bench.throughput import transfer
 from limpet.base.layered_map import alter
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
-from limpet.cluster.documents import ClusterKey, Grant, Network, NodeEntry, Presence, Snapshot
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import public_key_of
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import Rung

@@ -15,8 +15,8 @@ from limpet.cloud.join import Joined, JoinOrder, join
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
-from limpet.cluster.documents import Grant
 from limpet.cluster.identity import Identity, load_identity
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.membership import Membership
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers

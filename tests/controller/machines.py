@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.cluster import api
-from limpet.cluster.documents import Grant, Presence, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import (
     open_grant,
     open_network,

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from limpet.cluster.api import WatchKind, WatchLine
-from limpet.cluster.documents import DefaultCommunity, Grant
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.seal import open_network
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
 

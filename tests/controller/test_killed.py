@@ -12,7 +12,7 @@ import pytest
 
 from limpet.base.errors import ControllerUnavailable, LimpetError
 from limpet.cluster.api import Code, PodAddress
-from limpet.cluster.documents import Grant
+from limpet.cluster.kinds.grant import Grant
 from tests.controller.machines import Controller, Node, Refusal
 
 NODES = 200

@@ -13,7 +13,8 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import WatchKind
-from limpet.cluster.documents import Encryption, Network, Role, TunnelBackend
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import Encryption, Network, TunnelBackend
 from limpet.cluster.seal import open_network
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.cluster.documents import Grant, NodeEntry, Presence, Sealed, Snapshot
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of

@@ -14,8 +14,9 @@ from typing import TypeVar
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import NFT_RELAY_TABLE
 from limpet.base.settings import Settings
-from limpet.cluster.documents import Network, Role
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.seal import seal_grant, seal_network

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.settings import Settings
-from limpet.cluster.documents import Role
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.seal import public_key_of, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile

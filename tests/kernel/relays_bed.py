@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
-from limpet.cluster.documents import Role, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network

@@ -9,7 +9,8 @@ import pytest
 
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.sites import relay_findings
-from limpet.cluster.documents import DefaultCommunity, Role
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.peer_datagram import Codec, Drop, Kind
 from limpet.relay.codec import encode
 from limpet.relay.messages import AskPair, Bound, Check, FreePair, Hello, Pair, Refusal, Seen, Token

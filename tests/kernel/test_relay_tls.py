@@ -12,7 +12,7 @@ import pytest
 
 from limpet.base.errors import LimpetError
 from limpet.cli.install.service import CAPABILITIES
-from limpet.cluster.documents import Role
+from limpet.cluster.kinds.grant import Role
 from limpet.relay.stream.codec import MAX_PACKET_BYTES
 from tests.kernel.courier_bed import until
 from tests.kernel.namespaces import NetnsFactory

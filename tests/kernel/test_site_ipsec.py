@@ -16,7 +16,7 @@ import pytest
 
 from limpet.agent.cluster_admin import peer_documents
 from limpet.base import child_process as companion
-from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal_network
 from limpet.cluster.topology.transports import Rung
 from limpet.datapath.tunnel.ipsec import apply as ipsec

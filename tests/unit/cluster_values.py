@@ -6,15 +6,10 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import (
-    ClusterKey,
-    Grant,
-    Network,
-    NodeEntry,
-    Presence,
-    Sealed,
-    Snapshot,
-)
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import (
     make_entry,
     public_key_of,

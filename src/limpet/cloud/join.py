@@ -37,7 +37,7 @@ from limpet.cluster.api import (
     name_problem,
     parse_token,
 )
-from limpet.cluster.documents import Network, NodeEntry
+from limpet.cluster.documents import NodeEntry
 from limpet.cluster.identity import (
     KEY_BYTES,
     ClusterFile,
@@ -45,6 +45,7 @@ from limpet.cluster.identity import (
     sync_folder,
     write_durably,
 )
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import (
     SealError,
     make_entry,

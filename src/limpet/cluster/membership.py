@@ -13,8 +13,11 @@ import structlog
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
-from limpet.cluster.documents import Grant, Network, NodeEntry, Presence, Sealed, Snapshot
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.merge import merge_entries, merge_snapshots
 from limpet.cluster.seal import (
     SealError,

@@ -19,19 +19,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
-from limpet.cluster.documents import (
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import (
     ClusterKey,
     DefaultCommunity,
     Encryption,
-    Grant,
     Network,
-    NodeEntry,
-    Presence,
-    Role,
-    Sealed,
-    Snapshot,
     TunnelBackend,
 )
+from limpet.cluster.kinds.presence import Presence
 
 MAX_BODY_BYTES = 64 << 10
 """Of one document; a grant with a hundred segments takes four kilobytes."""

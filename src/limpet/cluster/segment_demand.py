@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Grant, Network
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError, ExhaustedError
-from limpet.cluster.documents import Network
+from limpet.cluster.kinds.network import Network
 
 _LONGEST_SEGMENT = {4: 30, 6: 126}
 """A segment holds a gateway and at least one pod."""

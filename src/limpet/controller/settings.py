@@ -13,7 +13,7 @@ from limpet.base.errors import ConfigError
 from limpet.base.listen import Listen, parse_listen
 from limpet.base.toml_file import checked_values, read_configuration
 from limpet.cluster.api import name_problem
-from limpet.cluster.documents import DefaultCommunity, Network
+from limpet.cluster.kinds.network import DefaultCommunity, Network
 from limpet.cluster.segments import network_problems
 
 DEFAULT_PATH = Path("/etc/limpet/controller.toml")

@@ -15,8 +15,9 @@ from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.base.addresses import Prefix
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import NetworksBehind
-from limpet.cluster.documents import DefaultCommunity, Role
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.seal import seal_grant, seal_network, seal_presence
 from limpet.cluster.snapshot.file import SnapshotFile

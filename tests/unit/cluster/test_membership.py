@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.documents import Presence, Sealed
+from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News, Outcome, Source
 from limpet.cluster.seal import seal_grant, seal_network, seal_presence
 from limpet.cluster.snapshot.file import SnapshotFile

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import ClusterKey, Sealed, Snapshot
+from limpet.cluster.documents import Sealed, Snapshot
+from limpet.cluster.kinds.network import ClusterKey
 from limpet.cluster.seal import (
     SealError,
     decode_snapshot,

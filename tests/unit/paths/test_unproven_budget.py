@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.link import UnderlayLink
-from limpet.cluster.documents import Presence
+from limpet.cluster.kinds.presence import Presence
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.probe.messages import Ask

@@ -11,7 +11,7 @@ from limpet.cli.commands.community import community
 from limpet.cli.commands.controller import UNITS_S, Config, Format, age, ask, controller
 from limpet.cli.commands.node import node, parse_label, value_text
 from limpet.cli.output import Output, put, put_json, put_table, say
-from limpet.cluster.documents import DefaultCommunity, Encryption, TunnelBackend
+from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
 
 _SEGMENT_COLUMNS = ("segment", "state", "node", "resting_since", "uid")
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")

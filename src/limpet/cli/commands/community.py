@@ -9,7 +9,7 @@ import typer
 
 from limpet.cli.commands.controller import Config, Format, ask
 from limpet.cli.output import Output, put, put_json, put_table, say
-from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.kinds.network import TunnelBackend
 
 _COLUMNS = ("name", "selector", "tunnels", "nodes")
 _MEMBER_COLUMNS = ("node", "by", "roles", "uid")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from limpet.cluster.documents import Grant, Network, TunnelBackend
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network, TunnelBackend
 
 
 def backends_of(network: Network | None) -> frozenset[TunnelBackend]:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from limpet.cluster.documents import (
-    DefaultCommunity,
-    Encryption,
-    Grant,
-    Network,
-    Role,
-)
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network
 
 
 def may_talk(network: Network, one: Grant, other: Grant) -> bool:

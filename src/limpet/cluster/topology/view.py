@@ -9,11 +9,9 @@ from ipaddress import ip_interface
 from limpet.base.addresses import Address, InterfaceAddress, Prefix, bounds_of
 from limpet.base.layered_map import differing
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import (
-    Grant,
-    Network,
-    Snapshot,
-)
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.merge import effective_segments
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES

@@ -29,7 +29,7 @@ from limpet.cluster.api import (
     name_problem,
     secret_digest,
 )
-from limpet.cluster.documents import Role
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.seal import open_presence
 from limpet.controller.admin.communities import CommunityAdmin, NoArguments, Verb
 from limpet.controller.admin.views import (

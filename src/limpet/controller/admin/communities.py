@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from limpet.cluster.documents import DefaultCommunity, Encryption, TunnelBackend
+from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
 from limpet.controller.admin.views import community_document, network_document
 from limpet.controller.communities import communities
 from limpet.controller.state.cluster import Cluster

@@ -6,7 +6,9 @@ import base64
 from typing import Any
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Grant, Network, Presence
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.presence import Presence
 from limpet.controller.communities.communities import find_community, is_named, members_of
 from limpet.controller.communities.membership import chooses
 from limpet.controller.state.problems import problems_of

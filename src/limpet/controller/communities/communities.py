@@ -11,7 +11,8 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_fields
 
 from limpet.cluster.api import Code, name_problem
-from limpet.cluster.documents import Grant, TunnelBackend
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.controller.communities.membership import chooses, communities_of
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.state.grants import change_grant, put_network

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from limpet.cluster.api import Code
-from limpet.cluster.documents import Grant
+from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.state.records import COMMUNITY, CommunityRecord
 from limpet.controller.state.refusal import RefusedError

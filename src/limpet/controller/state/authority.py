@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.errors import StorageError
 from limpet.cluster.api import SERVER_NAME, ca_digest
-from limpet.cluster.documents import ClusterKey, Network
+from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.seal import public_key_of, seal_network, uid_of
 from limpet.controller.state.records import (
     AUTHORITY,

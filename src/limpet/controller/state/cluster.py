@@ -19,7 +19,8 @@ from limpet.cluster.api import (
     PodReport,
     ShowRequest,
 )
-from limpet.cluster.documents import DefaultCommunity, Encryption, Network, Sealed, TunnelBackend
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 from limpet.cluster.seal import open_grant, public_key_of
 from limpet.controller.api.feed import Feed
 from limpet.controller.settings import ControllerSettings, next_network

@@ -21,7 +21,9 @@ from limpet.cluster.api import (
     parse_token,
     secret_digest,
 )
-from limpet.cluster.documents import ClusterKey, Grant, Network, Role, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.seal import endorse, open_presence, public_key_of, seal_network, uid_of
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.state.records import (

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Prefix
 from limpet.cluster.api import Code
-from limpet.cluster.documents import Grant, Role
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.segments import behind_problem
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.state.grants import bury, change_grant, live_grant

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from limpet.base.addresses import is_public
-from limpet.cluster.documents import Grant, Presence, Role
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_presence
 from limpet.controller.state.tables import Tables
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Grant, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import open_grant, open_network, public_key_of
 from limpet.controller.communities.membership import learn_communities
 from limpet.controller.state.records import (

@@ -11,7 +11,9 @@ from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Grant, Network, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import (
     SealError,
     open_grant,

@@ -27,7 +27,7 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Address, Prefix, bounds_of
 from limpet.base.ownership import NFT_OVERLAY_TABLE
-from limpet.cluster.documents import Network
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.topology.reach import in_clear_refused
 from limpet.cluster.topology.view import View
 from limpet.datapath.node.ruleset import is_plain_name

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limpet.base.addresses import Address, Prefix
-from limpet.cluster.documents import NodeEntry, TunnelBackend
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.backends import backend_between
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES, Rung

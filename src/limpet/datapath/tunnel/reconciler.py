@@ -16,7 +16,7 @@ import structlog
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import TUNNEL_GROUP
-from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from limpet.base.errors import StorageError
 from limpet.base.ownership import TUNNEL_GROUP
 from limpet.base.settings import Settings
-from limpet.cluster.documents import TunnelBackend
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IpsecIdentity

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.settings import Settings
-from limpet.cluster.documents import Network, TunnelBackend
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.network import Network, TunnelBackend
 from limpet.cluster.topology.backends import backends_of
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan

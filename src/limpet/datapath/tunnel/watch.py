@@ -15,7 +15,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.faults import noted
 from limpet.base.timer import Timer
-from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.activity import TunnelActivity
 from limpet.datapath.tunnel.reconciler import TunnelReconciler
 from limpet.datapath.tunnel.tunnels import Tunnels

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 
 from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.link import UnderlayLink
-from limpet.cluster.documents import Presence
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import TUNNELLED, Rung
 from limpet.paths.probe.messages import Ask, Trial

@@ -7,7 +7,9 @@ from typing import Protocol, TypeVar
 
 from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
-from limpet.cluster.documents import Encryption, NodeEntry, Presence
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.kinds.network import Encryption
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.view import View
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable

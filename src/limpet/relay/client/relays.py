@@ -18,7 +18,9 @@ from limpet.base.faults import noted
 from limpet.base.link import UnderlayLink
 from limpet.base.settings import Settings
 from limpet.base.timer import Timer
-from limpet.cluster.documents import NodeEntry, Presence, Role
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received

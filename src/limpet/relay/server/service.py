@@ -21,7 +21,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import Settings
 from limpet.base.timer import Timer
-from limpet.cluster.documents import Grant, Role
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received

@@ -22,7 +22,7 @@ from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.settings import Settings
 from limpet.base.timer import Timer
-from limpet.cluster.documents import Role
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.relay.server.tls_node import RelayedNode, StreamService
 from limpet.relay.stream.codec import Wanted

@@ -19,8 +19,8 @@ import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
-from limpet.cluster.documents import Role
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.stream.link import RelayLink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import TunnelBackend
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.backends import backend_between
 from tests.unit.cluster_values import grant, network
 

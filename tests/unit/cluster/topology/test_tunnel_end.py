@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
-from limpet.cluster.documents import Encryption, NodeEntry, Snapshot
+from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import TUNNELLED, Rung
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_end_of

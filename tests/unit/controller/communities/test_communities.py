@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from limpet.cluster.api import Code, JoinRequest, join_proof, parse_token, secret_digest
-from limpet.cluster.documents import Grant
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import public_key_of
 from limpet.controller.communities import communities
 from limpet.controller.communities.membership import MAX_COMMUNITIES

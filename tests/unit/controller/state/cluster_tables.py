@@ -8,7 +8,8 @@ from ipaddress import ip_network
 import msgspec
 
 from limpet.cluster.api import JoinRequest, Token, format_token, join_proof, secret_digest
-from limpet.cluster.documents import Grant, Network
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import public_key_of
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster, digest_of

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from limpet.cluster.api import Code
-from limpet.cluster.documents import Grant, Sealed
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import SealError, public_key_of, seal_presence, uid_of
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.refusal import RefusedError

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Grant, Role
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.seal import seal_presence
 from limpet.controller.state import grants, nodes
 from limpet.controller.state.nodes import MAX_BEHIND, Altered

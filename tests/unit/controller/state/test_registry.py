@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Grant
+from limpet.cluster.kinds.grant import Grant
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.refusal import RefusedError

@@ -7,7 +7,9 @@ from ipaddress import ip_address, ip_network
 from hypothesis import strategies as st
 from tests.unit.cluster_values import grant, network, presence
 
-from limpet.cluster.documents import Grant, NodeEntry, Presence, Role, Sealed, Snapshot
+from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of

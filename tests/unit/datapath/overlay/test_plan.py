@@ -33,7 +33,9 @@ from tests.unit.datapath.overlay.overlay_values import (
 )
 
 from limpet.base.layered_map import alter
-from limpet.cluster.documents import DefaultCommunity, Role, Snapshot
+from limpet.cluster.documents import Snapshot
+from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.transports import Rung

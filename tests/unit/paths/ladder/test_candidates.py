@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.link import UnderlayLink
-from limpet.cluster.documents import Presence
+from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import Rung
 from limpet.paths.ladder.candidates import Facts, nearness, trials_for, tunnel_endpoints

@@ -1,0 +1,46 @@
+"""What the cloud says about a node; signed by the cluster key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from limpet.base.addresses import Prefix
+
+
+class Role(Enum):
+    EDGE = "edge"
+    CLOUD = "cloud"
+    RELAY = "relay"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the cloud says about a node; signed by the cluster key.
+
+    It does not expire: it is replaced by a higher generation, and revoked by a tombstone, which
+    nothing replaces.
+    """
+
+    uid: str
+    """Names the node for ever: it is made of its public key (`cluster.seal.uid_of`)."""
+    name: str
+    public_key: bytes
+    """Ed25519, 32 bytes; what the node signs its presence with."""
+    generation: int
+    revision: int
+    segments: tuple[Prefix, ...] = ()
+    communities: tuple[str, ...] = ()
+    roles: frozenset[Role] = frozenset({Role.EDGE})
+    prefixes_behind: tuple[Prefix, ...] = ()
+    """Other networks that are reached through the node."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    supersedes: tuple[str, ...] = ()
+    """Uids that held some of the segments before."""
+    tombstone: bool = False
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """Everything that is reached through the node."""
+        return self.segments + self.prefixes_behind

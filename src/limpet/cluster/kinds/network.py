@@ -1,0 +1,72 @@
+"""What holds for all of a cluster; signed by the cluster key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from limpet.base.addresses import Prefix
+
+
+class DefaultCommunity(Enum):
+    """What a node that is in no community shares with the other nodes of the edge."""
+
+    ALL = "all"
+    """One flat network."""
+    NONE = "none"
+    """Nothing: it talks to the cloud only."""
+
+
+class Encryption(Enum):
+    """Which pod traffic between nodes is encrypted."""
+
+    BETWEEN_SITES = "between-sites"
+    """What leaves a site: inside one, plain routes and VXLAN are used."""
+    ALL = "all"
+    """All of it: peers are reached through tunnels only, neighbours too."""
+
+
+class TunnelBackend(Enum):
+    """What makes the tunnels between nodes."""
+
+    WIREGUARD = "wireguard"
+    IPSEC = "ipsec"
+    """IKEv2, by strongSwan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """A key that signs grants, and the former key's word for it."""
+
+    public_key: bytes
+    endorsement: bytes = b""
+    """The former key's signature of this one; empty for a cluster's first key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What holds for all of a cluster; signed by the cluster key, the higher generation counts."""
+
+    cluster: str
+    """Name of the cluster, chosen once."""
+    generation: int
+    revision: int
+    """Of the whole cluster, at the time that this was made; grants count on the same scale."""
+    keys: tuple[ClusterKey, ...]
+    """All that the cluster has signed with, oldest first; the last one signs now."""
+    pod_cidrs: tuple[Prefix, ...]
+    """One for each family at most; segments are cut out of them."""
+    segment_lengths: Mapping[int, int] = field(default_factory=lambda: {4: 24, 6: 64})
+    """Prefix length of a segment by IP version."""
+    service_cidrs: tuple[Prefix, ...] = ()
+    vxlan_id: int = 1
+    vxlan_port: int = 8472
+    default_community: DefaultCommunity = DefaultCommunity.ALL
+    segment_quota: int = 8
+    """Segments of one family that one node may have."""
+    encryption: Encryption = Encryption.BETWEEN_SITES
+    tunnel_backend: TunnelBackend = TunnelBackend.WIREGUARD
+    """Of the tunnels between nodes that share no community with another one."""
+    community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
+    """By community: of the tunnels between its nodes, where it is not that of the network."""
