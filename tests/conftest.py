@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -23,6 +24,13 @@ SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
 _numbers = itertools.count()
 
 NodeFactory = Callable[..., LabNode]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """What a file of tests leaves unclosed fails that file, not the one that meets the garbage."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
+from limpet.base.server import close_server
 from limpet.cluster.api import SERVER_NAME
 from limpet.cluster.identity import Identity
 
@@ -82,25 +83,23 @@ async def serving(serve: Serve, context: ssl.SSLContext | None) -> AsyncIterator
     """`host:port` of a server on loopback; connections that are left end with it."""
     tasks: set[asyncio.Task[None]] = set()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(talk(reader, writer))
         tasks.add(task)
-        try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                await serve(reader, writer)
-        except asyncio.CancelledError:
-            pass  # the test is over
-        finally:
-            writer.transport.abort()
-            tasks.discard(task)
+        task.add_done_callback(tasks.discard)
+        # Also of one that has never had its turn.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
     host, port = server.sockets[0].getsockname()
     try:
         yield f"{host}:{port}"
     finally:
-        server.close()
+        await close_server(server)
         for task in list(tasks):
             task.cancel()
         if tasks:

@@ -14,6 +14,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.listen import Listen
+from limpet.base.server import close_server
 
 _log = structlog.get_logger("metrics")
 
@@ -117,7 +118,7 @@ class MetricsServer:
         for task in self._tasks:
             task.cancel()
         for server in self._servers:
-            server.close()
+            await close_server(server)
         for connection in list(self._connections):
             connection.abort()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from limpet.base.errors import StorageError
+from limpet.base.server import close_server
 from limpet.cni import frames as shim
 
 _log = structlog.get_logger("server")
@@ -27,9 +28,12 @@ _BACKLOG = 1024
 class _Connection(asyncio.Protocol):
     """Reads one request, writes one answer, closes."""
 
-    def __init__(self, handler: Handler, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, handler: Handler, tasks: set[asyncio.Task[None]], silent: set[_Connection]
+    ) -> None:
         self._handler = handler
         self._tasks = tasks
+        self._silent = silent
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._asked = False
@@ -39,11 +43,17 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._silent.add(self)
         self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, transport.abort)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._gone = True
+        self._silent.discard(self)
         self._end_patience()
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
 
     def _end_patience(self) -> None:
         if self._patience is not None:
@@ -66,6 +76,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._asked = True
+        self._silent.discard(self)
         self._end_patience()
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._tasks.add(task)
@@ -92,6 +103,8 @@ class Server:
         self._path = path
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: set[_Connection] = set()
+        """Those from which no whole request has come yet."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -113,16 +126,20 @@ class Server:
             ) from error
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
-            lambda: _Connection(self._handler, self._tasks), sock=listener, backlog=_BACKLOG
+            lambda: _Connection(self._handler, self._tasks, self._silent),
+            sock=listener,
+            backlog=_BACKLOG,
         )
 
     async def stop(self) -> None:
-        """Takes no more requests; those that were taken are answered."""
+        """Takes no more requests; those that were taken are answered, other connections end."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("the socket file stays", path=str(self._path), error=str(error))
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
+        for connection in self._silent:
+            connection.abort()
         while self._tasks:
             await asyncio.wait(self._tasks)
