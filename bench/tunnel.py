@@ -55,7 +55,7 @@ from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.tunnel.diff import diff_tunnel
 from limpet.datapath.tunnel.link import put_addresses, put_marked_rules
 from limpet.datapath.tunnel.node_key import tunnel_key_of
-from limpet.datapath.tunnel.plan import plan_tunnel, replan_tunnel, tunnel_ends, tunnel_view
+from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
@@ -203,7 +203,7 @@ class Programmed:
         self.view = view
         self.plan = plan_overlay(view)
         self._ends = tunnel_ends(view)
-        self._seen = replace(tunnel_view(view, self.plan, self._ends, self._key), ifname=ifname)
+        self._seen = TunnelView(view, self.plan.parts, self._ends, self._key, ifname)
         self._tunnels = plan_tunnel(self._seen)
         want = self._tunnels.state
         failures = self._tunnel.apply(diff_tunnel(want, self._tunnel.observe(want), {}))
@@ -226,7 +226,7 @@ class Programmed:
         self.view = view_of(before.snapshot, before.uid, paths, before.own, before=before)
         self.plan, touched = replan_overlay(self.plan, before, self.view)
         self._ends = tunnel_ends(self.view, (before, self._ends))
-        seen = replace(self._seen, view=self.view, parts=self.plan.parts, ends=self._ends)
+        seen = replace(self._seen, view=self.view, admitted=self.plan.parts, ends=self._ends)
         self._tunnels, keys = replan_tunnel(self._tunnels, self._seen, seen)
         self._seen = seen
         have, given = self._tunnel.have, self._tunnel.given

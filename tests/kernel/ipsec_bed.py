@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.cluster.seal import public_key_of
+from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.records import AuthorityRecord
 from limpet.controller.state.tables import Tables
@@ -24,7 +25,7 @@ from limpet.datapath.tunnel.ipsec.apply import IpsecKernel
 from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
 from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
 from limpet.datapath.tunnel.ipsec.esp import esp_lack
-from limpet.datapath.tunnel.ipsec.plan import ipsec_mtu_bytes, ipsec_state
+from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IkeSa, IpsecIdentity
 from limpet.datapath.tunnel.state import TunnelPart, TunnelState
 from limpet.linux.netlink.socket import RouteSocket

@@ -11,8 +11,8 @@ import pytest
 
 from limpet.base.addresses import Address
 from limpet.base.ownership import NFT_RELAY_TABLE
+from limpet.linux.nftables import Elements, split_listing
 from limpet.relay.messages import Hello, Seen
-from limpet.relay.server.forwarding import Elements, split_listing
 from tests.kernel.relay_agents import (
     RELAY_PORTS,
     SETTINGS,

@@ -30,7 +30,7 @@ from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import OverlayState, PeerRoute
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
 from limpet.datapath.tunnel.node_key import tunnel_key_of
-from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, tunnel_view
+from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPart, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.device import KernelWireguard
@@ -132,7 +132,7 @@ class Tunnel:
 
     def view(self, nodes: Mapping[str, NodeEntry]) -> TunnelView:
         view: View = self.node.view(nodes)
-        made = tunnel_view(view, plan_overlay(view), self.ends, self.key)
+        made = TunnelView(view, plan_overlay(view).parts, self.ends, self.key)
         return replace(made, ifname=self.ifname)
 
     def settle(self, nodes: Mapping[str, NodeEntry]) -> list[TunnelChange]:

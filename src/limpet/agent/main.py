@@ -36,10 +36,11 @@ from limpet.cni.server import Server
 from limpet.cni.verbs import Node
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.pods import Announcer, read_sysctl
+from limpet.datapath.node.pods import Announcer
 from limpet.datapath.node.reaper import Reaper
 from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.linux.nftables import give_memory_back
+from limpet.linux.sysctl import read_sysctl
 
 if TYPE_CHECKING:
     from limpet.agent.metrics_server import MetricsServer

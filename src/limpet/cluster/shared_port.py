@@ -30,9 +30,7 @@ class SharedPort:
         """
         if self._nft is None:
             self._nft = Nftables(NFT_SHARED_PORT_TABLE)
-        text = ruleset(tunnel_port, agent_ports)
-        if self._nft.read_ruleset(text) != text:
-            self._nft.put_table(text)
+        self._nft.keep(ruleset(tunnel_port, agent_ports))
 
     def close(self) -> None:
         """The table stays."""

@@ -28,7 +28,6 @@ from limpet.base.ownership import (
     VXLAN_GROUPS,
 )
 from limpet.datapath.node.forward import HandleNftables, remove_forward_accept
-from limpet.datapath.node.pods import read_sysctl, write_sysctl
 from limpet.datapath.tunnel.ipsec.codec import delete_rule_of_daemon
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT_TABLE
@@ -39,6 +38,7 @@ from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
+from limpet.linux.sysctl import read_sysctl, write_sysctl
 
 _SET_BY_US = {
     "ip_forward": ("1",),

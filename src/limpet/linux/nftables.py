@@ -46,8 +46,9 @@ class Nftables:
         self._lib.nft_ctx_output_get_flags.argtypes = [ctypes.c_void_p]
         self._lib.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         self._context = self._new_context()
-        self._listed_as = (b"", b"")
-        """Digest of the ruleset that was put last, and of what nft printed right after."""
+        self._put = _Print("")
+        self._printed = _Print("")
+        """What was put last, and what nft printed right after."""
 
     def _new_context(self) -> ctypes.c_void_p:
         context = ctypes.c_void_p(self._lib.nft_ctx_new(0))
@@ -114,25 +115,72 @@ class Nftables:
             f"add table inet {self._table}\ndelete table inet {self._table}\n{ruleset}",
             what=f"table {self._table}",
         )
-        self._listed_as = (_digest(ruleset), _digest(self.list_table() or ""))
+        self._put, self._printed = _Print(ruleset), _Print(self.list_table() or "")
+
+    def keep(self, wanted: str) -> bool:
+        """Our table is `wanted` (empty: there is none) when this returns; True: it was not before.
+
+        Raises: KernelError.
+        """
+        if self.read_ruleset(wanted) == wanted:
+            return False
+        if wanted:
+            self.put_table(wanted)
+        else:
+            self.delete_table()
+        return True
 
     def read_ruleset(self, wanted: str) -> str:
         """`wanted` when the kernel has just that, else what it has (empty: nothing).
 
         nft prints some things in other words than it takes them, so what it printed right after
-        `wanted` was put counts as `wanted` too.
+        `wanted` was put counts as `wanted` too; elements that have come or gone since are compared
+        one by one. Raises: KernelError.
         """
         listed = self.list_table() or ""
-        same = listed == wanted or (
-            listed != "" and self._listed_as == (_digest(wanted), _digest(listed))
+        return (
+            wanted if listed == wanted or (listed and self._is_the_same(listed, wanted)) else listed
         )
-        return wanted if same else listed
+
+    def _is_the_same(self, listed: str, wanted: str) -> bool:
+        printed, put = _Print(listed), _Print(wanted)
+        if (printed.frame, put.frame) != (self._printed.frame, self._put.frame):
+            return False
+        if (printed.whole, put.whole) == (self._printed.whole, self._put.whole):
+            return True
+        return split_listing(listed)[1] == split_listing(wanted)[1]
 
     def delete_table(self) -> None:
         self.run(
             f"add table inet {self._table}\ndelete table inet {self._table}\n",
             what=f"table {self._table}",
         )
+
+
+Elements = dict[str, frozenset[str]]
+"""Elements by the name of their set or map, as nft prints them but for quotes and white space."""
+_BLOCK = re.compile(r"\n\t(?:map|set) (\w+) \{\n(.*?)\n\t\}", re.DOTALL)
+_ELEMENTS = re.compile(r"\n\t\telements = \{(.*?)\}", re.DOTALL)
+_DYNAMIC = "flags dynamic"
+
+
+def split_listing(listing: str) -> tuple[str, Elements]:
+    """A table without elements, and these, but for those that packets have put there."""
+    elements: Elements = {}
+    for name, text in _BLOCK.findall(listing):
+        found = _ELEMENTS.search("\n" + text)
+        if found and _DYNAMIC not in text:
+            items = found[1].replace('"', "").split(",")
+            elements[name] = frozenset(" ".join(item.split()) for item in items)
+    return _ELEMENTS.sub("", listing), elements
+
+
+class _Print:
+    """What tells a table's text from others: thousands of elements are not kept for that."""
+
+    def __init__(self, text: str) -> None:
+        self.whole = _digest(text)
+        self.frame = _digest(_ELEMENTS.sub("", text))
 
 
 def give_memory_back() -> None:

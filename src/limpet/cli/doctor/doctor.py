@@ -27,8 +27,8 @@ from limpet.cli.install.shim_probe import status_through
 from limpet.cli.output import count
 from limpet.cni.shim_binary import shim_path
 from limpet.datapath.node.plan import NodeFacts, plan_node
-from limpet.datapath.node.pods import read_sysctl
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.sysctl import read_sysctl
 
 _FEW_ADDRESSES = 0.1
 _LITTLE_SPACE_BYTES = 16 << 20

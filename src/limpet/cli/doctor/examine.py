@@ -19,10 +19,10 @@ from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
 from limpet.cli.install.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.cli.install.runtimes import examine_runtimes, find_runtimes
 from limpet.datapath.node.plan import bridge_of_segments
-from limpet.datapath.node.pods import read_sysctl
 from limpet.ipam.ledger import read_ledger
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.sysctl import read_sysctl
 
 _RT_TABLE_LOCAL = 255
 

@@ -9,8 +9,8 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
-from limpet.datapath.node.pods import read_sysctl
 from limpet.linux.ports import PortHolder, port_holders
+from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.forwarding import blocked_versions
 
 Document = Mapping[str, Any]

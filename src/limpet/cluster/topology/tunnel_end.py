@@ -29,6 +29,13 @@ class TunnelEnd:
     """Of the underlay: the smallest link on the way, as far as known."""
 
 
+IPSEC_MTU_BYTES = 1400
+"""The daemon reads no more of a packet from its tunnel device, whatever that one's MTU is set to.
+
+Source: TUN_DEFAULT_MTU in kernel_libipsec_plugin.c of strongSwan 5.9.8.
+"""
+IPSEC_PADDING_BYTES = 4
+IPSEC_TRAILER_BYTES = 2
 _MAX_PORT = 65535
 _PRIVATE = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
@@ -50,6 +57,17 @@ def tunnel_mtu_bytes(underlay_mtu_bytes: int, version: int, *, device_mtu_bytes:
     if room >= device_mtu_bytes:
         return device_mtu_bytes
     return max(room - room % TUNNEL_PADDING_BYTES, 0)
+
+
+def ipsec_mtu_bytes(tunnel_mtu_bytes: int) -> int:
+    """The largest inner packet where WireGuard's is `tunnel_mtu_bytes`.
+
+    AES-GCM in ESP in UDP takes as much as WireGuard (28 or 48 for UDP and IP, 8 for the header, 8
+    for the IV, 16 for the ICV), and a trailer of 2 bytes behind which it ends on a multiple of 4.
+    Source: RFC 4303, RFC 4106, RFC 3948.
+    """
+    whole = tunnel_mtu_bytes - tunnel_mtu_bytes % IPSEC_PADDING_BYTES
+    return min(max(whole - IPSEC_TRAILER_BYTES, 0), IPSEC_MTU_BYTES)
 
 
 def endpoint_problem(endpoint: Endpoint | None, inside: Iterable[Prefix]) -> str:

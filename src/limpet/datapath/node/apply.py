@@ -19,11 +19,12 @@ from limpet.base.ownership import (
     RULE_PRIORITY,
 )
 from limpet.datapath.node import diff
-from limpet.datapath.node.pods import read_sysctl, retire_host_end, write_sysctl
+from limpet.datapath.node.pods import retire_host_end
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
+from limpet.linux.sysctl import read_sysctl, write_sysctl
 
 _RTPROT_RA = 9
 _SCOPE_LINK = 253

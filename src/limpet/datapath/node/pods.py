@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import secrets
 import socket
 import time
@@ -22,6 +21,7 @@ from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.traffic_control import ingress_hook, redirect_ingress, token_bucket
+from limpet.linux.sysctl import write_sysctl
 
 _OPERATIONAL_TRIES, _OPERATIONAL_PAUSE_S = 50, 0.001
 
@@ -238,29 +238,6 @@ def addresses_inside(netns: Namespace) -> list[wire.AddressInfo]:
     """Addresses of all links of a namespace."""
     with netns.entered(), RouteSocket() as inside:
         return inside.addresses()
-
-
-def read_sysctl(path: str) -> str | None:
-    """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
-    try:
-        with open(f"/proc/sys/{path}", encoding="ascii") as file:
-            return file.read().strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise KernelError("read", f"sysctl {path}", error.errno or 0) from error
-
-
-def write_sysctl(path: str, value: str) -> None:
-    """In the namespace of the calling thread. Raises: KernelError."""
-    try:
-        fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, value.encode())
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise KernelError("write", f"sysctl {path} = {value}", error.errno or 0) from error
 
 
 class Announcer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import collapse_addresses
@@ -143,11 +142,6 @@ def _prefix_set(name: str, kind: str, prefixes: Iterable[Prefix], version: int) 
         wanted = [str(p) for p in collapse_addresses(p for p in prefixes if p.version == 6)]
     lines = [f"\tset {name} {{", f"\t\ttype {kind}", "\t\tflags interval", "\t\tauto-merge"]
     return [*lines, *_elements(wanted), "\t}", ""]
-
-
-def is_plain_name(ifname: str) -> bool:
-    """It means itself in nft's syntax, which knows wildcards and no escapes."""
-    return re.fullmatch(r"[A-Za-z0-9_.-]+", ifname) is not None
 
 
 def _localhost_guard(bridges: Collection[str]) -> list[str]:

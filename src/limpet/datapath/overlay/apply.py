@@ -18,7 +18,6 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import KernelError
 from limpet.base.ownership import ALIAS, OVERLAY_PROTOCOL, ROUTE_TABLE, VXLAN_GROUPS
 from limpet.cluster.topology.view import VxlanDevice
-from limpet.datapath.node.pods import read_sysctl, write_sysctl
 from limpet.datapath.overlay import diff as diff
 from limpet.datapath.overlay.parts import fdb_key, neighbour_key, route_key
 from limpet.datapath.overlay.state import (
@@ -34,6 +33,7 @@ from limpet.datapath.overlay.state import (
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import vxlan
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.sysctl import read_sysctl, write_sysctl
 
 OVERLAY_NOTIFICATIONS = (1, 3, 5, 7, 9, 11, 8, 19)
 """RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.

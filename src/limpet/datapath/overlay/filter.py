@@ -26,11 +26,11 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 
 from limpet.base.addresses import Address, Prefix, bounds_of
+from limpet.base.link import is_plain_name
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.topology.reach import in_clear_refused
 from limpet.cluster.topology.view import View
-from limpet.datapath.node.ruleset import is_plain_name
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 
 FORGED_COUNTER = "overlay_forged"

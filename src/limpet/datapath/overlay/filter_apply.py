@@ -51,11 +51,7 @@ class PeerFilter:
                 return
         self.in_place = False
         text = plan_filter(view, after, bridges=self._bridges())
-        if not text:
-            if self._nft.list_table() is not None:
-                self._nft.delete_table()
-        elif self._nft.read_ruleset(text) != text:
-            self._nft.put_table(text)
+        self._nft.keep(text)
         self.in_place = bool(text)
 
 

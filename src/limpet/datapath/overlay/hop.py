@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.documents import NodeEntry
@@ -14,14 +13,12 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES, Rung
 from limpet.cluster.topology.tunnel_end import (
     endpoint_problem,
+    ipsec_mtu_bytes,
     tunnel_device_mtu_bytes,
     tunnel_mtu_bytes,
 )
+from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import FdbEntry, PeerPart
-from limpet.datapath.tunnel.ipsec.plan import ipsec_mtu_bytes
-
-if TYPE_CHECKING:
-    from limpet.cluster.topology.view import View
 
 _UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 """An entry for no MAC or a multicast one would draw other peers' packets."""

@@ -406,7 +406,7 @@ class PeerReconciler:
 
     def _tunnel_round(self, view: View, plan: OverlayPlan) -> TunnelRound:
         """First: routes lead to its device."""
-        done = self.tunnels.round(view, plan)
+        done = self.tunnels.round(view, plan.parts)
         if done.made:
             self._anew = self._whole = True
         if (self.tunnels.wireguard.device, self.tunnels.ipsec_device) != (

@@ -6,7 +6,7 @@ the peer sends through it is let in although this end still sends by another run
 silent costs nothing. Its key is that of its grant, converted.
 
 Which prefixes a peer may send from is what the plan of the network between nodes says of it
-(`PeerPart.sources`): one answer for every rung.
+(`Admitted`): one answer for every rung.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from limpet.cluster.topology.tunnel_end import (
     tunnel_mtu_bytes,
 )
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.state import OverlayPlan, PeerPart
+from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.datapath.tunnel.state import (
     Claim,
@@ -52,8 +52,8 @@ class TunnelView:
     """All that the plan is made of."""
 
     view: View
-    parts: Mapping[str, PeerPart]
-    """Of the plan of the network between nodes (`OverlayPlan.parts`), made of the same view."""
+    admitted: Mapping[str, Admitted]
+    """By the peer's uid, planned from the same view."""
     ends: Mapping[str, TunnelEnd]
     """By the peer's uid; absent: nothing is known of the way to it."""
     key: TunnelKey
@@ -78,12 +78,6 @@ class TunnelView:
             and view.grant is not None
             and self.backend in backends_of(view.network)
         )
-
-
-def tunnel_view(
-    view: View, overlay: OverlayPlan, ends: Mapping[str, TunnelEnd], key: TunnelKey
-) -> TunnelView:
-    return TunnelView(view, overlay.parts, ends, key)
 
 
 def plan_tunnel(view: TunnelView) -> TunnelPlan:
@@ -118,9 +112,11 @@ def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAdd
 def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
     """What the peer adds; nothing, and why, where it has no tunnel."""
     entry = view.view.snapshot.nodes[uid]
-    part = view.parts.get(uid, PeerPart(refused="nothing is planned for it"))
-    if not part.sources:
-        return TunnelPart(refused=part.refused or "it has no prefix")
+    admitted = view.admitted.get(uid)
+    if admitted is None:
+        return TunnelPart(refused="nothing is planned for it")
+    if not admitted.sources:
+        return TunnelPart(refused=admitted.refused or "it has no prefix")
     if not is_by(view.view, uid, view.backend):
         return TunnelPart(refused="another backend makes its tunnel")
     if entry.presence is None or not entry.presence.tunnel_port:
@@ -129,11 +125,11 @@ def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
     if not any(key) or key == view.key.public_key:
         return TunnelPart(refused="its key is none that a tunnel of this node could have")
     end = view.ends.get(uid, _NO_END)
-    endpoint, refused = _endpoint(view, part, end)
+    endpoint, refused = _endpoint(view, admitted, end)
     keepalive_s = 0
     if end.behind_nat and endpoint is not None:
         keepalive_s = KEEPALIVE_S * view.view.own.nat_timeout_s // NAT_TIMEOUT_S
-    peer = TunnelPeer(key, frozenset(part.sources), endpoint, keepalive_s)
+    peer = TunnelPeer(key, frozenset(admitted.sources), endpoint, keepalive_s)
     return TunnelPart(peer, _mtu_bytes(view, entry, end), refused)
 
 
@@ -144,10 +140,10 @@ def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
     return backend_between(view.network, view.grant, view.snapshot.nodes[uid].grant) is backend
 
 
-def _endpoint(view: TunnelView, part: PeerPart, end: TunnelEnd) -> tuple[Endpoint | None, str]:
+def _endpoint(view: TunnelView, admitted: Admitted, end: TunnelEnd) -> tuple[Endpoint | None, str]:
     """Where the peer is tried first, or why it has to speak first."""
     cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
-    problem = endpoint_problem(end.endpoint, (*cidrs, *part.sources))
+    problem = endpoint_problem(end.endpoint, (*cidrs, *admitted.sources))
     return (None, problem) if problem else (end.endpoint, "")
 
 
@@ -185,7 +181,9 @@ def tunnel_ends(
 
 
 def tunnel_is_needed(
-    view: View, overlay: OverlayPlan, backend: TunnelBackend = TunnelBackend.WIREGUARD
+    view: View,
+    admitted: Mapping[str, Admitted],
+    backend: TunnelBackend = TunnelBackend.WIREGUARD,
 ) -> bool:
     """Whether some peer may come, or be sent to, by the tunnel of that backend.
 
@@ -196,8 +194,8 @@ def tunnel_is_needed(
         return False
     return any(
         is_by(view, uid, backend) and _may_come(view, uid)
-        for uid, part in overlay.parts.items()
-        if part.sources
+        for uid, each in admitted.items()
+        if each.sources
     )
 
 
@@ -236,13 +234,13 @@ def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
     """Peers of which something is known differently."""
     known, nodes = before.view.snapshot.nodes, after.view.snapshot.nodes
     others = differing(known, nodes)
-    others |= differing(before.parts, after.parts) | differing(before.ends, after.ends)
+    others |= differing(before.admitted, after.admitted) | differing(before.ends, after.ends)
     return [
         uid
         for uid in sorted(uid for uid in others - {after.view.uid} if uid in known or uid in nodes)
         # Another object may say the same.
-        if (known.get(uid), before.parts.get(uid), before.ends.get(uid))
-        != (nodes.get(uid), after.parts.get(uid), after.ends.get(uid))
+        if (known.get(uid), before.admitted.get(uid), before.ends.get(uid))
+        != (nodes.get(uid), after.admitted.get(uid), after.ends.get(uid))
     ]
 
 

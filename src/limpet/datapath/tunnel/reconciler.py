@@ -19,7 +19,7 @@ from limpet.base.ownership import TUNNEL_GROUP
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.state import OverlayPlan
+from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.diff import (
     CallPeer,
     DropTunnel,
@@ -245,27 +245,27 @@ class TunnelReconciler:
 
     # A round
 
-    def round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
-        """Plan, observe where that is due, diff, apply; `overlay` was planned from `view`.
+    def round(self, view: View, admitted: Mapping[str, Admitted]) -> TunnelRound:
+        """Plan, observe where that is due, diff, apply; `admitted` was planned from `view`.
 
         A failure is told, and keeps nobody from going on without a tunnel.
         """
         try:
-            return self._round(view, overlay)
+            return self._round(view, admitted)
         except LimpetError as error:
             self._anew = self._whole = self._plan_anew = True
             return TunnelRound(failures=(str(error),))
 
-    def _round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
+    def _round(self, view: View, admitted: Mapping[str, Admitted]) -> TunnelRound:
         failure = self._program.take_failure()
         if failure:
             return TunnelRound(failures=(failure,))
-        self.needed = self.needed or tunnel_is_needed(view, overlay, self.backend)
+        self.needed = self.needed or tunnel_is_needed(view, admitted, self.backend)
         if not self.needed:
             return TunnelRound()
         if self.problem:
             self._look()
-        touched = self._replan(view, overlay)
+        touched = self._replan(view, admitted)
         want = self._want = self._wanted_state(view)
         if want.device is not None and self.kernel.hangs:
             self._has_to_start(hangs=True)
@@ -290,10 +290,10 @@ class TunnelReconciler:
         self._settle_end(failures)
         return TunnelRound(changed, tuple(failures), made and self.up)
 
-    def _replan(self, view: View, overlay: OverlayPlan) -> frozenset[bytes] | None:
+    def _replan(self, view: View, admitted: Mapping[str, Admitted]) -> frozenset[bytes] | None:
         """Keys of peers that may differ; None: any may."""
         ends = tunnel_ends(view, self._ends)
-        seen = TunnelView(view, overlay.parts, ends, self.key, self.ifname, self.backend)
+        seen = TunnelView(view, admitted, ends, self.key, self.ifname, self.backend)
         addresses = self.plan.addresses
         if self._plan_anew or self._view is None:
             self.plan, touched = plan_tunnel(seen), None

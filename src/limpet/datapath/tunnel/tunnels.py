@@ -15,7 +15,7 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import Network, TunnelBackend
 from limpet.cluster.topology.backends import backends_of
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.state import OverlayPlan
+from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.reconciler import TunnelReconciler, TunnelRound
 from limpet.datapath.tunnel.setup import ipsec_is_left, make_ipsec_tunnel, make_wireguard_tunnel
 from limpet.datapath.tunnel.state import PeerReading
@@ -115,12 +115,12 @@ class Tunnels:
         for tunnel in self.all:
             tunnel.wanted = tunnel.backend in self._named
 
-    def round(self, view: View, overlay: OverlayPlan) -> TunnelRound:
-        """Plan, observe where that is due, diff, apply; `overlay` was planned from `view`.
+    def round(self, view: View, admitted: Mapping[str, Admitted]) -> TunnelRound:
+        """Plan, observe where that is due, diff, apply; `admitted` was planned from `view`.
 
         A failure is told, and keeps nobody from going on without a tunnel.
         """
-        done = [tunnel.round(view, overlay) for tunnel in self._in_order()]
+        done = [tunnel.round(view, admitted) for tunnel in self._in_order()]
         self._forget_ipsec()
         return TunnelRound(
             sum(each.changes for each in done),

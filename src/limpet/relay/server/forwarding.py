@@ -26,8 +26,8 @@ from typing import NamedTuple
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC, Kind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
-from limpet.datapath.node.pods import read_sysctl
-from limpet.linux.nftables import Nftables
+from limpet.linux.nftables import Nftables, split_listing
+from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.pairs import Entry, Place
 
 _HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
@@ -44,7 +44,7 @@ class Element(NamedTuple):
     comment: str = ""
 
 
-Elements = dict[str, dict[str, Element]]
+_Elements = dict[str, dict[str, Element]]
 """By the name of the map and the key, in nft's words."""
 
 
@@ -61,8 +61,6 @@ class RelayKernel:
         self._bytes_per_s = bytes_per_s
         self._tunnel_port = 0
         self._entries: dict[int, Entry] = {}
-        self._frame = ""
-        """The table without its elements, as nft printed it right after it was put."""
 
     def close(self) -> None:
         """The table stays, and hands on what it did."""
@@ -76,7 +74,7 @@ class RelayKernel:
         """The whole table anew; no packet meets none. Raises: KernelError."""
         self._tunnel_port = tunnel_port
         self._entries = {entry.port: entry for entry in entries}
-        self._put_all()
+        self._nft.put_table(self._ruleset())
 
     def apply(self, changes: Mapping[int, Entry | None]) -> None:
         """By port; None: what comes there is dropped. Raises: KernelError, then nothing is changed
@@ -101,17 +99,12 @@ class RelayKernel:
 
         Raises: KernelError.
         """
-        frame, elements = split_listing(self._nft.list_table() or "")
-        if frame == self._frame and elements == self._elements():
-            return False
-        self._put_all()
-        return True
+        return self._nft.keep(self._ruleset())
 
     def remove(self) -> None:
         """Raises: KernelError."""
         self._entries = {}
-        if self._nft.list_table() is not None:
-            self._nft.delete_table()
+        self._nft.keep("")
 
     def counters(self) -> dict[str, int]:
         """Packets since the table was put, by what became of them. Raises: KernelError."""
@@ -121,14 +114,9 @@ class RelayKernel:
             for name, packets in re.findall(r"counter (\w+) \{\s*packets (\d+)", listed)
         }
 
-    def _put_all(self) -> None:
-        elements = self._elements()
-        text = ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
-        self._nft.put_table(text)
-        self._frame, _ = split_listing(self._nft.list_table() or "")
-
-    def _elements(self) -> Elements:
-        return elements_of(self._entries.values(), limited=self._is_limited)
+    def _ruleset(self) -> str:
+        elements = elements_of(self._entries.values(), limited=self._is_limited)
+        return ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
 
     @property
     def _is_limited(self) -> bool:
@@ -158,7 +146,7 @@ def blocked_versions() -> dict[int, str]:
         nft.close()
 
 
-def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements: Elements) -> str:
+def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements: _Elements) -> str:
     """The table's text."""
     span = f"{ports[0]}-{ports[1]}"
     answers = f"{{ {Kind.RELAY_TOKEN:d}, {Kind.RELAY_BOUND:d} }}"
@@ -264,7 +252,7 @@ def _limit(bytes_per_s: int) -> tuple[str, ...]:
     )
 
 
-def _map(name: str, kind: str, elements: Elements) -> list[str]:
+def _map(name: str, kind: str, elements: _Elements) -> list[str]:
     held = ", ".join(_element(key, each) for key, each in sorted(elements.get(name, {}).items()))
     return [
         f"\tmap {name} {{",
@@ -282,8 +270,8 @@ def _bits(at: int, count: int) -> str:
 # Elements
 
 
-def elements_of(entries: Iterable[Entry], *, limited: bool) -> Elements:
-    found: Elements = {}
+def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
+    found: _Elements = {}
 
     def put(name: str, key: object, value: object, comment: str = "") -> None:
         found.setdefault(name, {})[str(key)] = Element(str(value), comment)
@@ -305,43 +293,28 @@ def elements_of(entries: Iterable[Entry], *, limited: bool) -> Elements:
     return found
 
 
+_ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
+
+
 def parse_entries(listing: str) -> list[Entry]:
     """Of a table as nft prints it. Where the kernel sends their packets is not read."""
     _, elements = split_listing(listing)
     found = []
-    for name in ("ends4", "ends6"):
-        for key, element in elements.get(name, {}).items():
-            try:
-                address, udp_port, port = key.split(" . ")
-                uid, peer, other, local = element.comment.split()
-                place = Place((ip_address(address), int(udp_port)), ip_address(local))
-                found.append(Entry(uid, peer, int(port), int(other), place, None))
-            except ValueError:
-                continue  # none of ours
+    for item in sorted({*elements.get("ends4", ()), *elements.get("ends6", ())}):
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            continue  # none of ours
+        try:
+            address, udp_port, port = match["key"].split(" . ")
+            uid, peer, other, local = match["comment"].split()
+            place = Place((ip_address(address), int(udp_port)), ip_address(local))
+            found.append(Entry(uid, peer, int(port), int(other), place, None))
+        except ValueError:
+            continue
     return found
 
 
-_BLOCK = re.compile(r"\n\t(map|set) (\w+) \{\n(.*?)\n\t\}", re.DOTALL)
-_ELEMENTS = re.compile(r"\n\t\telements = \{(.*?)\}", re.DOTALL)
-_ITEM = re.compile(r'(?P<key>\S.*?)(?: comment "(?P<comment>[^"]*)")? : (?P<value>.*\S)')
-
-
-def split_listing(listing: str) -> tuple[str, Elements]:
-    """The table without elements, and those of its maps."""
-    elements: Elements = {}
-    for kind, name, text in _BLOCK.findall(listing):
-        found = _ELEMENTS.search("\n" + text)
-        if kind == "map" and found:
-            items = (_ITEM.fullmatch(item.strip()) for item in found[1].split(","))
-            elements[name] = {
-                item["key"]: Element(item["value"].strip('"'), item["comment"] or "")
-                for item in items
-                if item
-            }
-    return _ELEMENTS.sub("", listing), elements
-
-
-def _difference(old: Elements, new: Elements) -> str:
+def _difference(old: _Elements, new: _Elements) -> str:
     """nft commands; an element with other data is deleted first: nft does not replace it."""
     commands = []
     for verb, more, less in (("delete", old, new), ("add", new, old)):

@@ -198,7 +198,7 @@ def test_ends_of_what_changed_are_those_of_everything(views: list[View]) -> None
 
 def needs(found: NodeEntry, *paths: PeerPath, own: OwnSide = SIDE, **net: object) -> bool:
     view = seen(found, paths=dict.fromkeys([PEER], paths[0]) if paths else {}, own=own, **net)
-    return tunnel_is_needed(view, plan_overlay(view))
+    return tunnel_is_needed(view, plan_overlay(view).parts)
 
 
 def test_a_device_is_needed_by_peers_that_may_come_by_it() -> None:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import attachment, port_mappings
 
+from limpet.base.link import is_plain_name
 from limpet.base.settings import Settings
 from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.plan import NodeFacts, plan_node
 from limpet.datapath.node.ruleset import (
     HostPort,
     host_port_commands,
-    is_plain_name,
     plan_host_ports,
     plan_host_ports_of,
     plan_ruleset,

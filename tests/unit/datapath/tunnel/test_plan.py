@@ -47,7 +47,6 @@ from limpet.datapath.tunnel.plan import (
     plan_tunnel,
     plan_tunnel_peer,
     replan_tunnel,
-    tunnel_view,
 )
 from limpet.datapath.tunnel.state import (
     TunnelDevice,
@@ -77,7 +76,7 @@ def view(
     paths: dict[str, PeerPath] | None = None,
 ) -> TunnelView:
     seen = view_of(cluster, UID, paths or {}, own)
-    return tunnel_view(seen, plan_overlay(seen), ends, KEY)
+    return TunnelView(seen, plan_overlay(seen).parts, ends, KEY)
 
 
 def part_of(number: int, found: NodeEntry, end: TunnelEnd | None, **own: object) -> TunnelPart:
@@ -292,7 +291,7 @@ def test_no_prefix_and_no_key_has_two_peers_and_all_is_let_in_by_the_overlays_an
     allowed = [prefix for each in plan.state.peers.values() for prefix in each.allowed]
     assert len(allowed) == len(set(allowed))
     for each in plan.state.peers.values():
-        assert each.allowed <= set(seen.parts[plan.holders[each.public_key]].sources)
+        assert each.allowed <= set(seen.admitted[plan.holders[each.public_key]].sources)
 
 
 # Diff: over a device that does what WireGuard does.

@@ -16,10 +16,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from limpet.base.addresses import Prefix
+from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.datapath.tunnel.ipsec.state import (
-    IPSEC_MTU_BYTES,
-    IPSEC_PADDING_BYTES,
-    IPSEC_TRAILER_BYTES,
     Care,
     EndChild,
     EndIke,
@@ -42,17 +40,6 @@ arrived after that time."""
 OTHERS_END_AFTER_S = 10
 """When the end that begins did not clear up."""
 _SAME_AGE_S = 2
-
-
-def ipsec_mtu_bytes(tunnel_mtu_bytes: int) -> int:
-    """The largest inner packet where WireGuard's is `tunnel_mtu_bytes`.
-
-    AES-GCM in ESP in UDP takes as much as WireGuard (28 or 48 for UDP and IP, 8 for the header, 8
-    for the IV, 16 for the ICV), and a trailer of 2 bytes behind which it ends on a multiple of 4.
-    Source: RFC 4303, RFC 4106, RFC 3948.
-    """
-    whole = tunnel_mtu_bytes - tunnel_mtu_bytes % IPSEC_PADDING_BYTES
-    return min(max(whole - IPSEC_TRAILER_BYTES, 0), IPSEC_MTU_BYTES)
 
 
 def ipsec_state(state: TunnelState, ifname: str, versions: Collection[int] = (4, 6)) -> TunnelState:

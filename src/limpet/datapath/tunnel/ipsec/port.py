@@ -39,11 +39,11 @@ class IpsecPort:
 
     def put(self, tunnel_port: int, inner_port: int) -> None:
         """Raises: KernelError, LimpetError."""
-        self._opened().put_table(ruleset(tunnel_port, inner_port))
+        self._opened().keep(ruleset(tunnel_port, inner_port))
 
     def drop(self) -> None:
         """Raises: KernelError, LimpetError."""
-        self._opened().delete_table()
+        self._opened().keep("")
 
     def close(self) -> None:
         """The table stays."""

@@ -15,13 +15,6 @@ IPSEC_TABLE = 5150
 """The daemon's own routes; nothing is looked up there, see `IPSEC_RULE_PRIORITY`."""
 IPSEC_RULE_PRIORITY = 40000
 """After the tables main and default: the daemon cannot be kept from adding its rule and routes."""
-IPSEC_MTU_BYTES = 1400
-"""The daemon reads no more of a packet from its tunnel device, whatever that one's MTU is set to.
-
-Source: TUN_DEFAULT_MTU in kernel_libipsec_plugin.c of strongSwan 5.9.8.
-"""
-IPSEC_PADDING_BYTES = 4
-IPSEC_TRAILER_BYTES = 2
 OLDEST_IPSEC = (5, 9)
 """strongSwan whose VICI says all that is asked here."""
 

@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint, Prefix
+from limpet.cluster.topology.tunnel_end import IPSEC_MTU_BYTES, ipsec_mtu_bytes
 from limpet.datapath.tunnel.ipsec.plan import (
     MOST_ROUNDS,
     SECOND_WAITS_S,
     begins,
     cared_for,
-    ipsec_mtu_bytes,
     ipsec_state,
     missing,
     next_look_s,
     tend,
 )
 from limpet.datapath.tunnel.ipsec.state import (
-    IPSEC_MTU_BYTES,
     Care,
     ChildSa,
     EndChild,

@@ -1,0 +1,30 @@
+"""Settings below /proc/sys, in the network namespace of the calling thread."""
+
+from __future__ import annotations
+
+import os
+
+from limpet.base.errors import KernelError
+
+
+def read_sysctl(path: str) -> str | None:
+    """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
+    try:
+        with open(f"/proc/sys/{path}", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KernelError("read", f"sysctl {path}", error.errno or 0) from error
+
+
+def write_sysctl(path: str, value: str) -> None:
+    """In the namespace of the calling thread. Raises: KernelError."""
+    try:
+        fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise KernelError("write", f"sysctl {path} = {value}", error.errno or 0) from error
