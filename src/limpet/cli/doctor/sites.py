@@ -33,7 +33,7 @@ def inbound_ports(cluster: Document, settings: Settings) -> tuple[InboundPort, .
     if relays:
         first, last = settings.relay_ports
         harm = "of relayed packets those get lost that the agent hands on (from or to TLS)"
-        found.append(InboundPort(first, harm, state="untracked", last=last))
+        found.append(InboundPort(first, harm, untracked=True, last=last))
         harm = "sites where UDP is blocked may not reach this relay"
         ports = sorted({port for _, port in settings.relay_tls_listen})
         found += [InboundPort(port, harm, protocol="tcp") for port in ports]

@@ -1,21 +1,20 @@
-"""Others' firewall chains on this machine that stop pods, or what nodes send each other.
-
-What a chain does is judged by reading it. Where a rule asks for what is not known here (a mark, a
-rate, a set that programs fill) the finding says `may`.
-"""
+"""Others' firewall chains on this machine that stop pods, or what nodes send each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from ipaddress import ip_interface, ip_network
+from itertools import product
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import ALIAS, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.firewall.chains import Firewall, FirewallReader, reading
-from limpet.cli.doctor.firewall.values import Chain, Dropped, Field, Traffic
+from limpet.cli.doctor.firewall.trial import Dropped, Packet, Rules, Trial, read_rules
 from limpet.cli.install.joining import own_snapshot
 from limpet.datapath.node.forward import (
     ForwardChain,
@@ -23,14 +22,15 @@ from limpet.datapath.node.forward import (
     read_forward_chains,
     unreadable_legacy_tables,
 )
+from limpet.linux.namespaces import in_new_namespace
+from limpet.linux.netlink.codec import IFF_LOOPBACK
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 
-_FORWARDED = ("prerouting", "forward", "postrouting")
-_INBOUND = ("prerouting", "input")
-_OUTWARD = frozenset({Field.IIF, Field.SOURCE})
-_INWARD = frozenset({Field.OIF, Field.TARGET})
-_BY_PORT = frozenset({Field.PORT, Field.PORTS_UNREAD})
+_MADE_UP = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
+_END = re.compile(r"|(?:log .*)?(?:drop|reject(?: with [\w -]+)?)")
+_PODS_PORT = 41641
+"""Of packets between pods: one that no rule should be about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class InboundPort:
     harm: str
     """What does not work while it is closed."""
     protocol: str = "udp"
-    state: str = "new"
+    untracked: bool = False
+    """The node keeps it out of connection tracking."""
     last: int = 0
     """Of a range of ports."""
 
@@ -64,9 +65,7 @@ class _Way:
     """Links that pods' packets take, and what a person calls them."""
 
     words: str
-    links: frozenset[str]
-    to_pods: bool = True
-    """They lead to pods only."""
+    links: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +74,22 @@ class _Place:
 
     settings: Settings
     ways: tuple[_Way, ...]
-    uplinks: frozenset[str]
-    versions: tuple[int, ...]
-    """IP versions of the uplinks."""
+    uplinks: dict[str, tuple[InterfaceAddress, ...]]
+
+
+_Stops = dict[Dropped, list[_Way]]
 
 
 def examine_firewall(
     settings: Settings, ports: Iterable[InboundPort], *, allowed: bool, running: bool
 ) -> Iterator[Finding]:
     """What stops pods' packets, and what others send to `ports`. Changes nothing."""
-    place = _read_place(settings)
     try:
-        with reading() as reader:
-            firewall = reader.read()
-            yield from _forward(reader, firewall, place, allowed=allowed, running=running)
-            yield from _inbound(reader, firewall, place, ports)
+        place = _read_place(settings)
+        rules = read_rules()
+        stops, closed = in_new_namespace(lambda: _try_packets(place, rules, list(ports)))
+        yield from _forward(place, stops, allowed=allowed, running=running)
+        yield from _inbound(closed)
     except LimpetError as problem:
         yield warn(
             f"others' firewall rules are not known: {problem}",
@@ -104,37 +104,84 @@ def _read_place(settings: Settings) -> _Place:
         underlay = read_underlay(
             route, patterns=settings.underlay_links, not_in=settings.cluster_cidrs
         )
-    uplinks = frozenset(link.ifname for link in underlay)
-    ours = {link.ifname: link.group for link in links}
-    tunnel = frozenset(name for name, group in ours.items() if group == TUNNEL_GROUP)
-    vxlan = frozenset(name for name, group in ours.items() if group in VXLAN_GROUPS.values())
-    others = frozenset(link.ifname for link in links if link.alias != ALIAS) - {"lo"}
-    ways = (
-        _Way("through the tunnel", tunnel),
-        _Way("through VXLAN", vxlan),
-        _Way("over", uplinks, to_pods=False),
-    )
-    found = {address.version for link in underlay for address in link.addresses}
+    tunnel = tuple(link.ifname for link in links if link.group == TUNNEL_GROUP)
+    vxlan = tuple(link.ifname for link in links if link.group in VXLAN_GROUPS.values())
+    uplinks = {link.ifname: link.addresses for link in underlay}
+    ways = (_Way("through the tunnel", tunnel), _Way("through VXLAN", vxlan))
+    made_up = tuple(ip_interface(f"{cidr[1]}/{cidr.prefixlen}") for cidr in _MADE_UP.values())
+    others = [link for link in links if link.alias != ALIAS and not link.flags & IFF_LOOPBACK]
     return _Place(
         settings,
-        tuple(way for way in ways if way.links),
-        uplinks or others - tunnel - vxlan - {settings.bridge},
-        tuple(sorted(found)) or (4, 6),
+        tuple(way for way in (*ways, _Way("over", tuple(uplinks))) if way.links),
+        uplinks or {link.ifname: made_up for link in others if link.ifname != settings.bridge},
     )
 
 
-# Pods' packets.
+# Packets.
 
 
-def _forward(
-    reader: FirewallReader, firewall: Firewall, place: _Place, *, allowed: bool, running: bool
-) -> Iterator[Finding]:
-    stopped: dict[Chain, list[tuple[_Way, Dropped]]] = {}
-    for way in place.ways:
-        for traffic in _pods_traffic(place.settings, way):
-            for base, dropped in firewall.drops(_FORWARDED, traffic):
-                if (way, dropped) not in stopped.setdefault(base, []):
-                    stopped[base].append((way, dropped))
+def _try_packets(
+    place: _Place, rules: Rules, ports: list[InboundPort]
+) -> tuple[_Stops, dict[Dropped, list[InboundPort]]]:
+    """What drops pods' packets, and what those to the ports."""
+    links = dict.fromkeys((place.settings.bridge, *(n for w in place.ways for n in w.links)), ())
+    spans = (f"{port.port}-{port.last or port.port}" for port in ports if port.untracked)
+    with closing(Trial(rules, {**links, **place.uplinks}, ", ".join(spans))) as trial:
+        stops: _Stops = {}
+        for way in place.ways:
+            for dropped in _stopped(trial, place.settings, way):
+                stops.setdefault(dropped, []).append(way)
+        closed: dict[Dropped, list[InboundPort]] = {}
+        for port in ports:
+            for dropped in _closed_by(trial, place, port):
+                closed.setdefault(dropped, []).append(port)
+    return stops, closed
+
+
+def _stopped(trial: Trial, settings: Settings, way: _Way) -> Iterable[Dropped]:
+    """By what, in both directions and of each IP version that pods have."""
+    found = []
+    prefixes = (*settings.segments, *settings.cluster_cidrs)
+    for version in sorted({each.version for each in prefixes}) or [4]:
+        pod = _inside(settings.segments, version)
+        far = _inside(settings.cluster_cidrs, version, settings.segments)
+        for link, protocol in product(way.links, ("udp", "tcp")):
+            trial.route(pod, settings.bridge)
+            trial.route(far, link)
+            for name, source, target in ((settings.bridge, pod, far), (link, far, pod)):
+                found.append(trial.send(Packet(name, source, target, protocol, _PODS_PORT)))
+    return dict.fromkeys(each for each in found if each)
+
+
+def _inside(prefixes: Iterable[Prefix], version: int, but_not: Iterable[Prefix] = ()) -> Address:
+    """An address of the prefixes; a made-up one if there is none."""
+    taken = [prefix for prefix in but_not if prefix.version == version]
+    own = [prefix for prefix in prefixes if prefix.version == version]
+    found = (prefix[at % prefix.num_addresses] for prefix in own for at in (2, -2))
+    free = (address for address in found if not any(address in prefix for prefix in taken))
+    return next(free, _MADE_UP[version][2])
+
+
+def _closed_by(trial: Trial, place: _Place, port: InboundPort) -> Iterable[Dropped]:
+    """What drops packets to it on every uplink; a person may keep it to some of them."""
+    found: dict[int, list[Dropped | None]] = {}
+    for name, own in ((name, own) for name, all_ in place.uplinks.items() for own in all_):
+        size = own.network.num_addresses
+        near = (own.network[-2 % size], own.network[1 % size], _MADE_UP[own.version][2])
+        source = next(address for address in near if address != own.ip)
+        packets = (
+            Packet(name, source, own.ip, port.protocol, number)
+            for number in dict.fromkeys((port.port, port.last or port.port))
+        )
+        dropped = next(filter(None, map(trial.send, packets)), None)
+        found.setdefault(own.version, []).append(dropped)
+    return {each for all_ in found.values() if all(all_) for each in all_ if each}
+
+
+# Findings.
+
+
+def _forward(place: _Place, stops: _Stops, *, allowed: bool, running: bool) -> Iterator[Finding]:
     nft = HandleNftables()
     try:
         chains = [chain for chain in read_forward_chains(nft) if chain.cause]
@@ -142,44 +189,30 @@ def _forward(
         nft.close()
     bridge = place.settings.bridge
     for chain in chains:
-        ways = next((ways for base, ways in stopped.items() if str(base) == str(chain)), [])
-        if chain.tool != "nft" or not place.ways or any(_is_end(dropped) for _, dropped in ways):
+        by = [dropped for dropped in stops if dropped.base == str(chain)]
+        if chain.tool != "nft" or not place.ways or any(map(_is_end, by)):
             yield _closed(chain, bridge, allowed=allowed, running=running)
-        elif not ways:
+        elif not by:
             yield ok(f"{chain} drops ({chain.cause}), but lets pods' packets of {bridge} pass")
     said = {str(chain) for chain in chains}
-    for base, ways in stopped.items():
-        rest = [(w, d) for w, d in ways if str(base) not in said or not _is_end(d)]
-        yield from _by_rules(reader, base, rest, bridge)
+    for dropped, ways in stops.items():
+        if dropped.base in said and _is_end(dropped):
+            continue
+        through = " and ".join(f"{way.words} {', '.join(sorted(way.links))}" for way in ways)
+        yield error(
+            f"{dropped.base} drops pods' packets {through}: {_cause(dropped)}",
+            "pods of this node and others do not reach each other that way",
+            f"if no person wants that, take it out, or accept packets of {bridge} before it "
+            "(iifname and oifname)",
+        )
     for command in unreadable_legacy_tables():
         yield warn(
             f"the kernel has {command} tables, but {command} is not installed",
             "a FORWARD chain there may drop what pods send, and nobody can see it",
             "install iptables, or find out what loaded those tables",
         )
-    if not chains and not stopped:
+    if not chains and not stops:
         yield ok("no FORWARD chain of others drops pods' packets")
-
-
-def _pods_traffic(settings: Settings, way: _Way) -> Iterator[Traffic]:
-    """Both directions, of each IP version that pods have."""
-    bridge = frozenset({settings.bridge})
-    prefixes = (*settings.segments, *settings.cluster_cidrs)
-    for version in sorted({each.version for each in prefixes}) or [4]:
-        own, cluster = _of(settings.segments, version), _of(settings.cluster_cidrs, version)
-        far = cluster if way.to_pods else ()
-        out, back = (_OUTWARD, _INWARD) if far == () else (_OUTWARD | _INWARD,) * 2
-        yield Traffic(version, bridge, way.links, sources=own, targets=far, telling=out)
-        yield Traffic(version, way.links, bridge, sources=far, targets=own, telling=back)
-
-
-def _of(prefixes: Iterable[Prefix], version: int) -> tuple[Prefix, ...]:
-    return tuple(each for each in prefixes if each.version == version)
-
-
-def _is_end(dropped: Dropped) -> bool:
-    """The policy, or a rule for whatever gets there."""
-    return dropped.surely and (dropped.rule is None or not dropped.rule.matches)
 
 
 def _closed(chain: ForwardChain, bridge: str, *, allowed: bool, running: bool) -> Finding:
@@ -209,55 +242,16 @@ def _closed(chain: ForwardChain, bridge: str, *, allowed: bool, running: bool) -
     )
 
 
-def _by_rules(
-    reader: FirewallReader, base: Chain, ways: Iterable[tuple[_Way, Dropped]], bridge: str
-) -> Iterator[Finding]:
-    by_cause: dict[Dropped, list[_Way]] = {}
-    for way, dropped in ways:
-        if way not in by_cause.setdefault(dropped, []):
-            by_cause[dropped].append(way)
-    for dropped, stopped in by_cause.items():
-        through = " and ".join(f"{way.words} {', '.join(sorted(way.links))}" for way in stopped)
-        said = error if dropped.surely else warn
-        yield said(
-            f"{base} {_drops(dropped)} pods' packets {through}: {_cause(reader, base, dropped)}",
-            f"pods of this node and others {'do' if dropped.surely else 'may'} not reach each "
-            "other that way",
-            f"if no person wants that, take it out, or accept packets of {bridge} before it "
-            "(iifname and oifname)",
-        )
-
-
-# What comes to the node itself.
-
-
-def _inbound(
-    reader: FirewallReader, firewall: Firewall, place: _Place, ports: Iterable[InboundPort]
-) -> Iterator[Finding]:
-    stopped: dict[tuple[Chain, Dropped], list[InboundPort]] = {}
-    for port in ports:
-        for number in dict.fromkeys((port.port, port.last or port.port)):
-            for version in place.versions:
-                traffic = Traffic(
-                    version,
-                    place.uplinks,
-                    protocol=port.protocol,
-                    port=number,
-                    state=port.state,
-                    telling=_BY_PORT,
-                )
-                for base, dropped in firewall.drops(_INBOUND, traffic):
-                    found = stopped.setdefault((base, dropped), [])
-                    found += [port] if port not in found else []
-    for (base, dropped), closed in stopped.items():
-        names = _joined(closed)
-        cause = _cause(reader, base, dropped)
-        what = f"{base} {_drops(dropped)} what is sent to {names}: {cause}"
+def _inbound(closed: Mapping[Dropped, list[InboundPort]]) -> Iterator[Finding]:
+    for dropped, ports in closed.items():
+        names = _joined(ports)
+        what = f"{dropped.base} drops what is sent to {names}: {_cause(dropped)}"
         if _is_end(dropped):
-            what = f"{base} drops ({cause}), and no rule of it seems to let {names} in"
+            ends = f"{dropped.base} drops ({_cause(dropped)})"
+            what = f"{ends}, and no rule of it seems to let {names} in"
         yield warn(
             what,
-            "; ".join(dict.fromkeys(port.harm for port in closed)),
+            "; ".join(dict.fromkeys(port.harm for port in ports)),
             "accept it there from the other nodes, unless a rule does so in another way",
         )
 
@@ -271,19 +265,13 @@ def _joined(ports: Iterable[InboundPort]) -> str:
     return " and ".join(f"{kind} port {' and '.join(all_)}" for kind, all_ in found.items())
 
 
-# Words.
+def _is_end(dropped: Dropped) -> bool:
+    """The policy, or a rule for whatever gets there."""
+    return _END.fullmatch(dropped.rule) is not None
 
 
-def _drops(dropped: Dropped) -> str:
-    return "drops" if dropped.surely else "may drop"
-
-
-def _cause(reader: FirewallReader, base: Chain, dropped: Dropped) -> str:
-    if dropped.rule is None:
+def _cause(dropped: Dropped) -> str:
+    if not dropped.rule:
         return "policy drop"
-    try:
-        words = reader.words(dropped.chain, dropped.rule)
-    except LimpetError:
-        words = ""
-    where = "" if dropped.chain.name == base.name else f" in chain {dropped.chain.name}"
-    return f"rule `{words or f'handle {dropped.rule.handle}'}`{where}"
+    where = "" if dropped.base.endswith(f" {dropped.chain}") else f" in chain {dropped.chain}"
+    return f"rule `{dropped.rule}`{where}"
