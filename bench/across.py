@@ -30,8 +30,8 @@ from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
@@ -69,25 +69,27 @@ def _mac(number: int) -> str:
 
 def across_route(bed: Bed, rounds: int) -> list[Figure]:
     """Both nodes on one link, plain routes."""
-    return _across(bed, rounds, Rung.ROUTE)
+    return _across(bed, rounds, transports.ROUTE)
 
 
 def across_vxlan(bed: Bed, rounds: int) -> list[Figure]:
     """VXLAN over IPv4."""
-    return _across(bed, rounds, Rung.VXLAN)
+    return _across(bed, rounds, transports.VXLAN)
 
 
 def across_route_masq(bed: Bed, rounds: int) -> list[Figure]:
     """Both nodes on one link; what leaves the cluster is masqueraded on both sides."""
-    return _across(bed, rounds, Rung.ROUTE, masquerade=True)
+    return _across(bed, rounds, transports.ROUTE, masquerade=True)
 
 
 def across_vxlan_masq(bed: Bed, rounds: int) -> list[Figure]:
     """VXLAN over IPv4; what leaves the cluster is masqueraded on both sides."""
-    return _across(bed, rounds, Rung.VXLAN, masquerade=True)
+    return _across(bed, rounds, transports.VXLAN, masquerade=True)
 
 
-def _across(bed: Bed, rounds: int, rung: Rung, *, masquerade: bool = False) -> list[Figure]:
+def _across(
+    bed: Bed, rounds: int, rung: transports.Transport, *, masquerade: bool = False
+) -> list[Figure]:
     if bed.reference_only:
         return []
     rates: Samples = {"limpet": [], "by hand": []}
@@ -103,7 +105,7 @@ def _across(bed: Bed, rounds: int, rung: Rung, *, masquerade: bool = False) -> l
                 pods = nodes[0].pods[0], nodes[1].pods[0]
                 rates[label].append(stream_gbit_per_s(*pods))
                 counts[label].append(datagrams_kpps(*pods))
-    name, what = f"across-{rung.value}", f"pod to pod across nodes, {rung.value}, against by hand"
+    name, what = f"across-{rung.name}", f"pod to pod across nodes, {rung.name}, against by hand"
     if masquerade:
         name, what = f"{name}-masq", f"{what}, both with ipMasq"
     target = Target(0.95, at_least=True)
@@ -140,7 +142,7 @@ def two_nodes(bed: Bed, name: str) -> Iterator[list[Node]]:
 
 
 @contextmanager
-def _ours(bed: Bed, rung: Rung, *, masquerade: bool) -> Iterator[list[Node]]:
+def _ours(bed: Bed, rung: transports.Transport, *, masquerade: bool) -> Iterator[list[Node]]:
     """A pod on each of two nodes, by agent and CNI binary; the path, by Limpet's planner."""
     with two_nodes(bed, "ours") as nodes, ExitStack() as undo:
         for number, node in zip(NUMBERS, nodes, strict=True):
@@ -158,7 +160,7 @@ def _ours(bed: Bed, rung: Rung, *, masquerade: bool) -> Iterator[list[Node]]:
         yield nodes
 
 
-def _program(node: Node, number: int, rung: Rung, undo: ExitStack) -> None:
+def _program(node: Node, number: int, rung: transports.Transport, undo: ExitStack) -> None:
     network = Network("bench", 1, 1, (ClusterKey(b""),), POD_CIDRS)
     snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in NUMBERS})
     (peer,) = (each for each in NUMBERS if each != number)
@@ -184,9 +186,9 @@ def _entry(number: int) -> NodeEntry:
     return NodeEntry(grant, UNSEALED, presence, UNSEALED)
 
 
-def _path(number: int, rung: Rung) -> PeerPath:
+def _path(number: int, rung: transports.Transport) -> PeerPath:
     v4, v6 = map(ip_address, underlay(number))
-    if rung is Rung.ROUTE:
+    if rung is transports.ROUTE:
         return PeerPath(rung, device=LINK, next_hops=(v4, v6), underlay=v4)
     return PeerPath(rung, underlay=v4)
 
@@ -196,7 +198,7 @@ def _path(number: int, rung: Rung) -> PeerPath:
 
 @contextmanager
 def _by_hand(
-    bed: Bed, rung: Rung, ours: Sequence[Node], *, masquerade: bool
+    bed: Bed, rung: transports.Transport, ours: Sequence[Node], *, masquerade: bool
 ) -> Iterator[list[Node]]:
     with two_nodes(bed, "hand") as nodes:
         for number, node, like in zip(NUMBERS, nodes, ours, strict=True):
@@ -245,12 +247,12 @@ def _masquerade(number: int) -> str:
     return f"table inet hand {{ chain postrouting {{ {hook}\n{''.join(rules)}}}\n}}\n"
 
 
-def _make_path(number: int, rung: Rung) -> None:
+def _make_path(number: int, rung: transports.Transport) -> None:
     (peer,) = (each for each in NUMBERS if each != number)
     for family in ("", "-6 "):
         ip(f"{family}rule add priority {ROUTE_TABLE} lookup {ROUTE_TABLE} protocol static")
     own, its = segments_of(number), segments_of(peer)
-    if rung is Rung.ROUTE:
+    if rung is transports.ROUTE:
         for prefix, hop, mine in zip(its, underlay(peer), own, strict=True):
             ip(
                 f"route add {prefix} via {hop} dev {LINK} onlink src {mine[1]} "
@@ -277,25 +279,27 @@ def _make_path(number: int, rung: Rung) -> None:
 # What has to be equal
 
 
-def _compare(bed: Bed, rung: Rung, ours: Sequence[Node], hand: Sequence[Node]) -> None:
+def _compare(
+    bed: Bed, rung: transports.Transport, ours: Sequence[Node], hand: Sequence[Node]
+) -> None:
     """Devices, offloads and entries. Raises: RuntimeError that names what differs."""
     found = [_path_settings(rung, nodes) for nodes in (ours, hand)]
     unlike = differences(*found)
     if unlike:
-        raise RuntimeError(f"across {rung.value}: not the same path: {'; '.join(unlike)}")
+        raise RuntimeError(f"across {rung.name}: not the same path: {'; '.join(unlike)}")
     entries = [key for key in found[0] if key.split()[1] in _ENTRIES]
     bed.notes.append(
-        f"across {rung.value}: {len(found[0]) - len(entries)} settings of devices with their "
+        f"across {rung.name}: {len(found[0]) - len(entries)} settings of devices with their "
         f"offloads are equal, and {len(entries)} entries: "
         + ", ".join(" ".join(key.split()[1:]) for key in entries if key.startswith("1 "))
     )
 
 
-def _path_settings(rung: Rung, nodes: Sequence[Node]) -> dict[str, str]:
+def _path_settings(rung: transports.Transport, nodes: Sequence[Node]) -> dict[str, str]:
     """By place, everything that a packet meets on its way; `1` and `2` are the nodes."""
     settings: dict[str, str] = {}
     for number, node in zip(NUMBERS, nodes, strict=True):
-        links = [LINK] if rung is Rung.ROUTE else [LINK, _DEVICE]
+        links = [LINK] if rung is transports.ROUTE else [LINK, _DEVICE]
         of_node = link_settings(node, node.pods[0])
         for link in links:
             of_node |= link_settings_of(node.netns, link, link)

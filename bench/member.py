@@ -25,8 +25,8 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import make_entry, public_key_of, seal_grant, seal_presence, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
 from limpet.paths.path_file import write_paths
@@ -120,8 +120,8 @@ def write_cluster(folder: Path, nodes: int, *, tunnelled: bool = False) -> None:
 
 def _path(entry: NodeEntry, *, tunnelled: bool) -> PeerPath:
     if tunnelled:
-        return PeerPath(Rung.TUNNEL, endpoint=(_address(entry), TUNNEL_PORT))
-    return PeerPath(Rung.VXLAN, underlay=_address(entry))
+        return PeerPath(transports.TUNNEL, endpoint=(_address(entry), TUNNEL_PORT))
+    return PeerPath(transports.VXLAN, underlay=_address(entry))
 
 
 def _address(entry: NodeEntry) -> Address:

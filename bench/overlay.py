@@ -25,8 +25,8 @@ from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
@@ -86,7 +86,7 @@ def _underlay(number: int, sequence: int = 1) -> Address:
 
 
 def _path(number: int, sequence: int = 1) -> PeerPath:
-    return PeerPath(Rung.VXLAN, underlay=_underlay(number, sequence))
+    return PeerPath(transports.VXLAN, underlay=_underlay(number, sequence))
 
 
 @dataclass

@@ -36,8 +36,9 @@ from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Kind
 from limpet.cluster.seal import public_key_of, seal_presence, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.tunnel.node_key import tunnel_key_of
 from limpet.paths.ladder.backoff import STANDBY_S
 from limpet.paths.ladder.candidates import Facts
@@ -52,7 +53,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe, Trial
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""
@@ -142,7 +143,7 @@ class _Peers:
             probe = parse_probe(datagram.body)
             self.counters["answered"] += 1
             self.counters["answered_of_size"] += probe.padding_bytes > 0
-            way = PeerPath(Rung.TUNNEL, _PATH_BYTES, endpoint=end)
+            way = PeerPath(transports.TUNNEL, _PATH_BYTES, endpoint=end)
             answer = Answer(probe.nonce, 1, end[0], end[1], FIRST_ADDRESS + peer.number, way)
             self._say(peer, end, Kind.ANSWER, encode_answer(answer))
             if peer.ladder is None:
@@ -201,7 +202,7 @@ class _Peers:
         size = question.packet_bytes
         probe = Probe(
             nonce,
-            Ask.TUNNEL,
+            ProbeKind.TUNNEL,
             1,
             punch=question.punch,
             in_use=question.in_use,

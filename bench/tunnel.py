@@ -45,8 +45,8 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import public_key_of
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import diff_overlay
@@ -171,7 +171,7 @@ def _view_of_two(number: int) -> View:
     network = Network("bench", 1, 1, (ClusterKey(b""),), POD_CIDRS)
     snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in NUMBERS})
     endpoint = ip_address(underlay(peer)[0]), TUNNEL_PORT
-    paths = {f"n{peer}": PeerPath(Rung.TUNNEL, endpoint=endpoint)}
+    paths = {f"n{peer}": PeerPath(transports.TUNNEL, endpoint=endpoint)}
     own = OwnSide({}, 1500, frozenset({LINK}), tunnel=f"lbn{os.getpid()}o{number}")
     return view_of(snapshot, f"n{number}", paths, own)
 
@@ -372,7 +372,7 @@ def _changes(bed: Bed) -> Iterator[float]:
             for number in range(_CHANGES):
                 endpoint = ip_address("198.51.100.9"), 1024 + number
                 started_s = time.perf_counter()
-                made.change("n7", PeerPath(Rung.TUNNEL, endpoint=endpoint))
+                made.change("n7", PeerPath(transports.TUNNEL, endpoint=endpoint))
                 yield (time.perf_counter() - started_s) * 1e3
     finally:
         netns.close()
@@ -386,7 +386,7 @@ def _view_of_many(ifname: str) -> View:
         key = public_key_of(_seed(0)[:28] + number.to_bytes(4, "big"))
         presence = replace(entry.presence, tunnel_port=TUNNEL_PORT)
         nodes[uid] = replace(entry, grant=replace(entry.grant, public_key=key), presence=presence)
-        paths[uid] = PeerPath(Rung.TUNNEL, endpoint=(presence.addresses[0], TUNNEL_PORT))
+        paths[uid] = PeerPath(transports.TUNNEL, endpoint=(presence.addresses[0], TUNNEL_PORT))
     del paths["n0"]
     own = OwnSide({}, 1500, frozenset(), tunnel=ifname)
     return view_of(replace(snapshot, nodes=nodes), "n0", paths, own)

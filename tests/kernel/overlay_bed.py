@@ -14,8 +14,8 @@ from limpet.base.ownership import ROUTE_TABLE
 from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import OverlayChange, diff_overlay
@@ -166,14 +166,14 @@ class OverlayBed:
             for node in self.nodes
         }
 
-    def path(self, peer: Node, rung: Rung, version: int = 4) -> PeerPath:
+    def path(self, peer: Node, rung: transports.Transport, version: int = 4) -> PeerPath:
         underlay = ip_address(self.underlay(peer, version))
         hops = tuple(ip_address(self.underlay(peer, each)) for each in (4, 6))
-        if rung is Rung.ROUTE:
+        if rung is transports.ROUTE:
             return PeerPath(rung, device="eth0", next_hops=hops, underlay=underlay)
         return PeerPath(rung, underlay=underlay)
 
-    def join(self, rung: Rung, version: int = 4) -> None:
+    def join(self, rung: transports.Transport, version: int = 4) -> None:
         """Everybody reaches everybody by the rung, VXLAN over `version`."""
         for node in self.nodes:
             node.paths = {

@@ -19,9 +19,9 @@ from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
-from limpet.paths.probe.messages import Ask
 from limpet.paths.prober import Prober
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
@@ -199,7 +199,7 @@ class Node:
         """Raises: TimeoutError."""
         await self.until(lambda: self.path(other) == wanted)
 
-    async def has_asked(self, ask: Ask, times: int) -> None:
+    async def has_asked(self, ask: ProbeKind, times: int) -> None:
         """Returns when so many more probes have left. Raises: TimeoutError."""
         name = f"asked_{ask.name.lower()}"
         await self.until_counted(name, self.probing.counters[name] + times)

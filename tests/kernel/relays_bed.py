@@ -25,6 +25,7 @@ from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.linux.conntrack import forget_flows
@@ -339,7 +340,11 @@ class Node:
 
     def relay_uids(self, peer: Node, *, tls: bool = False) -> set[str]:
         """Where it has ends of the pair with the peer, over UDP or over TLS."""
-        return {end.relay for end in self.ends.get(peer.uid, ()) if end.tls is tls}
+        return {
+            end.relay
+            for end in self.ends.get(peer.uid, ())
+            if (end.rung is transports.RELAY_TLS) is tls
+        }
 
     def block_udp(self) -> None:
         """As a site's firewall does."""

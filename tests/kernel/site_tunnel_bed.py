@@ -23,8 +23,8 @@ from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.state import PeerReading
@@ -254,19 +254,19 @@ class SiteTunnelBed(OverlayBed):
     def endpoint(self, agent: Agent, version: int = 4) -> Endpoint:
         return ip_address(self.underlay(agent.node, version)), agent.site.tunnels.key.port
 
-    def by(self, agent: Agent, rung: Rung, version: int = 4) -> PeerPath:
+    def by(self, agent: Agent, rung: transports.Transport, version: int = 4) -> PeerPath:
         """A path to the agent's node."""
-        if rung is Rung.TUNNEL:
+        if rung is transports.TUNNEL:
             return PeerPath(rung, endpoint=self.endpoint(agent, version))
         return self.path(agent.node, rung, version)
 
-    def join_all(self, rung: Rung = Rung.TUNNEL, version: int = 4) -> None:
+    def join_all(self, rung: transports.Transport = transports.TUNNEL, version: int = 4) -> None:
         """Everybody has a path to everybody, and has routes by it."""
         for one in self.agents:
             others = [each for each in self.agents if each is not one]
             one.reach({other.node.uid: self.by(other, rung, version) for other in others})
         for one in self.agents:
-            device = one.ifname if rung is Rung.TUNNEL else f"limvx{version}"
+            device = one.ifname if rung is transports.TUNNEL else f"limvx{version}"
             for other in self.agents:
                 if other is not one:
                     eventually(lambda o=one, p=other, d=device: o.is_routed_to(p, d))  # type: ignore[misc]

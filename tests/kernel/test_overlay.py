@@ -14,8 +14,8 @@ from queue import SimpleQueue
 import pytest
 
 from limpet.base.ownership import ROUTE_TABLE
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS
 from limpet.datapath.overlay.diff import DropFdb, PutFdb, diff_overlay
@@ -26,11 +26,11 @@ from tests.kernel.namespaces import Netns, talk
 from tests.kernel.overlay_bed import Node, OverlayBed, ping, vtep_mac
 
 RUNGS = [
-    pytest.param(Rung.ROUTE, 4, False, 1500, id="route"),
-    pytest.param(Rung.VXLAN, 4, False, 1450, id="vxlan4"),
-    pytest.param(Rung.VXLAN, 6, False, 1430, id="vxlan6"),
-    pytest.param(Rung.VXLAN, 4, True, 1450, id="vxlan4-routed"),
-    pytest.param(Rung.VXLAN, 6, True, 1430, id="vxlan6-routed"),
+    pytest.param(transports.ROUTE, 4, False, 1500, id="route"),
+    pytest.param(transports.VXLAN, 4, False, 1450, id="vxlan4"),
+    pytest.param(transports.VXLAN, 6, False, 1430, id="vxlan6"),
+    pytest.param(transports.VXLAN, 4, True, 1450, id="vxlan4-routed"),
+    pytest.param(transports.VXLAN, 6, True, 1430, id="vxlan6-routed"),
 ]
 FAMILIES = (4, 6)
 
@@ -48,7 +48,7 @@ def bed_of(count: int, *, routed: bool = False) -> Iterator[OverlayBed]:
 def two() -> Iterator[OverlayBed]:
     """Two nodes on a switch, over VXLAN."""
     with bed_of(2) as bed:
-        bed.join(Rung.VXLAN)
+        bed.join(transports.VXLAN)
         yield bed
 
 
@@ -65,7 +65,7 @@ def assert_connected(one: Node, other: Node, *families: int) -> None:
 
 @pytest.mark.parametrize(("rung", "underlay", "routed", "mtu_bytes"), RUNGS)
 def test_pods_and_nodes_reach_each_other_with_packets_of_every_size(
-    rung: Rung, underlay: int, routed: bool, mtu_bytes: int
+    rung: transports.Transport, underlay: int, routed: bool, mtu_bytes: int
 ) -> None:
     with bed_of(3 if not routed else 2, routed=routed) as bed:
         bed.join(rung, underlay)
@@ -153,7 +153,7 @@ def test_each_end_may_be_on_another_rung(two: OverlayBed) -> None:
     for node in two.nodes:
         node.netns.sysctl("net/ipv4/conf/all/rp_filter", "1")
         node.netns.sysctl("net/ipv4/conf/eth0/rp_filter", "1")
-    one.paths = {other.uid: two.path(other, Rung.ROUTE)}
+    one.paths = {other.uid: two.path(other, transports.ROUTE)}
     two.settle()
 
     assert_connected(one, other)
@@ -187,7 +187,7 @@ def test_a_peer_changes_its_rung_under_traffic_without_losing_a_packet(
         traffic = threading.Thread(target=exchange)
         traffic.start()
         try:
-            for rung in [Rung.ROUTE, Rung.VXLAN] * 4:
+            for rung in [transports.ROUTE, transports.VXLAN] * 4:
                 for node, peer in ((one, other), (other, one)):
                     node.paths = {peer.uid: two.path(peer, rung)}
                     changes = node.settle(two.entries())
@@ -228,7 +228,7 @@ def _echoing(node: Node, version: int) -> Iterator[None]:
 def test_a_node_programmed_as_flannel_does_is_a_peer() -> None:
     with bed_of(2) as bed:
         one, other = bed.nodes
-        one.paths = {other.uid: bed.path(other, Rung.VXLAN)}
+        one.paths = {other.uid: bed.path(other, transports.VXLAN)}
         _program_as_flannel(bed, other, one)
         one.settle(bed.entries())
 
@@ -383,7 +383,7 @@ def test_what_others_have_stays(two: OverlayBed) -> None:
 def test_a_link_of_somebody_else_under_our_name_is_left_alone() -> None:
     with bed_of(2) as bed:
         one, other = bed.nodes
-        one.paths = {other.uid: bed.path(other, Rung.VXLAN)}
+        one.paths = {other.uid: bed.path(other, transports.VXLAN)}
         one.netns.ip("link add limvx4 type bridge")
         want = plan_overlay(one.view(bed.entries())).state
         with one.netns.entered():
@@ -401,7 +401,7 @@ def test_a_link_of_somebody_else_under_our_name_is_left_alone() -> None:
 
 def test_a_changed_peer_costs_that_peers_messages_only() -> None:
     with bed_of(3) as bed:
-        bed.join(Rung.VXLAN)
+        bed.join(transports.VXLAN)
         one, other, third = bed.nodes
         view = one.view(bed.entries())
         plan = plan_overlay(view)
@@ -436,10 +436,10 @@ def test_a_changed_peer_costs_that_peers_messages_only() -> None:
             new_mac = change()
             one.paths = {
                 **one.paths,
-                other.uid: PeerPath(Rung.VXLAN, underlay=ip_address("172.20.2.99")),
+                other.uid: PeerPath(transports.VXLAN, underlay=ip_address("172.20.2.99")),
             }
             new_address = change()
-            one.paths = {**one.paths, other.uid: bed.path(other, Rung.ROUTE)}
+            one.paths = {**one.paths, other.uid: bed.path(other, transports.ROUTE)}
             to_route = change()
             third.grant = replace(third.grant, tombstone=True, generation=9)
             removed = change()

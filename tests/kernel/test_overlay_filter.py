@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.codec import parse_mac
@@ -52,7 +52,7 @@ class Filtered:
 def filtered(request: pytest.FixtureRequest) -> Iterator[Filtered]:
     bed = OverlayBed(3)
     try:
-        bed.join(Rung.VXLAN, request.param)
+        bed.join(transports.VXLAN, request.param)
         for node in bed.nodes:
             addresses = tuple(ip_address(bed.underlay(node, version)) for version in FAMILIES)
             node.presence = replace(node.presence, addresses=addresses)
@@ -185,7 +185,7 @@ def test_pods_of_the_node_do_not_meet_the_filter(filtered: Filtered) -> None:
 def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtered) -> None:
     one, other = filtered.one, filtered.other
     for node, peer in ((one, other), (other, one)):
-        node.paths = {**node.paths, peer.uid: filtered.bed.path(peer, Rung.ROUTE)}
+        node.paths = {**node.paths, peer.uid: filtered.bed.path(peer, transports.ROUTE)}
     filtered.bed.settle()
     for version in FAMILIES:
         ping(other.pod, one.address(version))

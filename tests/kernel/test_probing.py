@@ -15,13 +15,14 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import Received
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
 from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
-from limpet.paths.probe.messages import Answer, Ask, Probe
+from limpet.paths.probe.messages import Answer, Probe
 from limpet.paths.unproven_budget import ADDRESS_BURST
 from tests.kernel.namespaces import Netns
 from tests.kernel.probing_bed import PATIENCE_S, PORT, Bed, Node, introduce
@@ -64,10 +65,10 @@ def on_switch(bed: Bed, switch: Netns, *numbers: int) -> list[Node]:
 
 def route_to(node: Node) -> PeerPath:
     v4, v6 = ip_address(f"192.0.2.{node.number}"), ip_address(f"2001:db8::{node.number}")
-    return PeerPath(Rung.ROUTE, 1500, "eth0", (v4, v6), v4)
+    return PeerPath(transports.ROUTE, 1500, "eth0", (v4, v6), v4)
 
 
-def rung(node: Node, other: Node) -> Rung | None:
+def rung(node: Node, other: Node) -> transports.Transport | None:
     path = node.path(other)
     return path.rung if path is not None else None
 
@@ -93,7 +94,7 @@ def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: Bed) -> None:
 
     async def scenario() -> None:
         async with running(one, two):
-            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("10.2.0.2"))
+            wanted = PeerPath(transports.VXLAN, 1500, underlay=ip_address("10.2.0.2"))
             await one.has_path(two, wanted)
 
     run(scenario)
@@ -110,7 +111,7 @@ def test_a_router_between_equal_subnets_that_answers_for_all_ends_on_vxlan(bed: 
 
     async def scenario() -> None:
         async with running(one, two):
-            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("192.0.2.3"))
+            wanted = PeerPath(transports.VXLAN, 1500, underlay=ip_address("192.0.2.3"))
             await one.has_path(two, wanted)
 
     run(scenario)
@@ -123,9 +124,9 @@ def test_a_switch_that_drops_unknown_sources_ends_on_vxlan(bed: Bed) -> None:
 
     async def scenario() -> None:
         async with running(one, two):
-            await one.until(lambda: rung(one, two) is Rung.VXLAN)
-            await one.has_asked(Ask.OVERLAY, 6)
-            assert rung(one, two) is Rung.VXLAN
+            await one.until(lambda: rung(one, two) is transports.VXLAN)
+            await one.has_asked(ProbeKind.OVERLAY, 6)
+            assert rung(one, two) is transports.VXLAN
             # The switch's owner lets them through.
             switch.run("nft", "delete table bridge guard")
             await one.has_path(two, route_to(two))
@@ -153,7 +154,7 @@ def test_a_switch_that_begins_to_drop_makes_a_route_fall_to_vxlan(bed: Bed) -> N
             await one.has_path(two, route_to(two))
             one.probing.set_active(frozenset({two.uid}))
             switch.run("nft", _GUARD)
-            await one.until(lambda: rung(one, two) is Rung.VXLAN)
+            await one.until(lambda: rung(one, two) is transports.VXLAN)
 
     run(scenario)
 
@@ -168,8 +169,8 @@ def test_another_machine_at_the_peers_address_proves_nothing(bed: Bed) -> None:
 
     async def scenario() -> None:
         async with running(one, two, impostor):
-            await one.until(lambda: rung(one, impostor) is Rung.ROUTE)
-            await one.has_asked(Ask.LINK, 6)
+            await one.until(lambda: rung(one, impostor) is transports.ROUTE)
+            await one.has_asked(ProbeKind.LINK, 6)
             assert impostor.courier.counters["not_for_us"] > 2
             assert one.path(two) is None
             assert two.path(one) is None
@@ -205,7 +206,7 @@ def test_a_link_that_goes_down_makes_the_path_fall_and_it_climbs_when_it_is_back
             await one.has_path(two, route_to(two))
             one.netns.ip("link set eth0 down")
             one.read_links()
-            wanted = PeerPath(Rung.VXLAN, 1500, underlay=ip_address("10.3.0.2"))
+            wanted = PeerPath(transports.VXLAN, 1500, underlay=ip_address("10.3.0.2"))
             await one.has_path(two, wanted)
             one.netns.ip("link set eth0 up")
             one.netns.ip("addr replace 2001:db8::1/64 dev eth0 nodad")
@@ -224,7 +225,7 @@ def test_a_switch_that_loses_power_does_not_take_a_path_that_nobody_answers_on(b
             await one.has_path(two, route_to(two))
             one.probing.set_active(frozenset({two.uid}))
             switch.ip("link set br0 down")
-            await one.has_asked(Ask.LINK, 8)
+            await one.has_asked(ProbeKind.LINK, 8)
             assert one.path(two) == route_to(two)
 
     run(scenario)
@@ -241,7 +242,7 @@ def test_a_peer_with_another_address_is_found_there_at_once(bed: Bed) -> None:
             two.read_links()
             two.tell(one)
             hops = (ip_address("192.0.2.77"), ip_address("2001:db8::77"))
-            wanted = PeerPath(Rung.ROUTE, 1500, "eth0", hops, hops[0])
+            wanted = PeerPath(transports.ROUTE, 1500, "eth0", hops, hops[0])
             await one.has_path(two, wanted)
 
     run(scenario)
@@ -297,9 +298,12 @@ def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
         async with running(one, two):
             await one.has_path(two, route_to(two))
             measured = await one.probing.measure(two.uid)
-            assert {each.trial.ask for each in measured} == set(Ask) - {Ask.TUNNEL}
+            assert {each.trial.ask for each in measured} == set(ProbeKind) - {ProbeKind.TUNNEL}
             assert all(each.rtt_ms is not None and each.rtt_ms > 0 for each in measured)
-            assert {each.trial.ask for each in measured if each.in_use} == {Ask.LINK, Ask.OVERLAY}
+            assert {each.trial.ask for each in measured if each.in_use} == {
+                ProbeKind.LINK,
+                ProbeKind.OVERLAY,
+            }
 
     run(scenario)
 
@@ -342,7 +346,7 @@ def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: 
         async with running(one, two):
             two.courier.send(
                 Kind.PROBE,
-                encode_probe(Probe(bytes(8), Ask.LINK, 1)),
+                encode_probe(Probe(bytes(8), ProbeKind.LINK, 1)),
                 to_uid=one.uid,
                 address=ip_address("192.0.2.1"),
                 port=PORT,
@@ -358,7 +362,7 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
     def answers_wrongly(received: Received) -> None:
         """Two answers as if through routers, three instead of two."""
         probe = parse_probe(received.body)
-        if received.uid != one.uid or probe.ask is not Ask.LINK:
+        if received.uid != one.uid or probe.ask is not ProbeKind.LINK:
             return
         body = encode_answer(
             Answer(probe.nonce, 1, received.address, received.port, received.to_address)

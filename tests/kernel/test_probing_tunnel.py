@@ -12,11 +12,12 @@ import pytest
 
 from limpet.base.addresses import Endpoint
 from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.backoff import RARE_RETRY_S
 from limpet.paths.probe.codec import encode_probe
-from limpet.paths.probe.messages import Ask, Probe
+from limpet.paths.probe.messages import Probe
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.probing_bed import PORT, Bed, Node, introduce
 
@@ -94,12 +95,12 @@ def public(bed: Bed, internet: Netns, number: int) -> Node:
     return node
 
 
-def rung(node: Node, other: Node) -> Rung | None:
+def rung(node: Node, other: Node) -> transports.Transport | None:
     path = node.path(other)
     return path.rung if path is not None else None
 
 
-async def on(node: Node, other: Node, wanted: Rung) -> None:
+async def on(node: Node, other: Node, wanted: transports.Transport) -> None:
     """What does not answer is asked once a minute in the end. Raises: TimeoutError."""
     await node.until(lambda: rung(node, other) is wanted, 2 * RARE_RETRY_S)
 
@@ -140,7 +141,7 @@ class Forwarder:
 
 def relayed(number: int, mtu_bytes: int = 1500) -> PeerPath:
     end = (ip_address(RELAY_ADDRESS), 21000 + number)
-    return PeerPath(Rung.RELAY, mtu_bytes, endpoint=end, relay=RELAY)
+    return PeerPath(transports.RELAY, mtu_bytes, endpoint=end, relay=RELAY)
 
 
 def test_two_nodes_behind_nats_punch_through_both(bed: Bed) -> None:
@@ -152,7 +153,7 @@ def test_two_nodes_behind_nats_punch_through_both(bed: Bed) -> None:
         async with running(one, two):
             for node, other in ((one, two), (two, one)):
                 (endpoint,) = other.endpoints
-                await node.has_path(other, PeerPath(Rung.TUNNEL, 1500, endpoint=endpoint))
+                await node.has_path(other, PeerPath(transports.TUNNEL, 1500, endpoint=endpoint))
 
     run(scenario)
 
@@ -168,7 +169,7 @@ def test_what_the_way_carries_is_found_out_also_where_nobody_says_what_is_too_bi
 
     async def scenario() -> None:
         async with running(one, two):
-            await one.has_path(two, PeerPath(Rung.TUNNEL, 1420, endpoint=two.endpoints[0]))
+            await one.has_path(two, PeerPath(transports.TUNNEL, 1420, endpoint=two.endpoints[0]))
 
     run(scenario)
 
@@ -184,14 +185,14 @@ def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: Bed) -
     async def scenario() -> None:
         async with running(one, two):
             one.probing.on_answer_seen.append(lambda *told: seen.append(told))
-            await on(one, two, Rung.TUNNEL)
-            await on(two, one, Rung.TUNNEL)
+            await on(one, two, transports.TUNNEL)
+            await on(two, one, transports.TUNNEL)
             path = two.path(one)
             assert path is not None
             assert path.endpoint is not None
             assert path.endpoint[0] == outside
             one.probing.set_active(frozenset({two.uid}))
-            await one.has_asked(Ask.TUNNEL, 3)
+            await one.has_asked(ProbeKind.TUNNEL, 3)
             uid, asked_at, seen_as = seen[-1]
             assert (uid, asked_at) == (two.uid, (ip_address("198.51.100.10"), TUNNEL_PORT))
             assert seen_as == path.endpoint
@@ -246,12 +247,12 @@ def test_a_direct_way_that_is_blocked_under_traffic_gives_way_to_the_relay_and_c
                 two.probing.set_relay_ends(one.uid, (relay.end(1),))
                 for node, other in ((one, two), (two, one)):
                     node.probing.set_active(frozenset({other.uid}))
-                    await on(node, other, Rung.TUNNEL)
+                    await on(node, other, transports.TUNNEL)
                 internet.run("nft", _BLOCK)
-                await on(one, two, Rung.RELAY)
-                await on(two, one, Rung.RELAY)
+                await on(one, two, transports.RELAY)
+                await on(two, one, transports.RELAY)
                 internet.run("nft", "delete table ip block")
-                await on(one, two, Rung.TUNNEL)
+                await on(one, two, transports.TUNNEL)
 
     run(scenario)
 
@@ -274,8 +275,8 @@ def test_what_comes_by_the_wrong_port_is_not_answered(bed: Bed) -> None:
     async def scenario() -> None:
         async with running(one, two):
             for ask, port, by_tunnel in (
-                (Ask.TUNNEL, PORT, False),
-                (Ask.SITE, TUNNEL_PORT, True),
+                (ProbeKind.TUNNEL, PORT, False),
+                (ProbeKind.SITE, TUNNEL_PORT, True),
             ):
                 two.courier.send(
                     Kind.PROBE,
@@ -296,7 +297,7 @@ def test_addresses_that_are_not_private_are_never_used_unencrypted(bed: Bed) -> 
 
     async def scenario() -> None:
         async with running(one, two):
-            await on(one, two, Rung.TUNNEL)
+            await on(one, two, transports.TUNNEL)
             assert not one.probing.counters["asked_site"]
 
     run(scenario)

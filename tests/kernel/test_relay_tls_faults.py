@@ -17,6 +17,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.process import allow_many_files
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.sites import tls_findings
+from limpet.cluster.topology import transports
 from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.stream import link as relay_link
@@ -342,7 +343,7 @@ def test_of_several_addresses_the_one_that_answers_is_taken(cluster: Cluster) ->
             silent = ip_address("127.0.0.1"), mute.getsockname()[1]
             closed = ip_address("127.0.0.1"), 1
             end = await one.relays.end_for(uid(RELAY), (closed, silent, relay.address), other.uid)
-        assert end.tls
+        assert end.rung is transports.RELAY_TLS
         assert 0 < end.rtt_s < PATIENCE_S
 
     play(cluster, scenario)

@@ -23,8 +23,8 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.seal import seal_grant, seal_network, seal_presence
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayState
@@ -95,12 +95,12 @@ class SiteBed:
             spoken = seal_presence(presence(number, vtep_macs=macs, **said), node_key(number))
         self.membership.offer([(sealed, spoken)], source=Source.CLOUD)
 
-    def reach(self, rung: Rung) -> None:
+    def reach(self, rung: transports.Transport) -> None:
         """A path to the peer is proven."""
         hops = (ip_address("192.0.2.2"), ip_address("2001:db8::2"))
         path = (
             PeerPath(rung, device="eth0", next_hops=hops, underlay=hops[0])
-            if rung is Rung.ROUTE
+            if rung is transports.ROUTE
             else PeerPath(rung, underlay=hops[0])
         )
         self.site.set_paths({grant(PEER).uid: path})
@@ -173,7 +173,7 @@ def node(tmp_path: Path, make_netns: NetnsFactory) -> Iterator[SiteBed]:
 
 @on_a_loop
 async def test_routes_that_go_silently_with_an_address_come_back(node: SiteBed) -> None:
-    node.reach(Rung.ROUTE)
+    node.reach(transports.ROUTE)
     await until(lambda: node.has_routes("eth0"))
 
     # As a DHCP client does. The kernel tells of the addresses, not of the routes.
@@ -185,7 +185,7 @@ async def test_routes_that_go_silently_with_an_address_come_back(node: SiteBed) 
 
 @on_a_loop
 async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -> None:
-    node.reach(Rung.ROUTE)
+    node.reach(transports.ROUTE)
     await until(lambda: node.has_routes("eth0"))
 
     node.netns.ip("addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.9/24 dev eth0")
@@ -206,7 +206,7 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
         "addr add 2001:db8::1/64 dev eth0 nodad",
     )
     await until(lambda: bool(node.site.links) and len(node.site.links[0].addresses) == 2)
-    node.reach(Rung.ROUTE)
+    node.reach(transports.ROUTE)
     await until(lambda: node.has_routes("eth0"))
 
     node.netns.ip("addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.3/24 dev eth0")
@@ -217,7 +217,7 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
 
 @on_a_loop
 async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     inner = bytes(12) + b"\x08\x00" + bytes(20)
     with node.netns.open_socket(4, socket.SOCK_DGRAM) as sender:
@@ -237,7 +237,7 @@ async def test_what_is_sent_in_clear_in_the_name_of_a_peer_behind_a_tunnel_is_dr
         return node.netns.run("nft", "list", "table", "inet", NFT_OVERLAY_TABLE)
 
     peer, end = grant(PEER).uid, (ip_address("203.0.113.9"), 51820)
-    node.site.set_paths({peer: PeerPath(Rung.TUNNEL, endpoint=end)})
+    node.site.set_paths({peer: PeerPath(transports.TUNNEL, endpoint=end)})
     await until(lambda: "192.0.2.2 . 0xaf4 . 0x2" in filtered() and "10.244.2.0" in filtered())
     assert node.site.shut_out == frozenset()
 
@@ -254,7 +254,7 @@ async def test_what_is_sent_in_clear_in_the_name_of_a_peer_behind_a_tunnel_is_dr
 
 @on_a_loop
 async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node: SiteBed) -> None:
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     read: list[str] = []
     observe = node.site._kernel.observe
@@ -274,7 +274,7 @@ async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node:
 
 @on_a_loop
 async def test_a_link_that_is_made_anew_is_filtered_as_before(node: SiteBed) -> None:
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     node.netns.ip("link del eth0")
     await until(lambda: not node.site.links)
@@ -302,7 +302,7 @@ def send_from(node: SiteBed, ifname: str, source: str) -> None:
 
 @on_a_loop
 async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     changed = seal_network(network(2, vxlan_id=7), CLUSTER_KEY)
 
@@ -315,7 +315,7 @@ async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
 
 @on_a_loop
 async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> None:
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     segments: list[tuple[Prefix, ...]] = []
     node.site.on_segments.append(segments.append)
@@ -337,7 +337,7 @@ async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
         node.grant(number, addresses=(ip_address(f"192.0.2.{number}"),))
     node.site.set_paths(
         {
-            grant(number).uid: PeerPath(Rung.VXLAN, underlay=ip_address(f"192.0.2.{number}"))
+            grant(number).uid: PeerPath(transports.VXLAN, underlay=ip_address(f"192.0.2.{number}"))
             for number in numbers
         }
     )
@@ -353,7 +353,7 @@ async def test_what_had_failed_succeeds_when_its_cause_is_gone(
     node: SiteBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limpet.datapath.overlay.reconciler._RETRY_S", (1000.0,))
-    node.reach(Rung.VXLAN)
+    node.reach(transports.VXLAN)
     conflict(node)
     await until(lambda: bool(node.site.failures))
 

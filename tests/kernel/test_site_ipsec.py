@@ -18,7 +18,7 @@ from limpet.agent.cluster_admin import peer_documents
 from limpet.base import child_process as companion
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal_network
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.ipsec import apply as ipsec
 from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
 from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
@@ -122,8 +122,8 @@ class IpsecSites(SiteTunnelBed):
 
     def join_pair(self) -> None:
         one, other = self.both
-        one.reach({other.node.uid: self.by(other, Rung.TUNNEL)})
-        other.reach({one.node.uid: self.by(one, Rung.TUNNEL)})
+        one.reach({other.node.uid: self.by(other, transports.TUNNEL)})
+        other.reach({one.node.uid: self.by(one, transports.TUNNEL)})
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
     beds.append(bed)
     one, other = bed.both
     assert "install strongSwan 5.9 or newer" in one.document()["problem"]
-    one.reach({other.node.uid: bed.by(other, Rung.VXLAN)})
-    other.reach({one.node.uid: bed.by(one, Rung.VXLAN)})
+    one.reach({other.node.uid: bed.by(other, transports.VXLAN)})
+    other.reach({one.node.uid: bed.by(one, transports.VXLAN)})
     eventually(lambda: one.is_routed_to(other, "limvx4") and other.is_routed_to(one, "limvx4"))
     reaches(one, other)
 

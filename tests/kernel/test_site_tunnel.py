@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.diff import PutTunnelPeer
 from limpet.datapath.tunnel.handshake_reset_codec import Step, encode
 from limpet.datapath.tunnel.state import PeerReading
@@ -115,7 +115,7 @@ def test_a_change_of_the_rung_keeps_the_session_and_either_end_may_be_first(
     assert session is not None
 
     for here, there in ((one, other), (other, one)):
-        here.reach({there.node.uid: bed.by(there, Rung.VXLAN)})
+        here.reach({there.node.uid: bed.by(there, transports.VXLAN)})
         eventually(lambda here=here, there=there: here.is_routed_to(there, "limvx4"))  # type: ignore[misc]
         for version in (4, 6):
             reaches(one, other, version)
@@ -162,7 +162,7 @@ def test_an_agent_that_starts_again_finds_the_tunnel_as_it_was(make_bed: BedMake
     assert one.routes() == routes
     again = bed.start(one.node, ifname=one.ifname)
     again.hear(other)
-    again.reach({other.node.uid: bed.by(other, Rung.TUNNEL)})
+    again.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
     eventually(lambda: again.is_routed_to(other))
     reaches(again, other)
 
@@ -176,7 +176,7 @@ def test_nodes_of_one_site_have_no_device_and_tell_that_they_can_have_one(
 ) -> None:
     bed = make_bed(2, routed=False)
     one, other = bed.agents
-    bed.join_all(Rung.VXLAN)
+    bed.join_all(transports.VXLAN)
     reaches(one, other)
 
     presence = other.do(lambda: other.membership.presence)
@@ -198,8 +198,8 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     lone = bed.start(one.node, program=str(missing))
     lone.hear(other)
     other.hear(lone)
-    lone.reach({other.node.uid: bed.by(other, Rung.VXLAN)})
-    other.reach({one.node.uid: bed.by(one, Rung.VXLAN)})
+    lone.reach({other.node.uid: bed.by(other, transports.VXLAN)})
+    other.reach({one.node.uid: bed.by(one, transports.VXLAN)})
     eventually(lambda: lone.is_routed_to(other, "limvx4"))
     eventually(lambda: other.is_routed_to(lone, "limvx4"))
     reaches(lone, other)
@@ -210,7 +210,7 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     assert "install the package wireguard-go" in lone.site.tunnels.wireguard.problem
 
     missing.symlink_to(wireguard_go())
-    lone.reach({other.node.uid: bed.by(other, Rung.TUNNEL)})
+    lone.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
     lone.do(lambda: lone.site.look_at_everything("the timer's"))
     eventually(lambda: lone.is_routed_to(other))
     assert lone.site.tunnels.wireguard.problem == ""

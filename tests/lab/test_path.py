@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
@@ -130,7 +130,7 @@ def test_peers_and_status_tell_how_the_node_stands(lan: World) -> None:
         ("node-3", "route"),
     ]
     assert all(each["heard_s"] is not None for each in peers)
-    reached = {**dict.fromkeys((rung.value for rung in Rung), 0), "route": 2}
+    reached = {**dict.fromkeys((row for row in transports.TRANSPORTS), 0), "route": 2}
     assert status["peers"] == {**reached, "unreached": 0, "apart": 0}
     assert (status["node"], status["controller"]["connected"]) == ("node-1", True)
     assert status["links"][0]["ifname"] == "eth0"

@@ -20,16 +20,18 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.documents import Snapshot
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import may_talk
-from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import View
 from limpet.cni.attachment_plan import pod_mtu_bytes
+from limpet.datapath.overlay.plan import transport_of
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
@@ -206,7 +208,9 @@ def _probe_document(trial: Trial, answers: list[Measured]) -> Document:
     return {
         "asked": trial.ask.name.lower(),
         "address": str(trial.address),
-        "endpoint": endpoint_text((trial.address, trial.port)) if trial.ask is Ask.TUNNEL else "",
+        "endpoint": endpoint_text((trial.address, trial.port))
+        if trial.ask is ProbeKind.TUNNEL
+        else "",
         "relay": trial.relay,
         "device": trial.device,
         "version": trial.version or trial.address.version,
@@ -247,7 +251,7 @@ def count_peers(
     found = Counter(
         _kind(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
     )
-    return {kind: found[kind] for kind in (*(rung.value for rung in Rung), "unreached", "apart")}
+    return {kind: found[kind] for kind in (*transports.TRANSPORTS, "unreached", "apart")}
 
 
 def _kind(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:
@@ -268,12 +272,10 @@ def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None, *, able: boo
 
     `able`: a tunnel to it comes about.
     """
-    if part.refused or not part.routes:
+    if part.refused or not part.routes or path is None or (path.rung.encrypted and not able):
         return ""
-    if path is not None and path.rung in TUNNELLED:
-        return str(path.rung.value) if able else ""
-    plain = any(route.device not in plan.state.devices for route in part.routes)
-    return str((Rung.ROUTE if plain else Rung.VXLAN).value)
+    rows = [transport_of(route, path, plan.state.devices) for route in part.routes]
+    return min(rows, key=lambda row: row.preference).name
 
 
 def peer_documents(
@@ -305,7 +307,7 @@ def _peer_document(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str,
     grant, presence = entry.grant, entry.presence
     nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
     part, path = plan.parts.get(uid, PeerPart(refused=nothing)), view.paths.get(uid)
-    tunnelled = path if path is not None and path.rung in TUNNELLED and part.routes else None
+    tunnelled = path if path is not None and path.rung.encrypted and part.routes else None
     relay = view.snapshot.nodes.get(tunnelled.relay) if tunnelled is not None else None
     return {
         "name": grant.name,

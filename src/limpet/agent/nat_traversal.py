@@ -18,7 +18,6 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
-from limpet.cluster.topology.transports import TUNNELLED
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.paths.prober import Prober
@@ -142,7 +141,7 @@ class NatTraversal:
             {
                 uid: segments[uid][0][0]
                 for uid, path in self._probing.paths.items()
-                if path.rung in TUNNELLED and segments.get(uid)
+                if path.rung.encrypted and segments.get(uid)
             }
         )
 

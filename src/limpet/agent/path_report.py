@@ -11,7 +11,6 @@ from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import TUNNELLED
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
@@ -111,7 +110,9 @@ def path_document(
     lacking = (unable or {}).get(peer_uid, "")
     there, back = (
         _leg_document(
-            replace(leg, reason=lacking) if lacking and leg.rung in TUNNELLED else leg,
+            replace(leg, reason=lacking)
+            if lacking and leg.rung is not None and leg.rung.encrypted
+            else leg,
             holders,
             view,
             plan,
@@ -132,7 +133,7 @@ def path_document(
 def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
     """What a peer's plan for us is made of, as far as it has told."""
     presence = view.snapshot.nodes[uid].presence
-    tunnelled = way is not None and way.rung in TUNNELLED
+    tunnelled = way is not None and way.rung.encrypted
     own = OwnSide(
         vtep_macs=presence.vtep_macs if presence is not None else {},
         link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
@@ -166,7 +167,7 @@ def _leg_document(
         "target_pod": named.get(leg.target, ""),
         "target_node": leg.target_node,
         "known": leg.known and (not local or here),
-        "rung": "local" if local else leg.rung.value if leg.rung is not None else "",
+        "rung": "local" if local else leg.rung.name if leg.rung is not None else "",
         "device": words.bridge if here else leg.device,
         "next_hop": str(leg.next_hop or ""),
         "underlay": str(leg.underlay or ""),

@@ -12,9 +12,9 @@ from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.merge import effective_segments
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.cluster.topology.view import view_of
-from limpet.datapath.overlay.plan import plan_overlay
+from limpet.datapath.overlay.plan import plan_overlay, transport_of
 from limpet.datapath.overlay.state import PeerRoute
 
 
@@ -35,12 +35,12 @@ class Leg:
     origin_node: str = ""
     """Name; empty: no node of the cluster has the address."""
     target_node: str = ""
-    rung: Rung | None = None
+    rung: Transport | None = None
     """None, with no reason: both are on one node."""
     device: str = ""
     next_hop: Address | None = None
     underlay: Address | None = None
-    """VXLAN: where the packets are sent."""
+    """Where packets are sent that are proven by SITE."""
     mtu_bytes: int | None = None
     reason: str = ""
     known: bool = True
@@ -93,16 +93,11 @@ def _leg(
         if route is not None or not words:
             words = "another node has the more specific prefix"
         return _without(leg, f"{leg.target_node}: {words}")
-    path = side.paths.get(of_target or "")
-    if route.device in plan.state.devices:
-        rung = Rung.VXLAN
-    else:
-        by_tunnel = path is not None and path.rung in TUNNELLED
-        rung = path.rung if path is not None and by_tunnel else Rung.ROUTE
-    underlay = part.fdb[0].underlay if rung is Rung.VXLAN and part.fdb else None
-    endpoint, relay = (path.endpoint, path.relay) if path and rung in TUNNELLED else (None, "")
-    if rung is Rung.VXLAN and plan.state.fdb[route.device, part.fdb[0].mac] not in part.fdb:
+    fdb = part.fdb[0] if part.fdb and part.fdb[0].device == route.device else None
+    if fdb is not None and plan.state.fdb[fdb.device, fdb.mac] != fdb:
         return _without(leg, f"{leg.target_node}: another node announces its MAC, a clone of it")
+    path = side.paths[of_target or ""]
+    rung = transport_of(route, path, plan.state.devices)
     return Leg(
         origin,
         target,
@@ -111,10 +106,10 @@ def _leg(
         rung,
         route.device,
         route.next_hop,
-        underlay,
+        path.underlay if rung.proof is ProbeKind.SITE else None,
         route.mtu_bytes,
-        endpoint=endpoint,
-        relay=name_of(snapshot, relay or None),
+        endpoint=path.endpoint,
+        relay=name_of(snapshot, path.relay or None),
     )
 
 

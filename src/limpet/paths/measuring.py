@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 from limpet.paths.probe.port import ProbePort
 
 _WITHIN_S = 1.0
@@ -28,8 +29,8 @@ async def measure_ways(port: ProbePort, uid: str, ladder: Ladder) -> tuple[Measu
     """Of all that may be asked of the peer."""
     trials = ladder.trials
     # An overlay probe needs the next hop's link-layer address, which the others find out.
-    first = tuple(trial for trial in trials if trial.ask is not Ask.OVERLAY)
-    then = tuple(trial for trial in trials if trial.ask is Ask.OVERLAY)
+    first = tuple(trial for trial in trials if trial.ask is not ProbeKind.OVERLAY)
+    then = tuple(trial for trial in trials if trial.ask is ProbeKind.OVERLAY)
     rtts = {**await _measure(port, uid, first), **await _measure(port, uid, then)}
     return tuple(Measured(trial, rtts.get(trial), ladder.stands_on(trial)) for trial in trials)
 

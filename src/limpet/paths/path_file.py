@@ -13,8 +13,8 @@ import structlog
 from limpet.base.errors import StorageError
 from limpet.base.faults import noted
 from limpet.cluster.identity import write_durably
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 
 _log = structlog.get_logger("paths")
 _VERSION = 1
@@ -77,7 +77,7 @@ class PathFile:
 
 
 class _Path(msgspec.Struct, frozen=True, omit_defaults=True):
-    rung: Rung
+    rung: str
     mtu_bytes: int
     device: str = ""
     next_hops: tuple[str, ...] = ()
@@ -109,9 +109,11 @@ def read_paths(path: Path) -> dict[str, PeerPath]:
 
 def _parse(record: _Path) -> PeerPath:
     """Raises: ValueError."""
+    if record.rung not in transports.TRANSPORTS:
+        raise ValueError(f"no transport is called {record.rung!r}")
     endpoint = record.endpoint
     return PeerPath(
-        record.rung,
+        transports.TRANSPORTS[record.rung],
         record.mtu_bytes,
         record.device,
         tuple(map(ip_address, record.next_hops)),
@@ -125,7 +127,7 @@ def write_paths(path: Path, paths: Mapping[str, PeerPath]) -> None:
     """On the disk when it returns. Raises: StorageError."""
     records = {
         uid: _Path(
-            each.rung,
+            each.rung.name,
             each.mtu_bytes,
             each.device,
             tuple(map(str, each.next_hops)),

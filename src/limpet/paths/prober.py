@@ -24,6 +24,7 @@ from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts, usable
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt, own_facts, peer_facts
@@ -32,7 +33,6 @@ from limpet.paths.ladder.probe_state import Question
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
 from limpet.paths.path_file import PathFile
-from limpet.paths.probe.messages import Ask
 from limpet.paths.probe.port import Heard, ProbePort, Proof
 from limpet.paths.unproven_budget import UnprovenBudget
 
@@ -284,7 +284,7 @@ class Prober:
     def _may_ask(self, uid: str, question: Question, now_s: float) -> bool:
         """Relays are the cluster's, and what is asked in clear is on a link or in a site."""
         trial = question.trial
-        if trial.ask is not Ask.TUNNEL or trial.relay:
+        if trial.ask is not ProbeKind.TUNNEL or trial.relay:
             return True
         return self._strangers.may_ask(uid, trial.address, now_s)
 
@@ -321,7 +321,7 @@ class Prober:
         self._set_timer()
         self._compare(proof.uid, proof.sequence)
         trial = proof.trial
-        if trial.ask is Ask.TUNNEL and not trial.relay:
+        if trial.ask is ProbeKind.TUNNEL and not trial.relay:
             self._strangers.answered(trial.address, time.monotonic())
             for listener in self.on_answer_seen:
                 listener(proof.uid, (trial.address, trial.port), proof.seen)
@@ -436,7 +436,7 @@ def _words(path: PeerPath | None) -> str:
     if path is None:
         return "none"
     ends = path.next_hops or ((path.underlay,) if path.underlay is not None else ())
-    words = [path.rung.value, *map(str, ends), path.device]
+    words = [path.rung.name, *map(str, ends), path.device]
     if path.endpoint is not None:
         words += [f"{path.endpoint[0]} port {path.endpoint[1]}", f"MTU {path.mtu_bytes}"]
     return " ".join(filter(None, words))

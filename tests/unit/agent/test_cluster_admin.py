@@ -21,12 +21,13 @@ from limpet.agent.path_report import LocalPod, NodeWords, addresses_of, pairs_of
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.measuring import Measured
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 from tests.unit.datapath.overlay.overlay_values import (
     OWN,
     PEER,
@@ -223,9 +224,9 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
 
 # Probes
 
-LINK = Trial(Ask.LINK, ip_address("192.0.2.2"), 7471, "eth0")
-OVERLAY = Trial(Ask.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
-RELAYED = Trial(Ask.TUNNEL, ip_address("2001:db8::9"), 21000, relay="uid of the relay")
+LINK = Trial(ProbeKind.LINK, ip_address("192.0.2.2"), 7471, "eth0")
+OVERLAY = Trial(ProbeKind.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
+RELAYED = Trial(ProbeKind.TUNNEL, ip_address("2001:db8::9"), 21000, relay="uid of the relay")
 
 
 def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
@@ -347,7 +348,7 @@ def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
 
     assert count_peers(here, plan) == {
         kind: sum(kind in (peer["rung"], peer["state"]) for peer in listed)
-        for kind in (*(rung.value for rung in Rung), "unreached", "apart")
+        for kind in (*(row for row in transports.TRANSPORTS), "unreached", "apart")
     }
     for peer in listed:
         assert (peer["state"] == "reached") == bool(peer["rung"])

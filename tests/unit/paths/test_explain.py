@@ -10,8 +10,8 @@ from hypothesis import given
 
 from limpet.base.addresses import Address
 from limpet.cluster.documents import Snapshot
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.explain import Leg, NodeSide, PathAnswer, explain_path
@@ -51,7 +51,7 @@ def test_a_way_over_vxlan_is_said_with_all_that_it_takes() -> None:
         TWO,
         "node-1",
         "node-2",
-        Rung.VXLAN,
+        transports.VXLAN,
         "limvx4",
         ip_address("10.244.2.0"),
         ip_address("192.0.2.2"),
@@ -59,18 +59,18 @@ def test_a_way_over_vxlan_is_said_with_all_that_it_takes() -> None:
     )
 
 
-@pytest.mark.parametrize("rung", [Rung.TUNNEL, Rung.RELAY, Rung.RELAY_TLS])
+@pytest.mark.parametrize("rung", [transports.TUNNEL, transports.RELAY, transports.RELAY_TLS])
 def test_a_way_through_the_tunnel_is_said_with_where_it_leads_and_by_which_relay(
-    rung: Rung,
+    rung: transports.Transport,
 ) -> None:
     end = (ip_address("203.0.113.7"), 51820)
-    relay = "" if rung is Rung.TUNNEL else node(3).grant.uid
+    relay = "" if rung is transports.TUNNEL else node(3).grant.uid
     path = PeerPath(rung, 1420, endpoint=end, relay=relay)
     peer = entry(a_grant(2), a_presence(2, tunnel_port=51820))
     sides = {UID: NodeSide(replace(OWN, tunnel="limwg0"), {PEER: path})}
     leg = explain_path(snapshot(node(1), peer, node(3)), sides, ONE, TWO).there
     assert (leg.rung, leg.device, leg.endpoint) == (rung, "limwg0", end)
-    assert leg.relay == ("" if rung is Rung.TUNNEL else "node-3")
+    assert leg.relay == ("" if rung is transports.TUNNEL else "node-3")
     assert leg.mtu_bytes is not None
     assert leg.mtu_bytes <= 1420 - 60
 
@@ -84,12 +84,12 @@ def test_each_direction_is_what_its_own_node_does() -> None:
     answer = explain_path(snapshot(node(1), node(2)), sides, ONE, TWO)
 
     assert (answer.there.rung, answer.there.device, answer.there.mtu_bytes) == (
-        Rung.ROUTE,
+        transports.ROUTE,
         "eth0",
         1500,
     )
     assert (answer.back.rung, answer.back.device, answer.back.mtu_bytes) == (
-        Rung.VXLAN,
+        transports.VXLAN,
         "limvx4",
         1450,
     )

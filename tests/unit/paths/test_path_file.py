@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.errors import StorageError
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.paths.path_file import PathFile, read_paths, write_paths
 
-ONE = PeerPath(Rung.VXLAN, 1400, underlay=ip_address("192.0.2.1"))
+ONE = PeerPath(transports.VXLAN, 1400, underlay=ip_address("192.0.2.1"))
 paths = st.builds(
     PeerPath,
-    st.sampled_from(Rung),
+    st.sampled_from(transports.by_preference()),
     st.integers(68, 65535),
     st.text(max_size=15),
     st.lists(st.ip_addresses(), max_size=2).map(tuple),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from limpet.base.link import UnderlayLink
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.probe.messages import Ask
 from limpet.paths.unproven_budget import (
     ADDRESS_BURST,
     ADDRESS_PER_S,
@@ -95,7 +95,7 @@ def test_a_member_that_has_others_try_a_stranger_all_the_time_is_no_amplifier() 
             ladder.heard(forged, now_s, relayed=False, in_use=False, punch=True)
         for vital in (True, False):
             for question in ladder.take_due(now_s, vital=vital):
-                assert question.trial.ask is Ask.TUNNEL
+                assert question.trial.ask is ProbeKind.TUNNEL
                 wanted += 1
                 sent += strangers.may_ask("liar", question.trial.address, now_s)
     assert wanted > 8 * 60 * minutes, "without a bound it would be one"

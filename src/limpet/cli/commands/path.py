@@ -12,6 +12,7 @@ from limpet.agent.client import call
 from limpet.agent.settings_file import DEFAULT_PATH, load_settings
 from limpet.base.settings import Settings
 from limpet.cli.output import Output, duration, put, put_json, put_table, say
+from limpet.cluster.topology.transports import TRANSPORTS
 
 _PROBE_COLUMNS = ("node", "asked", "ip", "address", "by", "path", "answers", "rtt")
 _ASKED = {
@@ -115,7 +116,7 @@ def why_relayed(
     nat: Mapping[str, str],
 ) -> Iterator[str]:
     """Of each node that is reached by a relay. `nat`: in front of this node, by IP version."""
-    relayed = {path["peer_uid"] for path in paths if path["there"]["rung"] in _RELAYED}
+    relayed = {path["peer_uid"] for path in paths if path["there"]["relay"]}
     direct: dict[str, list[Mapping[str, Any]]] = {}
     names = {}
     for each in probes:
@@ -135,9 +136,6 @@ def why_relayed(
             f"{name} is reached by a relay, since it does not answer directly (tried: {tried}): "
             f"{_why_not_direct(name, kinds)}"
         )
-
-
-_RELAYED = ("relay", "relay-tls")
 
 
 def _why_not_direct(name: str, kinds: Container[str]) -> str:
@@ -202,19 +200,9 @@ def _leg(leg: Mapping[str, Any]) -> str:
     if leg["reason"]:
         return f"{'no way' if leg['known'] else 'not known'}: {leg['reason']}"
     size = f"MTU {leg['mtu_bytes']}"
-    match leg["rung"]:
-        case "local":
-            return f"on this node, over {leg['device']}, {size}"
-        case "vxlan":
-            return f"vxlan, over {leg['device']} to {leg['underlay']}, {size}"
-        case "tunnel":
-            return f"tunnel, over {leg['device']} to {leg['endpoint']}, {size}"
-        case "relay":
-            return f"relay {leg['relay']}, over {leg['device']} to {leg['endpoint']}, {size}"
-        case "relay-tls":
-            return f"relay {leg['relay']} in TLS, over {leg['device']}, {size}"
-        case rung:
-            return f"{rung}, over {leg['device']} by {leg['next_hop']}, {size}"
+    if leg["rung"] == "local":
+        return f"on this node, over {leg['device']}, {size}"
+    return f"{TRANSPORTS[leg['rung']].path_words.format_map(leg)}, {size}"
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -233,17 +221,9 @@ def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
 
 
 def _via(each: Mapping[str, Any]) -> str:
-    match each["rung"]:
-        case "vxlan":
-            return str(each["underlay"])
-        case "tunnel":
-            return str(each["endpoint"])
-        case "relay":
-            return f"{each['relay']} ({each['endpoint']})"
-        case "relay-tls":
-            return f"{each['relay']} (TLS)"
-        case _:
-            return _joined(each["next_hops"])
+    row = TRANSPORTS.get(each["rung"])
+    hops = _joined(each["next_hops"])
+    return hops if row is None else row.via_words.format_map({**each, "next_hops": hops})
 
 
 def _peer_row(each: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from limpet.agent.client import call
 from limpet.base.settings import Settings
 from limpet.cli.output import Output, duration, put, put_json, put_table
+from limpet.cluster.topology.transports import by_preference
 
 
 def print_status(settings: Settings, output: Output) -> int:
@@ -73,21 +74,19 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
         yield from _tunnel(cluster["ipsec"], "NO TUNNEL BY IPSEC")
     yield from across_lines(cluster["across"], cluster["links"])
     peers = cluster["peers"]
-    tunnelled = "".join(
-        f"{peers[rung]} by {words}, " for rung, words in _TUNNELLED.items() if peers.get(rung)
+    reached = "".join(
+        f"{peers[row.name]} by {row.words}, "
+        for row in by_preference()
+        if peers.get(row.name) or not row.encrypted
     )
     yield (
-        f"{sum(peers.values())} other nodes: {peers['route']} by route, {peers['vxlan']} by vxlan, "
-        f"{tunnelled}{peers['unreached']} not reached, {peers['apart']} in other communities; "
-        f"revision {cluster['revision']}"
+        f"{sum(peers.values())} other nodes: {reached}{peers['unreached']} not reached, "
+        f"{peers['apart']} in other communities; revision {cluster['revision']}"
     )
     for failure in cluster["last_round"]["failed"]:
         yield f"  failed: {failure}"
     for problem in cluster["disk"]:
         yield f"  on disk: {problem}"
-
-
-_TUNNELLED = {"tunnel": "tunnel", "relay": "relay", "relay-tls": "relay over TLS"}
 
 
 MADE_BY = {

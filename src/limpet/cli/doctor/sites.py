@@ -9,6 +9,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
+from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.linux.ports import PortHolder, port_holders
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.forwarding import blocked_versions
@@ -18,7 +19,6 @@ Document = Mapping[str, Any]
 _ASKED_WITHIN_S = 300.0
 """Every node greets every relay within three minutes."""
 _CHECKED_WITHIN_S = 5.0
-_TUNNELLED = ("tunnel", "relay", "relay-tls", "unreached")
 
 
 def inbound_ports(cluster: Document, settings: Settings) -> tuple[InboundPort, ...]:
@@ -49,7 +49,8 @@ def across_findings(
     yield from used_findings(across["relays"], peers)
     relaying = across["relaying"]
     if relaying is not None:
-        far = any(peers.get(rung) for rung in _TUNNELLED)
+        far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
+        far = far or bool(peers.get("unreached"))
         yield from relay_findings(relaying, cluster["tunnel"]["port"], far=far)
         yield from port_findings(settings, agent_pid)
         yield from tls_findings(across["relaying_tls"])

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.settings import NAT_TIMEOUT_S
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 
 
 @dataclass(frozen=True, slots=True)
 class PeerPath:
     """A way to a peer that was proven; a peer without one is not reached."""
 
-    rung: Rung
+    rung: transports.Transport
     mtu_bytes: int = 1500
     """Of the underlay: the smallest link on the way, as far as known."""
     device: str = ""
@@ -58,6 +58,6 @@ class RelayEnd:
     """Uid."""
     endpoint: Endpoint
     """Of the relay, or on loopback, where it is passed into a TLS connection."""
-    tls: bool = False
+    rung: transports.Transport = transports.RELAY
     rtt_s: float = 0.0
     """To the relay."""

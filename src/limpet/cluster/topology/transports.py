@@ -1,38 +1,161 @@
-"""The rungs by which packets for a peer may travel, and what each costs in MTU."""
+"""The table of transports: every way in which packets may travel to a peer, one row for each. Pure.
+
+A path (`paths.PeerPath`) stands on one row. A further one needs its row here, and the part that its
+row names: who plans and programs it (`datapath.overlay.hop.HOP_PLANNERS`). What the ladder prefers,
+what a probe's answer carries, MTUs, and what a person reads follow from the row.
+"""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 
-VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
-"""Outer IP, UDP, VXLAN and inner Ethernet headers, by IP version of the underlay."""
+from limpet.cluster.kinds.presence import Presence
 
 MIN_MTU_BYTES = {4: 68, 6: 1280}
 """Below it the kernel takes the IP version off a link. Source: net/ipv4/devinet.c, RFC 8200."""
 
 
-class Rung(Enum):
-    """How packets for a peer travel."""
+class ProbeKind(IntEnum):
+    """What an answer proves."""
 
-    ROUTE = "route"
-    """Plainly, to the peer's address on a link that both are on."""
-    VXLAN = "vxlan"
-    TUNNEL = "tunnel"
-    """Encrypted, straight to the peer's tunnel, through whatever NATs."""
-    RELAY = "relay"
-    """The same encrypted packets, forwarded by a node that cannot read them."""
-    RELAY_TLS = "relay-tls"
-    """The same in a TLS connection to the relay, where UDP does not get through."""
+    LINK = 1
+    """Both are on one link: no router lies between, neither there nor back."""
+    SITE = 2
+    """The address is reached, through whatever routers, and nothing translates it."""
+    OVERLAY = 3
+    """What has an overlay address as source gets through the link to the peer's."""
+    TUNNEL = 4
+    """What leaves by our tunnel's port gets to the peer's tunnel, through NATs and relays."""
 
 
-TUNNELLED = frozenset({Rung.TUNNEL, Rung.RELAY, Rung.RELAY_TLS})
-"""Rungs that go through the node's tunnel device."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Transport:
+    """How packets for a peer travel: a row of the table."""
 
+    name: str
+    """In files, metrics and what commands print."""
+    preference: int
+    """The lower one is taken where several are proven."""
+    number: int
+    """In answers to probes."""
+    proof: ProbeKind
+    """The probe that has to be answered; it decides which fields of a path count."""
+    part: str
+    """Of the datapath, that plans and programs it."""
+    overhead_bytes: Mapping[int, int]
+    """What it takes off the MTU, by IP version of the underlay."""
+    words: str
+    """For a person: what it is called."""
+    path_words: str
+    """For a person: the way of one direction, from the fields of a leg."""
+    via_words: str
+    """For a person: where packets are sent, from the fields of a peer."""
+    encrypted: bool = False
+    """Through the node's encrypted tunnel."""
+    keeps_endpoint: bool = True
+    """Whether the path's endpoint means the same after the agent was started again."""
+    versions: Callable[[Presence], Collection[int]] = lambda _presence: ()
+    """IP versions of the underlay that a node has said to have a device of its own for."""
+
+
+NO_OVERHEAD_BYTES = {4: 0, 6: 0}
+VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
+"""Outer IP, UDP, VXLAN and inner Ethernet headers."""
 TUNNEL_OVERHEAD_BYTES = {4: 60, 6: 80}
-"""Outer IP, UDP, WireGuard's header and authenticator, by IP version of the underlay.
+"""Outer IP, UDP, WireGuard's header and authenticator.
 
 Source: WireGuard's paper, section 5.4.6: 16 bytes before and 16 after the inner packet.
 """
-
 TUNNEL_PADDING_BYTES = 16
 """Inner packets are padded to a multiple of it, unless that exceeds the device's MTU."""
+
+ROUTE = Transport(
+    "route",
+    preference=10,
+    number=1,
+    proof=ProbeKind.OVERLAY,
+    part="overlay",
+    overhead_bytes=NO_OVERHEAD_BYTES,
+    words="route",
+    path_words="route, over {device} by {next_hop}",
+    via_words="{next_hops}",
+)
+"""Plainly, to the peer's address on a link that both are on."""
+VXLAN = Transport(
+    "vxlan",
+    preference=20,
+    number=2,
+    proof=ProbeKind.SITE,
+    part="overlay",
+    overhead_bytes=VXLAN_OVERHEAD_BYTES,
+    words="vxlan",
+    path_words="vxlan, over {device} to {underlay}",
+    via_words="{underlay}",
+    versions=lambda presence: presence.vtep_macs,
+)
+TUNNEL = Transport(
+    "tunnel",
+    preference=30,
+    number=3,
+    proof=ProbeKind.TUNNEL,
+    part="tunnel",
+    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
+    words="tunnel",
+    path_words="tunnel, over {device} to {endpoint}",
+    via_words="{endpoint}",
+    encrypted=True,
+)
+"""Encrypted, straight to the peer's tunnel, through whatever NATs."""
+RELAY = Transport(
+    "relay",
+    preference=40,
+    number=4,
+    proof=ProbeKind.TUNNEL,
+    part="tunnel",
+    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
+    words="relay",
+    path_words="relay {relay}, over {device} to {endpoint}",
+    via_words="{relay} ({endpoint})",
+    encrypted=True,
+)
+"""The same encrypted packets, forwarded by a node that cannot read them."""
+RELAY_TLS = Transport(
+    "relay-tls",
+    preference=50,
+    number=5,
+    proof=ProbeKind.TUNNEL,
+    part="tunnel",
+    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
+    words="relay over TLS",
+    path_words="relay {relay} in TLS, over {device}",
+    via_words="{relay} (TLS)",
+    encrypted=True,
+    keeps_endpoint=False,
+)
+"""The same in a TLS connection to the relay, where UDP does not get through."""
+
+TRANSPORTS: dict[str, Transport] = {
+    row.name: row for row in (ROUTE, VXLAN, TUNNEL, RELAY, RELAY_TLS)
+}
+"""By name, the best first."""
+
+
+def by_preference() -> list[Transport]:
+    """All rows, the best first."""
+    return sorted(TRANSPORTS.values(), key=lambda row: row.preference)
+
+
+def devices_of(presence: Presence) -> frozenset[tuple[str, int]]:
+    """Name and IP version of the underlay of what the node has devices for."""
+    rows = TRANSPORTS.values()
+    return frozenset((row.name, version) for row in rows for version in row.versions(presence))
+
+
+def numbered(number: int) -> Transport:
+    """Raises: ValueError."""
+    for row in TRANSPORTS.values():
+        if row.number == number:
+            return row
+    raise ValueError(f"no transport has the number {number}")

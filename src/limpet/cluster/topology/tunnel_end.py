@@ -9,12 +9,7 @@ from ipaddress import ip_network
 from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import (
-    TUNNEL_OVERHEAD_BYTES,
-    TUNNEL_PADDING_BYTES,
-    TUNNELLED,
-    Rung,
-)
+from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES, TUNNEL_PADDING_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +43,12 @@ def tunnel_device_mtu_bytes(link_mtu_bytes: int) -> int:
     return link_mtu_bytes - min(TUNNEL_OVERHEAD_BYTES.values())
 
 
-def tunnel_mtu_bytes(underlay_mtu_bytes: int, version: int, *, device_mtu_bytes: int) -> int:
-    """The largest inner packet that goes through an underlay of that IP version in one piece.
+def tunnel_mtu_bytes(underlay_mtu_bytes: int, overhead_bytes: int, *, device_mtu_bytes: int) -> int:
+    """The largest inner packet that goes through such an underlay in one piece.
 
     Below the device's MTU a multiple of 16: what is less is padded to one.
     """
-    room = underlay_mtu_bytes - TUNNEL_OVERHEAD_BYTES[version]
+    room = underlay_mtu_bytes - overhead_bytes
     if room >= device_mtu_bytes:
         return device_mtu_bytes
     return max(room - room % TUNNEL_PADDING_BYTES, 0)
@@ -96,10 +91,10 @@ def tunnel_end_of(path: PeerPath | None, entry: NodeEntry, own: OwnSide) -> Tunn
 
     Keepalives are for a NAT on the direct way: what a relay has learnt is kept by checks.
     """
-    if path is None or path.rung not in TUNNELLED:
+    if path is None or not path.rung.encrypted:
         return TunnelEnd()
     behind_nat = (
-        path.rung is Rung.TUNNEL
+        not path.relay
         and path.endpoint is not None
         and _is_translated(path.endpoint[0], entry, own)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address, Prefix
@@ -10,7 +11,7 @@ from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.backends import backend_between
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES, Rung
+from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import (
     endpoint_problem,
     ipsec_mtu_bytes,
@@ -18,7 +19,7 @@ from limpet.cluster.topology.tunnel_end import (
     tunnel_mtu_bytes,
 )
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.state import FdbEntry, PeerPart
+from limpet.datapath.overlay.state import FdbEntry
 
 _UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 """An entry for no MAC or a multicast one would draw other peers' packets."""
@@ -31,7 +32,15 @@ class Hop:
     device: str
     address: Address
     mtu_bytes: int
-    over_vxlan: bool
+    vxlan: FdbEntry | None = None
+    """How the VXLAN device finds the peer, where the packets leave by one."""
+
+
+HopPlanner = Callable[
+    [View, NodeEntry, PeerPath, Mapping[int, Prefix], Collection[Prefix]], dict[int, Hop | str]
+]
+"""The ways to a peer, or why none, by IP version; given its first segment of each, and all sources
+that are let in from it."""
 
 
 def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
@@ -54,35 +63,55 @@ def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
     return FdbEntry(device.ifname, mac, path.underlay)
 
 
-def plain_hop(
+def overlay_hops(
+    view: View,
+    entry: NodeEntry,
+    path: PeerPath,
+    firsts: Mapping[int, Prefix],
+    _sources: Collection[Prefix],
+) -> dict[int, Hop | str]:
+    """In clear: by the path's link, else by VXLAN."""
+    vxlan = vxlan_entry(view, entry, path)
+    return {version: _clear_hop(view, entry, path, vxlan, each) for version, each in firsts.items()}
+
+
+def _clear_hop(
     view: View, entry: NodeEntry, path: PeerPath, vxlan: FdbEntry | str, first: Prefix
 ) -> Hop | str:
-    """The way to the peer for the IP version of `first`, its first segment, or why none."""
     version = first.version
     if version not in view.sources:
         return f"this node has no segment of IPv{version}"
     mtu_bytes = _underlay_mtu_bytes(view, entry, path)
-    hop: Hop | str = vxlan if isinstance(vxlan, str) else ""
     # A path outlives its link: it may be from the disk, or the link has gone just now.
-    plain = path.rung is Rung.ROUTE and path.device in view.own.links
-    next_hop = _next_hop(path, version) if plain else None
+    on_link = path.device in view.own.links
+    next_hop = _next_hop(path, version) if on_link else None
     if next_hop is not None:
-        hop = Hop(path.device, next_hop, mtu_bytes, over_vxlan=False)
-    elif isinstance(vxlan, FdbEntry):
+        return _fitting(Hop(path.device, next_hop, mtu_bytes), version)
+    if isinstance(vxlan, FdbEntry):
         mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
         # As flannel: the network address stands for the peer, and never travels.
-        hop = Hop(vxlan.device, first.network_address, mtu_bytes, over_vxlan=True)
-    elif path.rung is Rung.ROUTE and not plain:
-        return f"{path.device} leads to no other node now, and {vxlan}"
-    elif plain:
+        return _fitting(Hop(vxlan.device, first.network_address, mtu_bytes, vxlan), version)
+    if on_link:
         return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
-    return _fitting(hop, mtu_bytes, version)
+    return f"{path.device} leads to no other node now, and {vxlan}" if path.device else vxlan
 
 
-def tunnel_hop(
-    view: View, entry: NodeEntry, path: PeerPath, first: Prefix, let_in: PeerPart
+def tunnel_hops(
+    view: View,
+    entry: NodeEntry,
+    path: PeerPath,
+    firsts: Mapping[int, Prefix],
+    sources: Collection[Prefix],
+) -> dict[int, Hop | str]:
+    """Through the encrypted tunnel."""
+    return {
+        version: _tunnel_hop(view, entry, path, each, sources) for version, each in firsts.items()
+    }
+
+
+def _tunnel_hop(
+    view: View, entry: NodeEntry, path: PeerPath, first: Prefix, sources: Collection[Prefix]
 ) -> Hop | str:
-    """The same through the encrypted tunnel."""
     version = first.version
     if version not in view.sources:
         return f"this node has no segment of IPv{version}"
@@ -93,18 +122,21 @@ def tunnel_hop(
     if entry.presence is None or not entry.presence.tunnel_port:
         return "it has told no encrypted tunnel"
     cidrs = view.network.pod_cidrs if view.network is not None else ()
-    problem = endpoint_problem(path.endpoint, (*cidrs, *let_in.sources))
+    problem = endpoint_problem(path.endpoint, (*cidrs, *sources))
     if problem or path.endpoint is None:
         return problem
     mtu_bytes = tunnel_mtu_bytes(
         _underlay_mtu_bytes(view, entry, path),
-        path.endpoint[0].version,
+        path.rung.overhead_bytes[path.endpoint[0].version],
         device_mtu_bytes=tunnel_device_mtu_bytes(view.own.link_mtu_bytes),
     )
     if by_ipsec:
         mtu_bytes = ipsec_mtu_bytes(mtu_bytes)
-    hop = Hop(device, first.network_address, mtu_bytes, over_vxlan=False)
-    return _fitting(hop, mtu_bytes, version)
+    return _fitting(Hop(device, first.network_address, mtu_bytes), version)
+
+
+HOP_PLANNERS: dict[str, HopPlanner] = {"overlay": overlay_hops, "tunnel": tunnel_hops}
+"""By the part that a transport names."""
 
 
 def _is_by_ipsec(view: View, entry: NodeEntry) -> bool:
@@ -119,9 +151,11 @@ def _underlay_mtu_bytes(view: View, entry: NodeEntry, path: PeerPath) -> int:
     return own if entry.presence is None else min(own, entry.presence.link_mtu_bytes)
 
 
-def _fitting(hop: Hop | str, mtu_bytes: int, version: int) -> Hop | str:
-    if mtu_bytes < MIN_MTU_BYTES[version]:
-        return f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {mtu_bytes}"
+def _fitting(hop: Hop, version: int) -> Hop | str:
+    if hop.mtu_bytes < MIN_MTU_BYTES[version]:
+        return (
+            f"IPv{version} needs an MTU of {MIN_MTU_BYTES[version]}, the path has {hop.mtu_bytes}"
+        )
     return hop
 
 

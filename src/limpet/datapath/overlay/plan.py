@@ -6,7 +6,7 @@ part (`replan_overlay`) and gives what planning everything anew would give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import collapse_addresses
 
 from limpet.base.addresses import Address, Prefix, bounds_of, is_public
@@ -14,14 +14,14 @@ from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
 from limpet.cluster.documents import (
     NodeEntry,
 )
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind
-from limpet.cluster.topology.transports import TUNNELLED
-from limpet.cluster.topology.view import View, _first_of_each_version, changed_peers
-from limpet.datapath.overlay.hop import Hop, leads_into_itself, plain_hop, tunnel_hop, vxlan_entry
+from limpet.cluster.topology.transports import Transport
+from limpet.cluster.topology.view import View, VxlanDevice, _first_of_each_version, changed_peers
+from limpet.datapath.overlay.hop import HOP_PLANNERS, leads_into_itself
 from limpet.datapath.overlay.parts import assemble, replace_parts
 from limpet.datapath.overlay.state import (
-    FdbEntry,
     Neighbour,
     OverlayPlan,
     PeerPart,
@@ -64,7 +64,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
     )
     if path is None:
         return _refused(let_in, "no path to it is proven")
-    if path.rung not in TUNNELLED and in_clear_refused(view.network):
+    if not path.rung.encrypted and in_clear_refused(view.network):
         return _refused(let_in, "the cluster encrypts everything, and no tunnel to it is proven")
     return _reach(view, entry, segments, behind, path, let_in)
 
@@ -82,7 +82,7 @@ def _refused(let_in: PeerPart, reason: str) -> PeerPart:
 def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
     if view.network is None or in_clear_refused(view.network):
         return False
-    return uid not in view.tunnel_only or path is None or path.rung not in TUNNELLED
+    return uid not in view.tunnel_only or path is None or not path.rung.encrypted
 
 
 def _free(view: View, prefixes: Iterable[Prefix]) -> tuple[list[Prefix], list[tuple[Prefix, str]]]:
@@ -143,13 +143,8 @@ def _reach(
     path: PeerPath,
     let_in: PeerPart,
 ) -> PeerPart:
-    vxlan = vxlan_entry(view, entry, path)
-    hops: dict[int, Hop | str] = {
-        version: tunnel_hop(view, entry, path, first, let_in)
-        if path.rung in TUNNELLED
-        else plain_hop(view, entry, path, vxlan, first)
-        for version, first in _first_of_each_version(segments).items()
-    }
+    plan_hops = HOP_PLANNERS[path.rung.part]
+    hops = plan_hops(view, entry, path, _first_of_each_version(segments), let_in.sources)
     routes: list[PeerRoute] = []
     without = list(let_in.without)
     for prefixes, metric in ((segments, PEER_METRIC), (behind, BEHIND_METRIC)):
@@ -166,18 +161,21 @@ def _reach(
                 )
     if not routes:
         return _refused(let_in, without[-1][1])
-    tunnels = [hop for hop in hops.values() if not isinstance(hop, str) and hop.over_vxlan]
+    vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
     return PeerPart(
         tuple(routes),
-        tuple(Neighbour(hop.device, hop.address, vxlan.mac) for hop in tunnels)
-        if isinstance(vxlan, FdbEntry)
-        else (),
-        (vxlan,) if isinstance(vxlan, FdbEntry) and tunnels else (),
+        tuple(Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans),
+        (vxlans[0][1],) if vxlans else (),
         let_in.sources,
         let_in.outer,
         let_in.in_clear,
         tuple(without),
     )
+
+
+def transport_of(route: PeerRoute, path: PeerPath, devices: Mapping[str, VxlanDevice]) -> Transport:
+    """What the route's packets go by: VXLAN too where the path has no next hop for them."""
+    return transports.VXLAN if route.device in devices else path.rung
 
 
 def plan_overlay(view: View) -> OverlayPlan:

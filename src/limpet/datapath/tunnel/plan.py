@@ -23,7 +23,7 @@ from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.backends import backend_between, backends_of
 from limpet.cluster.topology.reach import in_clear_refused
-from limpet.cluster.topology.transports import MIN_MTU_BYTES, TUNNELLED
+from limpet.cluster.topology.transports import MIN_MTU_BYTES, TUNNEL_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import (
     TunnelEnd,
     endpoint_problem,
@@ -153,7 +153,7 @@ def _mtu_bytes(view: TunnelView, entry: NodeEntry, end: TunnelEnd) -> int:
     own = view.view.own.link_mtu_bytes
     return tunnel_mtu_bytes(
         min(end.mtu_bytes, link_mtu_bytes, own),
-        version,
+        TUNNEL_OVERHEAD_BYTES[version],
         device_mtu_bytes=tunnel_device_mtu_bytes(own),
     )
 
@@ -205,7 +205,7 @@ def _may_come(view: View, uid: str) -> bool:
         return False
     path = view.paths.get(uid)
     if path is not None:
-        return path.rung in TUNNELLED
+        return path.rung.encrypted
     if view.network is not None and in_clear_refused(view.network):
         return True
     return not any(

@@ -8,9 +8,10 @@ silent ──────────────────────► aft
 
 from __future__ import annotations
 
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.choice import MEASURED
 from limpet.paths.ladder.probe_state import QUICK_S, ProbeState
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 ACTIVE_S = 1.0
 """Between probes of what carries the path of a peer with traffic."""
@@ -43,10 +44,10 @@ def pause_s(
     if bears:
         if active:
             return max(ACTIVE_S - rtt_s, 0.0)  # since it was asked
-        return (STANDBY_S if trial.ask is Ask.TUNNEL else STEADY_S) * stretch
+        return (STANDBY_S if trial.ask is ProbeKind.TUNNEL else STEADY_S) * stretch
     if trial.relay and standing.answers < MEASURED:
         return ACTIVE_S * stretch  # it may be the faster one
-    return (BESIDE_S if trial.ask is Ask.TUNNEL else STANDBY_S) * stretch
+    return (BESIDE_S if trial.ask is ProbeKind.TUNNEL else STANDBY_S) * stretch
 
 
 def slowest_retry_s(*, active: bool, hopeful: bool) -> float:

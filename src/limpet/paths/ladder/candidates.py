@@ -10,8 +10,8 @@ from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.link import UnderlayLink
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
-from limpet.cluster.topology.transports import TUNNELLED, Rung
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.cluster.topology.transports import ProbeKind
+from limpet.paths.probe.messages import Trial
 
 _MOST_ADDRESSES = 8
 _BROADCAST = ip_address("255.255.255.255")
@@ -35,8 +35,8 @@ class Facts:
     """Address and port that it writes from, if its presence does not name the address."""
     overlay: tuple[int, ...] = ()
     """IP versions of the overlay that both have an address of."""
-    vxlan: frozenset[int] = frozenset()
-    """IP versions of the underlay that both have a VXLAN device for."""
+    devices: frozenset[tuple[str, int]] = frozenset()
+    """Transports that both have a device for, each with the IP version of its underlay."""
     clear: bool = True
     """Packets between the two may go unencrypted within a site."""
     tunnel: bool = False
@@ -77,37 +77,37 @@ def _clear_trials(
         port = port_of(facts, address)
         on = [link for link in links if _is_on(link, address)]
         if on or (address.version in private and is_private(address)):
-            yield Trial(Ask.SITE, address, port)
+            yield Trial(ProbeKind.SITE, address, port)
         for link in on:
             if not _is_ethernet(link):
                 continue
-            yield Trial(Ask.LINK, address, port, link.ifname)
+            yield Trial(ProbeKind.LINK, address, port, link.ifname)
             has_ipv4 = any(a.version == 4 and _is_on(link, a) for a in addresses)
             for version in facts.overlay:
                 if version == address.version or (version == 4 and not has_ipv4):
-                    yield Trial(Ask.OVERLAY, address, port, link.ifname, version)
+                    yield Trial(ProbeKind.OVERLAY, address, port, link.ifname, version)
 
 
 def _tunnel_trials(facts: Facts, path: PeerPath | None, ours: set[Address]) -> Iterable[Trial]:
     """Of every endpoint, of every relay's, and of the path's own until that is lost."""
     found = {
-        Trial(Ask.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
+        Trial(ProbeKind.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
     } | dict.fromkeys(map(trial_of_end, facts.relay_ends))
     # A connection of a former agent is gone, and its port on loopback may be anybody's.
-    if path is not None and path.endpoint is not None and path.rung is not Rung.RELAY_TLS:
-        found[Trial(Ask.TUNNEL, *path.endpoint, relay=path.relay)] = None
+    if path is not None and path.endpoint is not None and path.rung.keeps_endpoint:
+        found[Trial(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)] = None
     return found
 
 
 def trial_of_end(end: RelayEnd) -> Trial:
-    return Trial(Ask.TUNNEL, *end.endpoint, relay=end.relay)
+    return Trial(ProbeKind.TUNNEL, *end.endpoint, relay=end.relay)
 
 
 def tunnel_trial(path: PeerPath) -> Trial | None:
     """What proves a tunnelled path; None for others."""
-    if path.rung not in TUNNELLED or path.endpoint is None:
+    if not path.rung.encrypted or path.endpoint is None:
         return None
-    return Trial(Ask.TUNNEL, *path.endpoint, relay=path.relay)
+    return Trial(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)
 
 
 def tunnel_endpoints(
@@ -201,7 +201,7 @@ def _is_on(link: UnderlayLink, address: Address) -> bool:
 
 def link_trial(trial: Trial) -> Trial:
     """Of the link that an overlay probe goes over."""
-    return Trial(Ask.LINK, trial.address, trial.port, trial.device)
+    return Trial(ProbeKind.LINK, trial.address, trial.port, trial.device)
 
 
 def joined_hops(found: dict[int, Address], wanted: tuple[int, ...]) -> tuple[Address, ...]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from limpet.base.addresses import Address
 from limpet.base.link import UnderlayLink
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference
 from limpet.paths.ladder.candidates import (
     Facts,
     joined_hops,
@@ -21,7 +22,7 @@ from limpet.paths.ladder.candidates import (
 )
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import FIRM, SHAKY, ProbeState
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 _MTU_BYTES = 1500
 _MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
@@ -50,15 +51,29 @@ class Choice:
         grades = {standing.grade for standing in self.standings.values()}
         for grade in sorted(grades - {0}, reverse=True):
             for addresses in (named, every) if named != every else (named,):
-                path = self._route(addresses, grade) or self._vxlan(addresses, grade)
-                if path is not None:
-                    return path, grade
+                for rung in by_preference():
+                    path = self._in_clear(rung, addresses, grade)
+                    if path is not None:
+                        return path, grade
             path = self._tunnelled(grade)
             if path is not None:
                 return path, grade
         return None, 0
 
-    def _route(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
+    def _in_clear(
+        self, rung: Transport, addresses: Iterable[Address], grade: int
+    ) -> PeerPath | None:
+        match rung.proof:
+            case ProbeKind.OVERLAY:
+                return self._over_link(rung, addresses, grade)
+            case ProbeKind.SITE:
+                return self._over_underlay(rung, addresses, grade)
+            case _:
+                return None
+
+    def _over_link(
+        self, rung: Transport, addresses: Iterable[Address], grade: int
+    ) -> PeerPath | None:
         now = self.path
         device, hops = (now.device, now.next_hops) if now is not None else ("", ())
         named = tuple(addresses)
@@ -68,14 +83,16 @@ class Choice:
             found: dict[int, Address] = {}
             for address in ordered:
                 for version in self.facts.overlay:
-                    trial = Trial(Ask.OVERLAY, address, self._port(address), link.ifname, version)
+                    trial = Trial(
+                        ProbeKind.OVERLAY, address, self._port(address), link.ifname, version
+                    )
                     if self._grade(trial) >= grade and self._grade(link_trial(trial)) >= grade:
                         found.setdefault(version, address)
             next_hops = joined_hops(found, self.facts.overlay)
             if next_hops:
-                underlay = self._underlay(named, grade, first=next_hops[0])
+                underlay = self._underlay(transports.VXLAN, named, grade, first=next_hops[0])
                 return PeerPath(
-                    Rung.ROUTE,
+                    rung,
                     link.mtu_bytes,
                     link.ifname,
                     next_hops,
@@ -83,28 +100,35 @@ class Choice:
                 )
         return None
 
-    def _vxlan(self, addresses: Iterable[Address], grade: int) -> PeerPath | None:
-        found = self._underlay(addresses, grade)
+    def _over_underlay(
+        self, rung: Transport, addresses: Iterable[Address], grade: int
+    ) -> PeerPath | None:
+        found = self._underlay(rung, addresses, grade)
         if found is None:
             return None
         address, via = found
         kept = _MTU_BYTES
-        if self.path is not None and self.path.rung in (Rung.ROUTE, Rung.VXLAN):
+        if self.path is not None and not self.path.rung.encrypted:
             kept = self.path.mtu_bytes
         mtu_bytes = next((link.mtu_bytes for link in self.links if link.ifname == via), kept)
-        return PeerPath(Rung.VXLAN, mtu_bytes, underlay=address)
+        return PeerPath(rung, mtu_bytes, underlay=address)
 
     def _underlay(
-        self, addresses: Iterable[Address], grade: int, *, first: Address | None = None
+        self,
+        rung: Transport,
+        addresses: Iterable[Address],
+        grade: int,
+        *,
+        first: Address | None = None,
     ) -> tuple[Address, str] | None:
-        """Where VXLAN packets may go, and the link that they take."""
+        """Where packets of the peer's device may go, and the link that they take."""
         best: tuple[tuple[bool, bool, bool], Address, str] | None = None
         now = self.path.underlay if self.path is not None else None
         for address in addresses:
-            if address.version not in self.facts.vxlan:
+            if (rung.name, address.version) not in self.facts.devices:
                 continue
             links = [each for each in self.links_to(address) if each.grade >= grade]
-            site = self.standings.get(Trial(Ask.SITE, address, self._port(address)))
+            site = self.standings.get(Trial(ProbeKind.SITE, address, self._port(address)))
             proof = links or [each for each in (site,) if each and each.grade >= grade]
             if proof:
                 rank = (address != first, address != now, not links)
@@ -116,7 +140,7 @@ class Choice:
         found = [
             (trial, standing)
             for trial, standing in self.standings.items()
-            if trial.ask is Ask.TUNNEL and standing.grade >= grade
+            if trial.ask is ProbeKind.TUNNEL and standing.grade >= grade
         ]
         if not found:
             return None
@@ -158,16 +182,18 @@ class Choice:
 
     def rank(self, trial: Trial) -> tuple[int, int]:
         """Of tunnelled ways the lower one is better, wherever both are proven."""
-        if trial.relay:
-            return (1 if self._rung(trial) is Rung.RELAY else 2, 0)
-        return (0, nearness(trial.address, self.links, ipv6_last=self.facts.ipv6_last))
+        near = nearness(trial.address, self.links, ipv6_last=self.facts.ipv6_last)
+        return self._rung(trial).preference, 0 if trial.relay else near
 
-    def _rung(self, trial: Trial) -> Rung:
+    def _rung(self, trial: Trial) -> Transport:
+        """What a tunnelled way stands for; of a relay, what its end says."""
         if not trial.relay:
-            return Rung.TUNNEL
-        ends = (end for end in self.facts.relay_ends if trial_of_end(end) == trial)
-        tls = next((end.tls for end in ends), trial.address.is_loopback)
-        return Rung.RELAY_TLS if tls else Rung.RELAY
+            return transports.TUNNEL
+        for end in self.facts.relay_ends:
+            if trial_of_end(end) == trial:
+                return end.rung
+        known = self.path is not None and tunnel_trial(self.path) == trial
+        return self.path.rung if self.path is not None and known else transports.RELAY
 
     def may_leave(self, best: PeerPath, grade: int, now_s: float, *, patient: bool) -> bool:
         """Whether the present path may be left for `best`, of that grade: it is better, or what the
@@ -192,6 +218,14 @@ class Choice:
             for proof in self.proofs(best)
         )
 
+    def without_link(self, path: PeerPath) -> PeerPath:
+        """The path, once its link is gone: VXLAN goes by whatever link there will be."""
+        if not path.device or path.underlay is None:
+            return path
+        if any(link.ifname == path.device for link in self.links):
+            return path
+        return PeerPath(transports.VXLAN, path.mtu_bytes, underlay=path.underlay)
+
     # What a path stands on
 
     def proofs(self, path: PeerPath) -> list[list[ProbeState]]:
@@ -208,16 +242,16 @@ class Choice:
         if tunnelled is not None:
             yield [tunnelled]
             return
-        if path.rung is Rung.VXLAN:
+        if path.rung.proof is ProbeKind.SITE:
             if path.underlay is not None:
-                site = Trial(Ask.SITE, path.underlay, self._port(path.underlay))
+                site = Trial(ProbeKind.SITE, path.underlay, self._port(path.underlay))
                 links = (link.ifname for link in self.links)
-                yield [site, *(site._replace(ask=Ask.LINK, device=name) for name in links)]
+                yield [site, *(site._replace(ask=ProbeKind.LINK, device=name) for name in links)]
             return
         four = any(hop.version == 4 for hop in path.next_hops)
         for hop in path.next_hops:
             versions = (4, 6) if hop.version == 6 and not four else (hop.version,)
-            over = Trial(Ask.OVERLAY, hop, self._port(hop), path.device)
+            over = Trial(ProbeKind.OVERLAY, hop, self._port(hop), path.device)
             yield [link_trial(over)]
             for version in versions:
                 if version in self.facts.overlay:
@@ -225,7 +259,7 @@ class Choice:
 
     def links_to(self, address: Address) -> Iterator[ProbeState]:
         for trial, standing in self.standings.items():
-            if trial.ask is Ask.LINK and trial.address == address:
+            if trial.ask is ProbeKind.LINK and trial.address == address:
                 yield standing
 
     def _grade(self, trial: Trial) -> int:

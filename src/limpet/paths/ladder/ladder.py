@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.backoff import ACTIVE_S, pause_s, slowest_retry_s
 from limpet.paths.ladder.candidates import Facts, link_trial, trial_of_end, trials_for, tunnel_trial
 from limpet.paths.ladder.choice import Choice
@@ -39,9 +39,11 @@ from limpet.paths.ladder.probe_state import (
     way_to_tell,
 )
 from limpet.paths.ladder.relay_need import RelayNeed
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 PUNCH_EVERY_S = 1.5
+_BELOW_ALL = 1 << 16
+"""A preference that no transport has."""
 _INVITED_EVERY_S = 1.0
 """How often the peer may make us try all of its endpoints."""
 
@@ -87,7 +89,7 @@ class Ladder:
         self._facts, self._links = facts, links
         self._standings = {}
         path = self.path
-        if path is not None and not facts.clear and path.rung not in TUNNELLED:
+        if path is not None and not facts.clear and not path.rung.encrypted:
             self.path = path = None  # it would go unencrypted
         kept = self._choice().stands_on(path) if not before else frozenset()
         for trial in trials_for(facts, links, path):
@@ -104,7 +106,7 @@ class Ladder:
         choice = self._choice()
         for trial, standing in self._standings.items():
             standing.gates = tuple(self._gates_of(trial))
-            if trial.ask is Ask.TUNNEL:
+            if trial.ask is ProbeKind.TUNNEL:
                 standing.rank = choice.rank(trial)
                 if moved:
                     standing.doubt(at_s)
@@ -112,15 +114,10 @@ class Ladder:
         if path is not None and tunnel_trial(path) in withdrawn:
             self._look_around(at_s, every=True)
         self._choose(at_s)
-        if self.path is path and path is not None and path.rung is Rung.ROUTE:
-            self._leave_lost_link(path)
-
-    def _leave_lost_link(self, path: PeerPath) -> None:
-        """VXLAN goes by whatever link there will be; a route over a lost one leads nowhere."""
-        if path.underlay is None or any(link.ifname == path.device for link in self._links):
-            return
-        self.path = PeerPath(Rung.VXLAN, path.mtu_bytes, underlay=path.underlay)
-        self._mark_used()
+        if self.path is path and path is not None:
+            self.path = self._choice().without_link(path)
+            if self.path is not path:
+                self._mark_used()
 
     def set_active(self, now_s: float, *, active: bool) -> None:
         """Whether pods have traffic with the peer: then its path has to be right at any time."""
@@ -136,7 +133,7 @@ class Ladder:
     def nudge(self, address: Address, now_s: float) -> None:
         """The peer writes from `address`: it may answer there now."""
         for trial, standing in self._standings.items():
-            if trial.address == address and trial.ask is not Ask.TUNNEL:
+            if trial.address == address and trial.ask is not ProbeKind.TUNNEL:
                 standing.ask_soon(now_s)
 
     def heard(
@@ -144,7 +141,7 @@ class Ladder:
     ) -> None:
         """A probe of the peer came by the tunnel from `end`; the flags are the probe's."""
         for trial, standing in self._standings.items():
-            if trial.ask is not Ask.TUNNEL or bool(trial.relay) is not relayed:
+            if trial.ask is not ProbeKind.TUNNEL or bool(trial.relay) is not relayed:
                 continue
             if (trial.address, trial.port) == end:
                 standing.ask_soon(now_s)
@@ -169,7 +166,7 @@ class Ladder:
 
     def told(self, way: PeerPath | None) -> None:
         """The peer has said by which way it reaches us."""
-        if way is None or way.rung not in TUNNELLED:
+        if way is None or not way.rung.encrypted:
             self._lead = None
 
     # Asking
@@ -208,7 +205,7 @@ class Ladder:
 
     def _question(self, trial: Trial, *, punch: bool = False, packet_bytes: int = 0) -> Question:
         standing = self._standings[trial]
-        in_use = standing.used and trial.ask is Ask.TUNNEL
+        in_use = standing.used and trial.ask is ProbeKind.TUNNEL
         return Question(trial, in_use, punch, packet_bytes)
 
     def _punch(self, due: list[Trial], now_s: float) -> Trial | None:
@@ -240,11 +237,11 @@ class Ladder:
         for trial, standing in self._standings.items():
             if (standing.urgent or (standing.used and standing.proven)) is not vital:
                 continue
-            if trial.ask is Ask.OVERLAY and not standing.gates[0].grade:
+            if trial.ask is ProbeKind.OVERLAY and not standing.gates[0].grade:
                 continue
-            if trial.ask is Ask.SITE and not all(gate.misses for gate in standing.gates):
+            if trial.ask is ProbeKind.SITE and not all(gate.misses for gate in standing.gates):
                 continue
-            beside = trial.ask is Ask.TUNNEL and not standing.used and trial != self._lead
+            beside = trial.ask is ProbeKind.TUNNEL and not standing.used and trial != self._lead
             # Other relays are measured beside the one in use.
             if beside and not (standing.rank < bound or (trial.relay and standing.rank == bound)):
                 continue
@@ -253,7 +250,7 @@ class Ladder:
     def _bound(self) -> tuple[int, int]:
         """Rank of the path, if it is firm: what is not better is not asked."""
         if self.path is None or not self._is_firm():
-            return (3, 0)
+            return (_BELOW_ALL, 0)
         present = tunnel_trial(self.path)
         return (-1, 0) if present is None else self._standings[present].rank
 
@@ -266,9 +263,9 @@ class Ladder:
         return bool(used) and all(each.firm for each in used)
 
     def _gates_of(self, trial: Trial) -> Iterator[ProbeState]:
-        if trial.ask is Ask.OVERLAY:
+        if trial.ask is ProbeKind.OVERLAY:
             yield self._standings[link_trial(trial)]
-        if trial.ask is Ask.SITE:
+        if trial.ask is ProbeKind.SITE:
             yield from self._choice().links_to(trial.address)
 
     def _miss(self, trial: Trial, standing: ProbeState, now_s: float, stretch: float) -> None:
@@ -319,15 +316,15 @@ class Ladder:
             self._look_around(now_s, every=True)  # it is there again, perhaps by other ways too
         standing.answer(now_s, rtt_s, via)
         self._was_direct |= _is_direct(trial)
-        if trial.ask is Ask.LINK and not grade:
+        if trial.ask is ProbeKind.LINK and not grade:
             for other, its in self._standings.items():
-                if other.ask is Ask.OVERLAY and its.gates[0] is standing and not its.waiting:
+                if other.ask is ProbeKind.OVERLAY and its.gates[0] is standing and not its.waiting:
                     its.begin_anew(now_s, urgent=True)
         used = standing.used
         beside = bool(trial.relay) and not used  # it may be the faster one now
         if standing.grade != grade or via != via_before or beside or self._in_doubt():
             self._choose(now_s)
-        if used or not standing.used or trial.ask is not Ask.TUNNEL:
+        if used or not standing.used or trial.ask is not ProbeKind.TUNNEL:
             standing.next_s = now_s + self._pause_s(trial, standing, rtt_s, stretch)
 
     def _carries(self, standing: ProbeState, packet_bytes: int, now_s: float) -> None:
@@ -340,7 +337,9 @@ class Ladder:
     def _pause_s(self, trial: Trial, standing: ProbeState, rtt_s: float, stretch: float) -> float:
         path = self.path
         # An answered overlay probe has used the link too.
-        bears = standing.used and not (trial.ask is Ask.LINK and path and path.rung is Rung.ROUTE)
+        bears = standing.used and not (
+            trial.ask is ProbeKind.LINK and path and path.rung.proof is ProbeKind.OVERLAY
+        )
         return pause_s(trial, standing, rtt_s, bears=bears, active=self.active, stretch=stretch)
 
     # Choosing
@@ -413,4 +412,4 @@ class Ladder:
 
 
 def _is_direct(trial: Trial) -> bool:
-    return trial.ask is Ask.TUNNEL and not trial.relay
+    return trial.ask is ProbeKind.TUNNEL and not trial.relay

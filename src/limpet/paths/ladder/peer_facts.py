@@ -11,6 +11,7 @@ from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import RelayEnd
+from limpet.cluster.topology.transports import devices_of
 from limpet.cluster.topology.view import View
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable
 
@@ -48,7 +49,7 @@ def peer_facts(
     `same`: the object that is kept for equal values.
     """
     presence, network = entry.presence, view.network
-    devices = frozenset(own.vtep_macs if own is not None else ())
+    devices = devices_of(own) if own is not None else frozenset()
     theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
     addresses = usable(presence.addresses) if presence is not None else ()
     endpoints: tuple[Endpoint, ...] = ()
@@ -63,7 +64,7 @@ def peer_facts(
         (presence.port if presence is not None else 0) or port,
         learnt.heard if learnt.heard is not None and learnt.heard[0] not in addresses else None,
         same(tuple(each for each in view.sources if each in theirs)),
-        devices if presence is None else same(devices.intersection(presence.vtep_macs)),
+        devices if presence is None else same(devices & devices_of(presence)),
         clear=network is None or network.encryption is not Encryption.ALL,
         tunnel=tunnel,
         endpoints=endpoints,
@@ -80,5 +81,5 @@ def own_facts(view: View) -> tuple[object, ...]:
         view.grant,
         (network.default_community, network.encryption, network.pod_cidrs) if network else None,
         view.sources,
-        (presence.vtep_macs.keys(), presence.tunnel_port) if presence is not None else None,
+        (devices_of(presence), presence.tunnel_port) if presence is not None else None,
     )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.path_mtu import SizeSearch
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
@@ -178,6 +179,6 @@ def way_to_tell(probe_states: Mapping[Trial, ProbeState]) -> Trial | None:
     ways = [
         (not standing.used, not standing.waiting, -standing.grade, standing.rank, trial)
         for trial, standing in probe_states.items()
-        if trial.ask is Ask.TUNNEL and standing.grade
+        if trial.ask is ProbeKind.TUNNEL and standing.grade
     ]
     return min(ways, key=lambda way: way[:-1])[-1] if ways else None

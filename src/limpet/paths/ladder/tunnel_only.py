@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import TUNNELLED
 
 UNANSWERED_S = 30.0
 """Without an answer in clear for so long, what a peer says of its way is of later than the last."""
@@ -27,7 +26,7 @@ class TunnelOnly:
 
     def told(self, uid: str, way: PeerPath | None, now_s: float) -> None:
         """The peer has said by which way it sends to us."""
-        tunnelled = way is not None and way.rung in TUNNELLED
+        tunnelled = way is not None and way.rung.encrypted
         if tunnelled and self._asked_s.get(uid, -math.inf) + UNANSWERED_S <= now_s:
             if uid not in self.uids:
                 self._waiting.add(uid)

@@ -2,10 +2,10 @@
 
     PROBE   nonce 8 | asked 1 | flags 1 | sequence 8 | where to answer 16 | zeros, any number
     ANSWER  nonce 8 | sequence 8 | seen from 16, port 2 | arrived at 16 | way
-    way     nothing, if there is none, else rung 1 | MTU 2, and of the
-            route    underlay 16 | next hops 16, 16 | device 16, filled up with zeros
-            vxlan    underlay 16
-            others   endpoint 16, port 2 | uid of the relay 15
+    way     nothing, if there is none, else number of the transport 1 | MTU 2, and of one proven by
+            OVERLAY  underlay 16 | next hops 16, 16 | device 16, filled up with zeros
+            SITE     underlay 16
+            TUNNEL   endpoint 16, port 2 | uid of the relay 15
 
 Addresses are IPv6, those of IPv4 mapped (RFC 4291 section 2.5.5.2); all zeros is none.
 """
@@ -19,9 +19,10 @@ from ipaddress import IPv4Address, IPv6Address
 from limpet.base.addresses import Address
 from limpet.cluster.exchange.messages import OVERHEAD_BYTES
 from limpet.cluster.peer_datagram import DatagramError, Drop
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import TUNNELLED, Rung
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe
+from limpet.cluster.topology.transports import ProbeKind
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
 _PUNCH, _RELAYED, _IN_USE = 1, 2, 4
@@ -31,14 +32,6 @@ _ROUTE = struct.Struct(">16s16s16s16s")
 _VXLAN = struct.Struct(">16s")
 _UID_BYTES = 15
 _TUNNELLED = struct.Struct(f">16sH{_UID_BYTES}s")
-_RUNGS = {
-    1: Rung.ROUTE,
-    2: Rung.VXLAN,
-    3: Rung.TUNNEL,
-    4: Rung.RELAY,
-    5: Rung.RELAY_TLS,
-}
-_NUMBERS = {rung: number for number, rung in _RUNGS.items()}
 _NONE = bytes(16)
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -69,7 +62,7 @@ def parse_probe(body: bytes) -> Probe:
         nonce, ask, flags, sequence, answer_at = _PROBE.unpack_from(body)
         return Probe(
             nonce,
-            Ask(ask),
+            ProbeKind(ask),
             sequence,
             _parse_address(answer_at),
             punch=bool(flags & _PUNCH),
@@ -108,13 +101,13 @@ def parse_answer(body: bytes) -> Answer:
 def _encode_way(way: PeerPath | None) -> bytes:
     if way is None:
         return b""
-    head = _WAY.pack(_NUMBERS[way.rung], min(way.mtu_bytes, 0xFFFF))
-    if way.rung in TUNNELLED:
+    head = _WAY.pack(way.rung.number, min(way.mtu_bytes, 0xFFFF))
+    if way.rung.proof is ProbeKind.TUNNEL:
         address, port = way.endpoint if way.endpoint is not None else (None, 0)
         relay = base64.b32decode(way.relay.upper()) if way.relay else bytes(_UID_BYTES)
         return head + _TUNNELLED.pack(_encode_address(address), port, relay)
     underlay = _encode_address(way.underlay)
-    if way.rung is Rung.VXLAN:
+    if way.rung.proof is ProbeKind.SITE:
         return head + _VXLAN.pack(underlay)
     hops = [_encode_address(each) for each in way.next_hops[:2]]
     hops += [_NONE] * (2 - len(hops))
@@ -126,16 +119,14 @@ def _parse_way(data: bytes) -> PeerPath | None:
     if not data:
         return None
     number, mtu_bytes = _WAY.unpack_from(data)
-    rung, rest = _RUNGS.get(number), data[_WAY.size :]
-    if rung is None:
-        raise ValueError(f"no rung has the number {number}")
-    if rung in TUNNELLED:
+    rung, rest = transports.numbered(number), data[_WAY.size :]
+    if rung.proof is ProbeKind.TUNNEL:
         packed, port, raw = _TUNNELLED.unpack(rest)
         address = _parse_address(packed)
         relay = base64.b32encode(raw).decode().lower() if any(raw) else ""
         end = None if address is None else (address, port)
         return PeerPath(rung, mtu_bytes, endpoint=end, relay=relay)
-    if rung is Rung.VXLAN:
+    if rung.proof is ProbeKind.SITE:
         return PeerPath(rung, mtu_bytes, underlay=_parse_address(*_VXLAN.unpack(rest)))
     underlay, *hops, device = _ROUTE.unpack(rest)
     found = (_parse_address(hop) for hop in hops)

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from limpet.base.addresses import Address
 from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import ProbeKind
 
 NONCE_BYTES = 8
-
-
-class Ask(IntEnum):
-    """What an answer proves."""
-
-    LINK = 1
-    """Both are on one link: no router lies between, neither there nor back."""
-    SITE = 2
-    """The address is reached, through whatever routers, and nothing translates it."""
-    OVERLAY = 3
-    """What has an overlay address as source gets through the link to the peer's."""
-    TUNNEL = 4
-    """What leaves by our tunnel's port gets to the peer's tunnel, through NATs and relays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +17,7 @@ class Probe:
     """A question; who asks, and that it is for us, is the datagram's to say."""
 
     nonce: bytes
-    ask: Ask
+    ask: ProbeKind
     sequence: int
     """Of the asking node's presence, so that the other knows whether it has the newest one."""
     answer_at: Address | None = None
@@ -64,7 +51,7 @@ class Answer:
 class Trial(NamedTuple):
     """A probe that is sent again and again."""
 
-    ask: Ask
+    ask: ProbeKind
     address: Address
     """The peer's, on the underlay; overlay: the next hop that the packet is handed to."""
     port: int

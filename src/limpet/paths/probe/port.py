@@ -23,6 +23,7 @@ from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import view_of
 from limpet.linux.raw_frames import RawFrames
 from limpet.paths.ladder.probe_state import Question
@@ -34,7 +35,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Ask, Probe, Trial
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe, Trial
 
 _log = structlog.get_logger("probing")
 
@@ -165,10 +166,10 @@ class ProbePort:
         nonce = os.urandom(NONCE_BYTES)
         self._asked[nonce] = _Asked(uid, question, now_s, answer)
         self.counters[f"asked_{trial.ask.name.lower()}"] += 1
-        if trial.ask is Ask.OVERLAY:
+        if trial.ask is ProbeKind.OVERLAY:
             self._ask_over_link(uid, trial, nonce)
             return
-        if trial.ask is Ask.TUNNEL:
+        if trial.ask is ProbeKind.TUNNEL:
             self._ask_by_tunnel(uid, question, nonce)
             return
         link = self._links.get(trial.device)
@@ -240,7 +241,7 @@ class ProbePort:
         probe = parse_probe(received.body)
         name = probe.ask.name.lower()
         answered = self._is_answered(probe, received)
-        if answered and probe.ask is not Ask.TUNNEL and not self._lets_in(received.uid):
+        if answered and probe.ask is not ProbeKind.TUNNEL and not self._lets_in(received.uid):
             answered = False
             if not late:
                 asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
@@ -249,9 +250,9 @@ class ProbePort:
             return
         self.counters[f"answered_{name}"] += 1
         address, hop_limit, ifindex = received.address, None, None
-        if probe.ask is Ask.LINK:
+        if probe.ask is ProbeKind.LINK:
             hop_limit, ifindex = 1, received.ifindex
-        elif probe.ask is Ask.OVERLAY:
+        elif probe.ask is ProbeKind.OVERLAY:
             address = probe.answer_at or address
         answer = Answer(
             probe.nonce,
@@ -261,7 +262,7 @@ class ProbePort:
             received.to_address,
             self._way_to(received.uid),
         )
-        if probe.ask is Ask.TUNNEL:
+        if probe.ask is ProbeKind.TUNNEL:
             self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
         else:
             self._courier.send(
@@ -278,10 +279,10 @@ class ProbePort:
         self._on_heard(
             Heard(
                 received.uid,
-                received.address if probe.ask is not Ask.OVERLAY else None,
+                received.address if probe.ask is not ProbeKind.OVERLAY else None,
                 received.port,
                 probe.sequence,
-                by_tunnel=probe.ask is Ask.TUNNEL,
+                by_tunnel=probe.ask is ProbeKind.TUNNEL,
                 relayed=probe.relayed,
                 in_use=probe.in_use,
                 punch=probe.punch,
@@ -292,9 +293,9 @@ class ProbePort:
         entry = self.view.snapshot.nodes.get(received.uid)
         if entry is None or not self.may_talk(entry) or received.to_anybody:
             return False
-        if received.by_tunnel is not (probe.ask is Ask.TUNNEL):
+        if received.by_tunnel is not (probe.ask is ProbeKind.TUNNEL):
             return False
-        if probe.ask is Ask.OVERLAY:
+        if probe.ask is ProbeKind.OVERLAY:
             version = received.address.version
             return (
                 probe.answer_at is not None
@@ -303,7 +304,7 @@ class ProbePort:
             )
         if received.address.is_link_local:
             return False
-        return probe.ask is not Ask.LINK or received.hop_limit == 1
+        return probe.ask is not ProbeKind.LINK or received.hop_limit == 1
 
     # Hearing
 
@@ -338,17 +339,17 @@ class ProbePort:
         Nothing may have translated an address, but for those that the tunnel uses.
         """
         trial = asked.question.trial
-        if trial.ask is Ask.TUNNEL:
+        if trial.ask is ProbeKind.TUNNEL:
             came_from = received.address, received.port
             return received.by_tunnel and came_from == (trial.address, trial.port)
         if received.by_tunnel:
             return False
-        if trial.ask is Ask.OVERLAY:
+        if trial.ask is ProbeKind.OVERLAY:
             theirs = self._overlay_address(asked.uid, trial.version)
             ours = self.view.sources.get(trial.version)
             return (answer.seen_from, answer.arrived_at) == (ours, theirs)
         if answer.seen_from not in self._own or answer.arrived_at != trial.address:
             return False
-        if trial.ask is Ask.SITE:
+        if trial.ask is ProbeKind.SITE:
             return True
         return received.hop_limit == 1 and self._ifnames.get(received.ifindex) == trial.device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.messages import Refusal
 from limpet.relay.server.service import RelayRefused
@@ -44,7 +45,7 @@ class OwnStreams:
         if before is not None:
             before.peer.close()
         end = self._ends[uid] = _OwnStream(peer, lambda: self._closed(uid, peer))
-        self._on_end(uid, RelayEnd(self._uid, peer.endpoint, tls=True))
+        self._on_end(uid, RelayEnd(self._uid, peer.endpoint, transports.RELAY_TLS))
         return end
 
     def look(self) -> None:

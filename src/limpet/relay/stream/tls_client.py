@@ -22,6 +22,7 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.stream.link import RelayLink
 from limpet.relay.stream.tls_stream import cause_of, node_context, shake_hands, tune, uid_of_peer
@@ -78,7 +79,7 @@ class TlsRelays:
             ) from error
         except LimpetError as error:
             raise LimpetError(f"{what}: {error}") from error
-        return RelayEnd(relay_uid, endpoint, tls=True, rtt_s=link.rtt_s)
+        return RelayEnd(relay_uid, endpoint, transports.RELAY_TLS, rtt_s=link.rtt_s)
 
     def release(self, peer_uid: str) -> None:
         """No end of a pair with the peer is needed any more."""

@@ -321,7 +321,9 @@ def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> dict[
 def test_why_a_pair_is_on_a_relay_is_said(
     rung: str, probes: list[dict[str, Any]], kind: str, words: list[str]
 ) -> None:
-    paths = [{"peer_uid": "u2", "there": {"rung": rung}}]
+    paths = [
+        {"peer_uid": "u2", "there": {"rung": rung, "relay": "cloud-1" if "relay" in rung else ""}}
+    ]
 
     said = list(why_relayed(paths, probes, {"ipv4": kind, "ipv6": "none"}))
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from limpet.base.addresses import Endpoint
 from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.kinds.network import Encryption
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import TUNNELLED, Rung
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_end_of
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.filter import plan_filter
@@ -47,7 +47,11 @@ def peer(number: int = 2, **said: object) -> NodeEntry:
     return entry(a_grant(number), present)
 
 
-def by(rung: Rung = Rung.TUNNEL, endpoint: Endpoint | None = ENDPOINT, **said: object) -> PeerPath:
+def by(
+    rung: transports.Transport = transports.TUNNEL,
+    endpoint: Endpoint | None = ENDPOINT,
+    **said: object,
+) -> PeerPath:
     return PeerPath(rung, endpoint=endpoint, **said)  # type: ignore[arg-type]
 
 
@@ -61,8 +65,10 @@ def part(path: PeerPath, found: NodeEntry | None = None, own: OwnSide = SIDE) ->
     return plan_peer(seen(found or peer(), paths={PEER: path}, own=own), PEER)
 
 
-@pytest.mark.parametrize("rung", [rung for rung in Rung if rung in TUNNELLED])
-def test_a_peer_on_a_tunnelled_rung_has_routes_through_the_device(rung: Rung) -> None:
+@pytest.mark.parametrize("rung", [row for row in transports.TRANSPORTS.values() if row.encrypted])
+def test_a_peer_on_a_tunnelled_rung_has_routes_through_the_device(
+    rung: transports.Transport,
+) -> None:
     made = part(by(rung))
 
     assert {(route.prefix, route.device) for route in made.routes} == {
@@ -78,7 +84,7 @@ def test_a_peer_on_a_tunnelled_rung_has_routes_through_the_device(rung: Rung) ->
     [
         (by(mtu_bytes=1492), 1424),
         (by(endpoint=(ip_address("2001:db8::2"), 7)), 1408),
-        (by(Rung.RELAY, mtu_bytes=1400), 1328),
+        (by(transports.RELAY, mtu_bytes=1400), 1328),
     ],
 )
 def test_the_mtu_is_what_goes_through_the_underlay_in_one_piece(
@@ -154,7 +160,7 @@ def test_going_over_to_the_tunnel_replaces_routes_in_place() -> None:
         (by(), PUBLIC, "192.168.1.0/24", True),
         (by(), (ip_address("192.168.1.2"),), "203.0.113.0/24", True),
         (by(endpoint=(ip_address("10.1.1.1"), 7)), (ip_address("10.1.1.1"),), "10.2.0.0/16", False),
-        (by(Rung.RELAY), PUBLIC, "192.168.1.0/24", False),
+        (by(transports.RELAY, relay="of-another"), PUBLIC, "192.168.1.0/24", False),
     ],
 )
 def test_keepalives_are_for_direct_ways_through_a_nat(
@@ -171,7 +177,7 @@ def test_a_path_in_clear_says_nothing_of_the_tunnels_end() -> None:
     assert tunnel_end_of(vxlan(2), peer(), SIDE) == TunnelEnd()
 
 
-_paths = st.sampled_from([None, by(), by(Rung.RELAY), by(mtu_bytes=1400), vxlan(2)])
+_paths = st.sampled_from([None, by(), by(transports.RELAY), by(mtu_bytes=1400), vxlan(2)])
 _peers = st.sampled_from([None, peer(), peer(addresses=()), entry(a_grant(2))])
 
 

@@ -10,8 +10,8 @@ from tests.unit.cluster_values import grant, network, presence
 from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import View, view_of
 
 UNSEALED = Sealed(b"", b"")
@@ -63,13 +63,13 @@ def uid(number: int) -> str:
 
 def vxlan(number: int, version: int = 4, **changes: object) -> PeerPath:
     text = f"192.0.2.{number}" if version == 4 else f"2001:db8::{number}"
-    return PeerPath(Rung.VXLAN, underlay=ip_address(text), **changes)  # type: ignore[arg-type]
+    return PeerPath(transports.VXLAN, underlay=ip_address(text), **changes)  # type: ignore[arg-type]
 
 
 def plain(number: int, **changes: object) -> PeerPath:
     hops = (ip_address(f"192.0.2.{number}"), ip_address(f"2001:db8::{number}"))
     values = {"device": "eth0", "next_hops": hops, "underlay": hops[0], **changes}
-    return PeerPath(Rung.ROUTE, **values)  # type: ignore[arg-type]
+    return PeerPath(transports.ROUTE, **values)  # type: ignore[arg-type]
 
 
 def view(*entries: NodeEntry, paths: dict[str, PeerPath], own: OwnSide = OWN) -> View:
@@ -132,7 +132,7 @@ def paths(number: int) -> st.SearchStrategy[PeerPath]:
     hops = (ip_address(f"192.0.2.{number}"), ip_address(f"2001:db8::{number}"))
     return st.builds(
         PeerPath,
-        st.sampled_from(Rung),
+        st.sampled_from(transports.by_preference()),
         mtu_bytes=st.sampled_from([1500, 1320]),
         device=st.just("eth0"),
         next_hops=st.sampled_from([hops, hops[:1], hops[1:], ()]),

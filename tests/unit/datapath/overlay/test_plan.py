@@ -36,9 +36,9 @@ from limpet.base.layered_map import alter
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
-from limpet.cluster.topology.transports import Rung
 from limpet.cluster.topology.view import VxlanDevice, view_of
 from limpet.datapath.overlay.diff import (
     DropDevice,
@@ -304,7 +304,7 @@ def test_in_clear_a_peer_is_let_in_from_its_site_only(
 def test_a_peer_that_sends_through_tunnels_only_is_let_in_in_clear_where_we_send_so() -> None:
     peer = entry(a_grant(2), a_presence(2, addresses=(ip_address("192.0.2.2"),)))
     known = snapshot(node(OURS), peer)
-    tunnel = PeerPath(Rung.TUNNEL, endpoint=(ip_address("203.0.113.9"), 51820))
+    tunnel = PeerPath(transports.TUNNEL, endpoint=(ip_address("203.0.113.9"), 51820))
     own = replace(TUNNELLING, link_prefixes=(ip_network("192.0.2.0/24"),))
     for path, let_in in ((tunnel, False), (vxlan(2), True), (None, True)):
         paths = {} if path is None else {PEER: path}
@@ -594,4 +594,4 @@ def test_a_route_is_told_by_prefix_and_metric() -> None:
     route = PeerRoute(ip_network("10.0.0.0/8"), "a", None, None, 200, 1450)
 
     assert route_key(route) == (4, 0x0A000000, 8, 200)
-    assert Rung.ROUTE.value == "route"
+    assert transports.ROUTE.name == "route"

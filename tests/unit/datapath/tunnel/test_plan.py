@@ -28,6 +28,7 @@ from limpet.base.addresses import Endpoint, Prefix
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_mtu_bytes
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
@@ -190,7 +191,9 @@ def test_the_largest_inner_packet_goes_through_in_one_piece(
     underlay_mtu_bytes: int, version: int, link_mtu_bytes: int
 ) -> None:
     device_mtu_bytes = link_mtu_bytes - 60
-    mtu_bytes = tunnel_mtu_bytes(underlay_mtu_bytes, version, device_mtu_bytes=device_mtu_bytes)
+    mtu_bytes = tunnel_mtu_bytes(
+        underlay_mtu_bytes, TUNNEL_OVERHEAD_BYTES[version], device_mtu_bytes=device_mtu_bytes
+    )
 
     overhead = {4: 60, 6: 80}[version]
     # Source: calculate_skb_padding in drivers/net/wireguard/send.c.

@@ -12,12 +12,12 @@ from ipaddress import ip_address, ip_interface
 
 from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.probe.messages import Ask
 from limpet.paths.unproven_budget import UnprovenBudget
 
 PORT, TUNNEL_PORT = 7471, 51820
@@ -111,7 +111,7 @@ class End:
         return self.ladder.path
 
     @property
-    def rung(self) -> Rung | None:
+    def rung(self) -> transports.Transport | None:
         return self.path.rung if self.path is not None else None
 
     def relay_end(self, relay: str) -> Endpoint:
@@ -126,7 +126,7 @@ class End:
         facts = Facts(
             (private[0],),
             PORT,
-            vxlan=frozenset({4}),
+            devices=frozenset({("vxlan", 4)}),
             tunnel=True,
             endpoints=tuple(dict.fromkeys((private, seen, *self.heard))),
             relay_ends=self.ends,
@@ -158,14 +158,14 @@ class End:
     def _may_ask(self, question: Question) -> bool:
         """As the agent bounds it."""
         trial = question.trial
-        if trial.ask is not Ask.TUNNEL or trial.relay:
+        if trial.ask is not ProbeKind.TUNNEL or trial.relay:
             return True
         return self.strangers.may_ask("peer", trial.address, self.world.now_s)
 
     def probed(self, source: Endpoint, question: Question, answer: Callable[[], None]) -> None:
         trial = question.trial
         now_s = self.world.now_s
-        if trial.ask is Ask.TUNNEL:
+        if trial.ask is ProbeKind.TUNNEL:
             relayed = bool(trial.relay)
             known = (self.other.gateway.private, self.other.gateway.seen(), *self.heard)
             if not relayed and source not in known:
@@ -182,7 +182,7 @@ class End:
 
     def answered(self, question: Question, sent_s: float) -> None:
         now_s = self.world.now_s
-        if question.trial.ask is Ask.TUNNEL and not question.trial.relay:
+        if question.trial.ask is ProbeKind.TUNNEL and not question.trial.relay:
             self.strangers.answered(question.trial.address, now_s)
         self.ladder.answered(
             question.trial,
@@ -263,7 +263,11 @@ class World:
         wanted = any(end.needs_relay for end in self.ends)
         for end in self.ends:
             ends = tuple(
-                RelayEnd(relay, end.relay_end(relay), tls=relay == "relay-tls")
+                RelayEnd(
+                    relay,
+                    end.relay_end(relay),
+                    transports.RELAY_TLS if relay == "relay-tls" else transports.RELAY,
+                )
                 for relay in RELAYS
                 if wanted
             )
@@ -278,10 +282,12 @@ class World:
         trial, peer = question.trial, end.other
         if question.packet_bytes > self.mtu_bytes:
             return None
-        if trial.ask is not Ask.TUNNEL:
+        if trial.ask is not ProbeKind.TUNNEL:
             return (end.gateway.private[0], PORT) if self.clear else None
         if trial.relay:
-            given = trial in {(Ask.TUNNEL, *each.endpoint, "", 0, each.relay) for each in end.ends}
+            given = trial in {
+                (ProbeKind.TUNNEL, *each.endpoint, "", 0, each.relay) for each in end.ends
+            }
             works = trial.relay in self.relays and given
             return peer.relay_end(trial.relay) if works else None
         to = (trial.address, trial.port)
@@ -303,7 +309,7 @@ class World:
         def arrive() -> None:
             peer = end.other
             # The answer goes back through the peer's gateway, and opens it.
-            if not question.trial.relay and question.trial.ask is Ask.TUNNEL:
+            if not question.trial.relay and question.trial.ask is ProbeKind.TUNNEL:
                 peer.gateway.out(source, self.now_s)
             peer.probed(
                 source,
@@ -318,12 +324,12 @@ class World:
         path = end.path
         if path is None:
             return False
-        if path.rung is Rung.VXLAN:
+        if path.rung is transports.VXLAN:
             return self.clear
-        found = [each for each in end.ladder.trials if each.ask is Ask.TUNNEL]
+        found = [each for each in end.ladder.trials if each.ask is ProbeKind.TUNNEL]
         now = next((t for t in found if (t.address, t.port) == path.endpoint), None)
         return now is not None and self.source_at_peer(end, Question(now)) is not None
 
 
-def rungs(world: World) -> list[Rung | None]:
+def rungs(world: World) -> list[transports.Transport | None]:
     return [end.rung for end in world.ends]

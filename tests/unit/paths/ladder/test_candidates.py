@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.link import UnderlayLink
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts, nearness, trials_for, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 PORT = 51820
 LAN, FAR, V6, MAPPED, PUBLIC = (
@@ -36,7 +37,7 @@ PRESENCE = Presence(
 BROADCAST = ip_address("255.255.255.255")
 
 
-def asks(facts: Facts, path: PeerPath | None = None) -> set[tuple[Ask, str]]:
+def asks(facts: Facts, path: PeerPath | None = None) -> set[tuple[ProbeKind, str]]:
     return {(trial.ask, str(trial.address)) for trial in trials_for(facts, (ETH0,), path)}
 
 
@@ -85,7 +86,7 @@ def test_whatever_a_peer_names_a_few_are_asked_and_where_it_was_heard_is_among_t
 def test_only_private_addresses_and_those_on_a_link_are_asked_for_unencrypted_ways() -> None:
     on_link = ip_address("2001:db8:1::9")
     found = asks(Facts((LAN, FAR, V6, MAPPED, on_link), 7471))
-    assert {address for ask, address in found if ask is Ask.SITE} == {
+    assert {address for ask, address in found if ask is ProbeKind.SITE} == {
         str(LAN),
         str(FAR),
         str(on_link),
@@ -99,11 +100,11 @@ def test_a_private_address_proves_nothing_for_a_node_that_has_none_itself() -> N
 
 def test_where_everything_is_encrypted_only_tunnelled_ways_are_asked() -> None:
     facts = Facts((LAN,), 7471, overlay=(4,), clear=False, tunnel=True, endpoints=((LAN, PORT),))
-    assert asks(facts) == {(Ask.TUNNEL, str(LAN))}
+    assert asks(facts) == {(ProbeKind.TUNNEL, str(LAN))}
 
 
 def test_a_path_that_would_go_unencrypted_is_given_up_where_everything_is_encrypted() -> None:
-    ladder = Ladder(PeerPath(Rung.VXLAN, 1500, underlay=LAN))
+    ladder = Ladder(PeerPath(transports.VXLAN, 1500, underlay=LAN))
     ladder.settle(Facts((LAN,), 7471), (ETH0,), at_s=0, urgent=True)
     assert ladder.path is not None
     ladder.settle(Facts((LAN,), 7471, clear=False), (ETH0,), at_s=1, urgent=True)
@@ -113,13 +114,15 @@ def test_a_path_that_would_go_unencrypted_is_given_up_where_everything_is_encryp
 def test_relays_and_the_endpoint_of_the_path_are_asked_too() -> None:
     end = RelayEnd("relay", (PUBLIC, 21000))
     facts = Facts(tunnel=True, relay_ends=(end,))
-    path = PeerPath(Rung.TUNNEL, 1420, endpoint=(MAPPED, 4000))
+    path = PeerPath(transports.TUNNEL, 1420, endpoint=(MAPPED, 4000))
     assert set(trials_for(facts, (ETH0,), path)) == {
-        Trial(Ask.TUNNEL, PUBLIC, 21000, relay="relay"),
-        Trial(Ask.TUNNEL, MAPPED, 4000),
+        Trial(ProbeKind.TUNNEL, PUBLIC, 21000, relay="relay"),
+        Trial(ProbeKind.TUNNEL, MAPPED, 4000),
     }
 
 
 def test_a_connection_of_a_former_agent_is_not_asked() -> None:
-    path = PeerPath(Rung.RELAY_TLS, 1420, endpoint=(ip_address("127.0.0.1"), 4000), relay="relay")
+    path = PeerPath(
+        transports.RELAY_TLS, 1420, endpoint=(ip_address("127.0.0.1"), 4000), relay="relay"
+    )
     assert trials_for(Facts(tunnel=True), (ETH0,), path) == ()

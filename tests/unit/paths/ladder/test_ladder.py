@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Address
 from limpet.base.link import UnderlayLink
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import MISSES, QUICK_S
-from limpet.paths.probe.messages import Ask, Trial
+from limpet.paths.probe.messages import Trial
 
 PORT = 7471
 A, A6, B = (ip_address(text) for text in ("192.0.2.9", "2001:db8::9", "10.9.0.9"))
@@ -36,28 +37,28 @@ ETH0 = UnderlayLink(
     ),
 )
 WWAN0 = UnderlayLink("wwan0", 3, "", 1400, (ip_interface("203.0.113.5/32"),))
-FACTS = Facts((A, A6, B), PORT, overlay=(4, 6), vxlan=frozenset({4, 6}))
+FACTS = Facts((A, A6, B), PORT, overlay=(4, 6), devices=frozenset({("vxlan", 4), ("vxlan", 6)}))
 RTT_S = 0.004
 
 
 def both() -> PeerPath:
-    return PeerPath(Rung.ROUTE, 1500, "eth0", (A, A6), A)
+    return PeerPath(transports.ROUTE, 1500, "eth0", (A, A6), A)
 
 
 def vxlan(address: Address) -> PeerPath:
-    return PeerPath(Rung.VXLAN, 1500, underlay=address)
+    return PeerPath(transports.VXLAN, 1500, underlay=address)
 
 
 def link(address: Address) -> Trial:
-    return Trial(Ask.LINK, address, PORT, "eth0")
+    return Trial(ProbeKind.LINK, address, PORT, "eth0")
 
 
 def site(address: Address) -> Trial:
-    return Trial(Ask.SITE, address, PORT)
+    return Trial(ProbeKind.SITE, address, PORT)
 
 
 def overlay(address: Address, version: int | None = None) -> Trial:
-    return Trial(Ask.OVERLAY, address, PORT, "eth0", version or address.version)
+    return Trial(ProbeKind.OVERLAY, address, PORT, "eth0", version or address.version)
 
 
 ALL = frozenset(
@@ -161,7 +162,7 @@ def test_an_equal_subnet_without_an_answer_proves_nothing() -> None:
 def test_the_overlay_is_not_asked_over_a_link_that_has_not_answered() -> None:
     world = World(answers=only(site(A), overlay(A), overlay(A6))).run(600)
     assert world.path == vxlan(A)
-    assert all(trial.ask is not Ask.OVERLAY for _at_s, trial in world.sent)
+    assert all(trial.ask is not ProbeKind.OVERLAY for _at_s, trial in world.sent)
 
 
 def test_behind_a_router_the_site_probe_leaves_vxlan() -> None:
@@ -170,7 +171,7 @@ def test_behind_a_router_the_site_probe_leaves_vxlan() -> None:
 
 def test_a_version_that_does_not_get_through_goes_by_vxlan() -> None:
     world = World(answers=without(overlay(A6))).run(5)
-    assert world.path == PeerPath(Rung.ROUTE, 1500, "eth0", (A,), A)
+    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A)
 
 
 def test_a_route_for_ipv6_alone_is_none_since_ipv4_would_follow_it() -> None:
@@ -180,7 +181,7 @@ def test_a_route_for_ipv6_alone_is_none_since_ipv4_would_follow_it() -> None:
 def test_ipv4_goes_by_a_next_hop_of_ipv6_where_that_is_proven() -> None:
     facts = replace(FACTS, addresses=(A6,))
     world = World(facts=facts).run(5)
-    assert world.path == PeerPath(Rung.ROUTE, 1500, "eth0", (A6,), A6)
+    assert world.path == PeerPath(transports.ROUTE, 1500, "eth0", (A6,), A6)
     assert World(facts=facts, answers=without(overlay(A6, 4))).run(5).path == vxlan(A6)
 
 
@@ -188,7 +189,7 @@ def test_a_link_that_is_not_ethernet_gets_no_route() -> None:
     tun = replace(ETH0, mac="")
     world = World(links=(tun,)).run(5)
     assert world.path == vxlan(A)
-    assert {trial.ask for _at_s, trial in world.sent} == {Ask.SITE}
+    assert {trial.ask for _at_s, trial in world.sent} == {ProbeKind.SITE}
 
 
 def test_our_own_address_is_never_asked() -> None:
@@ -198,7 +199,7 @@ def test_our_own_address_is_never_asked() -> None:
 
 
 def test_a_family_without_vxlan_devices_is_no_underlay() -> None:
-    facts = replace(FACTS, overlay=(), vxlan=frozenset({6}))
+    facts = replace(FACTS, overlay=(), devices=frozenset({("vxlan", 6)}))
     assert World(facts=facts).run(5).path == vxlan(A6)
 
 
@@ -257,7 +258,7 @@ def test_what_comes_back_is_taken_when_it_has_answered_twice() -> None:
 def test_a_route_that_flaps_is_taken_less_and_less() -> None:
     world = World()
     world.answers = lambda trial: (
-        trial in ALL and (trial.ask is not Ask.OVERLAY or world.now_s % 8 < 4)
+        trial in ALL and (trial.ask is not ProbeKind.OVERLAY or world.now_s % 8 < 4)
     )
     world.run(600)
     assert len([at_s for at_s, _path in world.changes if at_s > 60]) <= 4
@@ -290,7 +291,7 @@ def test_another_link_on_which_the_peer_is_proven_takes_over_at_once() -> None:
 def test_the_old_path_is_kept_until_the_new_address_answers_and_left_at_once_then() -> None:
     world = World(facts=replace(FACTS, addresses=(A,), overlay=(4,))).run(5)
     old = world.path
-    assert old == PeerPath(Rung.ROUTE, 1500, "eth0", (A,), A)
+    assert old == PeerPath(transports.ROUTE, 1500, "eth0", (A,), A)
     world.facts = replace(world.facts, addresses=(OTHER,))
     world.settle()
     assert world.run(30).path == old
@@ -302,7 +303,7 @@ def test_the_old_path_is_kept_until_the_new_address_answers_and_left_at_once_the
 
 def test_an_address_that_the_peer_only_writes_from_serves_where_those_it_names_do_not() -> None:
     world = World(facts=replace(FACTS, addresses=(A,), overlay=())).run(5)
-    elsewhere = Trial(Ask.SITE, B, 999)
+    elsewhere = Trial(ProbeKind.SITE, B, 999)
     world.answers = only(elsewhere)
     world.facts = replace(world.facts, heard=(B, 999))
     world.settle()
@@ -375,29 +376,31 @@ def test_the_path_is_asked_every_five_seconds_and_what_is_beside_it_rarely() -> 
 class Phase:
     """How far each address is reached, and which overlay packets get through."""
 
-    reach: dict[Address, Ask | None]
+    reach: dict[Address, ProbeKind | None]
     through: frozenset[tuple[Address, int]]
     lasts_s: float
 
     def answers(self, trial: Trial) -> bool:
         reach = self.reach[trial.address]
-        if trial.ask is Ask.SITE:
+        if trial.ask is ProbeKind.SITE:
             return reach is not None
-        on_link = reach is Ask.LINK
-        return on_link and (trial.ask is Ask.LINK or (trial.address, trial.version) in self.through)
+        on_link = reach is ProbeKind.LINK
+        return on_link and (
+            trial.ask is ProbeKind.LINK or (trial.address, trial.version) in self.through
+        )
 
-    def best(self) -> Rung | None:
+    def best(self) -> transports.Transport | None:
         v4, v6 = (self.answers(overlay(address)) for address in (A, A6))
         if v4:
-            return Rung.ROUTE
+            return transports.ROUTE
         del v6  # alone it makes no route
-        return Rung.VXLAN if any(self.reach.values()) else None
+        return transports.VXLAN if any(self.reach.values()) else None
 
 
-reaches = st.sampled_from([None, Ask.SITE, Ask.LINK])
+reaches = st.sampled_from([None, ProbeKind.SITE, ProbeKind.LINK])
 phases = st.builds(
     Phase,
-    st.fixed_dictionaries({A: reaches, A6: reaches, B: st.sampled_from([None, Ask.SITE])}),
+    st.fixed_dictionaries({A: reaches, A6: reaches, B: st.sampled_from([None, ProbeKind.SITE])}),
     st.frozensets(st.sampled_from([(A, 4), (A6, 6)])),
     st.sampled_from([0.2, 1.0, 7.0, 400.0]),
 )
@@ -423,7 +426,7 @@ def test_the_best_way_that_works_is_found_and_then_nothing_changes(
         if best is not None:
             assert world.path is not None
             assert world.path.rung is best
-            if best is Rung.VXLAN:
+            if best is transports.VXLAN:
                 assert world.path.underlay is not None
                 assert phase.reach[world.path.underlay] is not None
             else:
@@ -431,7 +434,7 @@ def test_the_best_way_that_works_is_found_and_then_nothing_changes(
 
 
 def _stands_on(path: PeerPath) -> list[set[Trial]]:
-    if path.rung is Rung.VXLAN and path.underlay is not None:
+    if path.rung is transports.VXLAN and path.underlay is not None:
         return [{link(path.underlay), site(path.underlay)}]
     return [{trial} for hop in path.next_hops for trial in (link(hop), overlay(hop))]
 
@@ -453,8 +456,8 @@ def test_whatever_is_lost_a_path_that_answers_now_and_then_is_not_left(
             for group in _stands_on(old)
             if group & world.lost and not any(world.heard.get(trial) for trial in group)
         ]
-        better = new.rung is Rung.ROUTE and (
-            old.rung is Rung.VXLAN or len(new.next_hops) > len(old.next_hops)
+        better = new.rung is transports.ROUTE and (
+            old.rung is transports.VXLAN or len(new.next_hops) > len(old.next_hops)
         )
         aside = replace(old, underlay=new.underlay, mtu_bytes=new.mtu_bytes) == new
         assert lost or better or aside, f"{old} was left for {new}"

@@ -10,7 +10,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology import transports
 from tests.unit.paths.ladder.ladder_world import PUNCHABLE, RELAYS, Nat, World, rungs
 
 SILENCE_S = 3.0
@@ -60,13 +60,13 @@ def is_on_the_best_rung(world: World) -> bool:
     kinds = {end.gateway.kind for end in world.ends}
     punched = world.direct and frozenset(kinds) in PUNCHABLE
     udp = world.relays - {"relay-tls"}
-    below = Rung.TUNNEL if punched else Rung.RELAY if udp else Rung.RELAY_TLS
+    below = transports.TUNNEL if punched else transports.RELAY if udp else transports.RELAY_TLS
     clear = world.clear and Nat.NONE not in kinds  # never between public addresses
-    best = Rung.VXLAN if clear else below
+    best = transports.VXLAN if clear else below
     return all(
         end.path is not None
         and end.path.rung is best
-        and (best is Rung.VXLAN or end.path.mtu_bytes == 1500)
+        and (best is transports.VXLAN or end.path.mtu_bytes == 1500)
         for end in world.ends
     )
 
@@ -120,7 +120,7 @@ def test_after_a_fault_or_two_a_pair_is_soon_direct_again_however_long_they_took
             world.run(lasts_s)
             world.direct = True
             world.run(within_s)
-            assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+            assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
 
 
 def test_a_way_that_fails_again_and_again_is_climbed_to_ever_later() -> None:
@@ -129,10 +129,10 @@ def test_a_way_that_fails_again_and_again_is_climbed_to_ever_later() -> None:
     for _ in range(5):
         world.direct = False
         world.run(6)
-        assert rungs(world) == [Rung.RELAY, Rung.RELAY]
+        assert rungs(world) == [transports.RELAY, transports.RELAY]
         world.direct = True
         since_s = world.now_s
-        while world.ends[0].rung is not Rung.TUNNEL:
+        while world.ends[0].rung is not transports.TUNNEL:
             world.run(0.1)
         took_s.append(world.now_s - since_s)
         world.run(5)
@@ -148,7 +148,7 @@ def test_a_way_that_has_held_for_long_is_trusted_again() -> None:
         world.run(6)
         world.direct = True
         since_s = world.now_s
-        while world.ends[0].rung is not Rung.TUNNEL:
+        while world.ends[0].rung is not transports.TUNNEL:
             world.run(0.1)
         took_s = world.now_s - since_s
         world.run(held_s)
@@ -163,10 +163,10 @@ def test_a_pair_without_traffic_that_proves_a_direct_way_tells_the_peer_at_once(
         end.ladder.set_active(world.now_s, active=False)
     world.run(60)
     world.direct = True
-    while not any(end.rung is Rung.TUNNEL for end in world.ends):
+    while not any(end.rung is transports.TUNNEL for end in world.ends):
         world.run(0.1)
     world.run(0.5)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
 
 
 def test_a_way_that_the_peer_is_heard_by_is_asked_again_though_it_was_just_asked_in_vain() -> None:

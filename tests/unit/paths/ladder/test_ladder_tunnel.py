@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.backoff import BESIDE_S, STANDBY_S
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.probe.messages import Ask
 from tests.unit.paths.ladder.ladder_world import PUNCHABLE, RELAYS, End, Nat, World, rungs
 
 SILENCE_S = 3.0
@@ -22,7 +22,7 @@ CONES = Nat.CONE, Nat.RESTRICTED
 
 
 def endpoints(end: End) -> list[str]:
-    return [f"{path.rung.value} {path.endpoint}" for _at_s, path in end.changes if path]
+    return [f"{path.rung.name} {path.endpoint}" for _at_s, path in end.changes if path]
 
 
 def asked(world: World, seconds: float) -> list[Question]:
@@ -44,7 +44,7 @@ def test_each_pair_of_nats_ends_direct_where_it_can_be_punched_and_else_on_a_rel
     assert all(end.path is not None for end in world.ends)
     world.longest_dark_s = [0, 0]
     world.run(20)
-    best = Rung.TUNNEL if frozenset({one, two}) in PUNCHABLE else Rung.RELAY
+    best = transports.TUNNEL if frozenset({one, two}) in PUNCHABLE else transports.RELAY
     assert rungs(world) == [best, best]
     assert world.longest_dark_s == [0, 0]
     relays = {end.path.relay for end in world.ends if end.path}
@@ -55,10 +55,10 @@ def test_where_no_direct_way_works_a_relay_serves_and_others_are_tried_rarely() 
     world = World(Nat.RESTRICTED, Nat.RESTRICTED)
     world.direct = False
     world.run(100)
-    assert rungs(world) == [Rung.RELAY, Rung.RELAY]
+    assert rungs(world) == [transports.RELAY, transports.RELAY]
     seconds = 300
     direct = [each for each in asked(world, seconds) if not each.trial.relay]
-    candidates = {each.trial for each in direct if each.trial.ask is Ask.TUNNEL}
+    candidates = {each.trial for each in direct if each.trial.ask is ProbeKind.TUNNEL}
     assert 1 <= len(candidates) <= 3
     # Once a minute by itself, and once for each time that the peer does.
     assert len(direct) <= 3 * len(world.ends[0].ladder.trials) * seconds / 60
@@ -67,17 +67,17 @@ def test_where_no_direct_way_works_a_relay_serves_and_others_are_tried_rarely() 
 def test_where_udp_is_blocked_the_tls_relay_serves() -> None:
     world = World(Nat.SYMMETRIC, Nat.SYMMETRIC)
     world.relays = {"relay-tls"}
-    assert rungs(world.run(3)) == [Rung.RELAY_TLS, Rung.RELAY_TLS]
+    assert rungs(world.run(3)) == [transports.RELAY_TLS, transports.RELAY_TLS]
     world.relays = set(RELAYS)
-    assert rungs(world.run(70)) == [Rung.RELAY, Rung.RELAY]
+    assert rungs(world.run(70)) == [transports.RELAY, transports.RELAY]
 
 
 def test_an_unencrypted_rung_is_preferred_where_it_is_proven_and_no_tunnel_is_asked_then() -> None:
     world = World(*CONES).run(60)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     world.clear = True
-    assert rungs(world.run(70)) == [Rung.VXLAN, Rung.VXLAN]
-    assert {each.trial.ask for each in asked(world, 100)} == {Ask.SITE}
+    assert rungs(world.run(70)) == [transports.VXLAN, transports.VXLAN]
+    assert {each.trial.ask for each in asked(world, 100)} == {ProbeKind.SITE}
 
 
 # Climbing and falling
@@ -89,9 +89,9 @@ def test_a_pair_that_climbs_keeps_its_relay_until_it_is_known_what_the_direct_wa
     world.run(10)
     world.direct = True
     world.run(70)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     for end in world.ends:
-        direct = [path for _at_s, path in end.changes if path and path.rung is Rung.TUNNEL]
+        direct = [path for _at_s, path in end.changes if path and path.rung is transports.TUNNEL]
         assert direct[0].mtu_bytes == 1420
         assert {path.mtu_bytes for path in direct} == {1420}
 
@@ -102,24 +102,24 @@ def test_a_way_that_died_before_its_size_was_known_is_climbed_to_as_soon_as_it_w
     world = World(Nat.RESTRICTED, Nat.RESTRICTED)
     world.mtu_bytes = 600
     world.run(0.5)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     world.direct, world.mtu_bytes = False, 1500
     world.run(5)
-    assert rungs(world) == [Rung.RELAY, Rung.RELAY]
+    assert rungs(world) == [transports.RELAY, transports.RELAY]
     world.direct = True
     world.run(12)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
 
 
 def test_a_gateway_that_comes_back_with_other_ports_is_punched_anew_within_the_bound() -> None:
     world = World(Nat.RESTRICTED, Nat.RESTRICTED).run(60)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     world.longest_dark_s = [0, 0]
     world.ends[1].gateway.reboot()
     world.later(5, world.ends[0].settle)  # the presence with the new endpoint
     world.run(70)
     assert max(world.longest_dark_s) <= SILENCE_S
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
 
 
 @pytest.mark.parametrize("delay_s", [0.01, 0.15, 0.24])
@@ -129,11 +129,11 @@ def test_a_path_that_dies_is_left_within_the_bound_however_long_the_way_is(delay
     for _ in range(3):
         world.direct = True
         world.run(100)
-        assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+        assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
         world.longest_dark_s = [0, 0]
         world.direct = False
         world.run(5.3)
-        assert rungs(world) == [Rung.RELAY, Rung.RELAY]
+        assert rungs(world) == [transports.RELAY, transports.RELAY]
         assert max(world.longest_dark_s) <= SILENCE_S
 
 
@@ -142,12 +142,12 @@ def test_when_the_links_of_a_node_change_a_way_that_went_with_them_is_left_withi
 ):
     world = World(Nat.RESTRICTED, Nat.RESTRICTED).run(100)
     end = world.ends[0]
-    assert (rungs(world)[0], end.ends) == (Rung.TUNNEL, ())
+    assert (rungs(world)[0], end.ends) == (transports.TUNNEL, ())
     world.direct = False
     end.link = replace(end.link, ifname="wwan0", ifindex=3)
     end.settle(anew=True)
     world.run(1)
-    assert end.rung is Rung.RELAY
+    assert end.rung is transports.RELAY
 
 
 def test_a_relay_that_is_withdrawn_is_left_at_once() -> None:
@@ -219,7 +219,7 @@ def test_an_idle_pair_that_gets_traffic_is_asked_at_once_and_falls_within_the_bo
     world.direct = False
     world.ends[0].ladder.set_active(world.now_s, active=True)
     world.run(2)
-    assert world.ends[0].rung is Rung.RELAY
+    assert world.ends[0].rung is transports.RELAY
 
 
 # Loss
@@ -260,9 +260,9 @@ def test_a_way_that_does_not_carry_full_packets_serves_only_where_there_is_no_ot
     world = World(*CONES)
     world.direct = False
     world.run(10)
-    assert rungs(world) == [Rung.RELAY, Rung.RELAY]
+    assert rungs(world) == [transports.RELAY, transports.RELAY]
     world.direct, world.mtu_bytes = True, 600
-    assert rungs(world.run(130)) == [Rung.RELAY, Rung.RELAY]
+    assert rungs(world.run(130)) == [transports.RELAY, transports.RELAY]
     alone = World(Nat.NONE, Nat.NONE)
     alone.mtu_bytes = 600
     alone.run(5)
@@ -310,7 +310,7 @@ def test_a_relay_is_asked_for_when_nothing_direct_answers_and_given_up_when_it_h
     assert [end.needs_relay for end in world.ends] == [True, True]
     world.direct = True
     world.run(60)
-    assert rungs(world) == [Rung.TUNNEL, Rung.TUNNEL]
+    assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     world.run(60)
     assert [end.needs_relay for end in world.ends] == [False, False]
     assert all(end.ends == () for end in world.ends)
@@ -320,7 +320,7 @@ def test_a_pair_that_is_proven_at_once_asks_for_no_relay() -> None:
     world = World(Nat.RESTRICTED, Nat.RESTRICTED)
     world.clear = True
     world.run(100)
-    assert rungs(world) == [Rung.VXLAN, Rung.VXLAN]
+    assert rungs(world) == [transports.VXLAN, transports.VXLAN]
     assert all(not end.needs_relay and not end.ends for end in world.ends)
 
 

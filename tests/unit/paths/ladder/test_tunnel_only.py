@@ -11,13 +11,13 @@ from ipaddress import ip_address
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import Rung
 from limpet.paths.ladder.tunnel_only import UNANSWERED_S, TunnelOnly
 
 PEER = "peer"
-TUNNEL = PeerPath(Rung.TUNNEL, endpoint=(ip_address("203.0.113.1"), 51820))
-CLEAR = PeerPath(Rung.VXLAN, underlay=ip_address("10.0.0.1"))
+TUNNEL = PeerPath(transports.TUNNEL, endpoint=(ip_address("203.0.113.1"), 51820))
+CLEAR = PeerPath(transports.VXLAN, underlay=ip_address("10.0.0.1"))
 LATEST_S = 3.0
 """Answers that come later are none."""
 

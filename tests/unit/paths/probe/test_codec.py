@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from limpet.base.addresses import Address
 from limpet.cluster.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.seal import uid_of
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import TUNNELLED, Rung
+from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.probe.codec import (
     checksum,
     encode_answer,
@@ -24,7 +25,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import Answer, Ask, Probe
+from limpet.paths.probe.messages import Answer, Probe
 
 
 def _plain(address: Address) -> bool:
@@ -37,7 +38,7 @@ sequences = st.integers(0, 2**64 - 1)
 probes = st.builds(
     Probe,
     nonces,
-    st.sampled_from(Ask),
+    st.sampled_from(ProbeKind),
     sequences,
     st.none() | addresses,
     punch=st.booleans(),
@@ -51,16 +52,16 @@ uids = st.binary(min_size=32, max_size=32).map(uid_of)
 ways = st.one_of(
     st.builds(
         PeerPath,
-        st.just(Rung.ROUTE),
+        st.just(transports.ROUTE),
         mtus,
         st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=15),
         st.lists(any_address, max_size=2).map(tuple),
         st.none() | addresses,
     ),
-    st.builds(PeerPath, st.just(Rung.VXLAN), mtus, underlay=st.none() | addresses),
+    st.builds(PeerPath, st.just(transports.VXLAN), mtus, underlay=st.none() | addresses),
     st.builds(
         PeerPath,
-        st.sampled_from(sorted(TUNNELLED, key=str)),
+        st.sampled_from([row for row in transports.by_preference() if row.encrypted]),
         mtus,
         endpoint=st.none() | st.tuples(any_address, st.integers(0, 65535)),
         relay=st.just("") | uids,
@@ -98,7 +99,7 @@ def test_any_body_is_a_probe_and_an_answer_or_refused_as_malformed(body: bytes) 
 def test_a_padded_probe_makes_an_ip_packet_of_the_size_that_is_asked_for(
     packet_bytes: int, version: int
 ) -> None:
-    probe = Probe(bytes(8), Ask.TUNNEL, 1, padding_bytes=padding_for(packet_bytes, version))
+    probe = Probe(bytes(8), ProbeKind.TUNNEL, 1, padding_bytes=padding_for(packet_bytes, version))
     data = Codec(bytes(31) + b"\x01", bytes(32)).encode(Kind.PROBE, encode_probe(probe))
     address = IPv4Address(1) if version == 4 else IPv6Address(1)
     assert len(udp_packet(address, address, 1, 2, data)) == packet_bytes
@@ -106,7 +107,7 @@ def test_a_padded_probe_makes_an_ip_packet_of_the_size_that_is_asked_for(
 
 @given(answers)
 def test_an_answer_is_less_than_twice_as_large_as_the_smallest_probe(answer: Answer) -> None:
-    smallest = encode_probe(Probe(bytes(8), Ask.TUNNEL, 1))
+    smallest = encode_probe(Probe(bytes(8), ProbeKind.TUNNEL, 1))
     assert 124 + len(encode_answer(answer)) < 2 * (124 + len(smallest))
 
 
@@ -118,9 +119,9 @@ def test_an_answer_without_an_address_is_malformed() -> None:
 
 
 def test_a_probe_that_asks_for_something_unknown_is_malformed() -> None:
-    body = bytearray(encode_probe(Probe(bytes(8), Ask.LINK, 1)))
+    body = bytearray(encode_probe(Probe(bytes(8), ProbeKind.LINK, 1)))
     body[8] = 9
-    with pytest.raises(DatagramError, match="9 is not a valid Ask"):
+    with pytest.raises(DatagramError, match="9 is not a valid ProbeKind"):
         parse_probe(bytes(body))
 
 

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import RelaySite
@@ -154,7 +155,7 @@ class SimNode:
         found = []
         for end in self.ends.get(peer, ()):
             relay = self.world.relays[end.relay]
-            if end.tls:
+            if end.rung is transports.RELAY_TLS:
                 works = relay.up
             else:
                 works = (
@@ -205,7 +206,9 @@ class RelayWorld:
 
     def open_stream(self, node: SimNode, effect: OpenStream) -> None:
         endpoint = (ip_address("127.0.0.1"), 30000)
-        end = RelayEnd(effect.relay, endpoint, tls=True, rtt_s=self.relays[effect.relay].rtt_s)
+        end = RelayEnd(
+            effect.relay, endpoint, transports.RELAY_TLS, rtt_s=self.relays[effect.relay].rtt_s
+        )
         self._later(0.1, node.uid, effect.relay, end, effect.peer)
 
     def _later(

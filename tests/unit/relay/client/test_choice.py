@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
+from limpet.cluster.topology import transports
 from limpet.relay.client.choice import BURST, RATE_PER_S
 from limpet.relay.client.contact import NEAR_S
 from limpet.relay.client.streams import STREAM_KEPT_S
@@ -114,7 +115,7 @@ def test_a_relay_that_comes_back_serves_again() -> None:
     world.run(65)
 
     assert used(a, "b") == ["r1", "r1"] or used(a, "b") == ["r1"]
-    assert any(not end.tls for end in a.working("b"))
+    assert any(end.rung is not transports.RELAY_TLS for end in a.working("b"))
 
 
 def test_a_dead_relay_that_answers_as_a_peer_serves_again_at_once() -> None:
@@ -271,14 +272,14 @@ def test_a_peer_keeps_its_streams_for_a_while_after_udp_works_again() -> None:
     a.udp = False
     a.need("b")
     world.run(10)
-    assert [end.tls for end in a.ends["b"]] == [True]
+    assert [end.rung is transports.RELAY_TLS for end in a.ends["b"]] == [True]
 
     a.udp = True
     world.run(20)
-    assert [end.tls for end in a.ends["b"]] == [False, True]
+    assert [end.rung is transports.RELAY_TLS for end in a.ends["b"]] == [False, True]
     world.run(STREAM_KEPT_S + SOON_S)
 
-    assert [end.tls for end in a.ends["b"]] == [False]
+    assert [end.rung is transports.RELAY_TLS for end in a.ends["b"]] == [False]
 
 
 def test_streams_are_opened_where_only_the_ports_of_pairs_are_blocked() -> None:
@@ -289,7 +290,7 @@ def test_streams_are_opened_where_only_the_ports_of_pairs_are_blocked() -> None:
     a.need("b")
     world.run(6)
 
-    assert [end.tls for end in a.working("b")] == [True]
+    assert [end.rung is transports.RELAY_TLS for end in a.working("b")] == [True]
 
 
 def test_a_relay_is_no_way_to_itself() -> None:
@@ -401,7 +402,7 @@ def test_never_without_an_end_for_long_while_any_relay_answers(
     if answering:
         assert working
         if a.udp:
-            assert any(not end.tls for end in working)
+            assert any(end.rung is not transports.RELAY_TLS for end in working)
     # And what is offered leads somewhere.
     assert not [end for end in a.ends.get("b", ()) if end not in working]
 
