@@ -24,9 +24,9 @@ from limpet.cni import frames as shim
 from limpet.cni import server
 from limpet.cni.server import Server
 from limpet.cni.shim_binary import shim_path
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.pods import Announcer
 from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod

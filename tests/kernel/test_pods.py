@@ -16,9 +16,9 @@ import pytest
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP
 from limpet.cni.protocol.values import IpamConf
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.attachment import Attachment, Bandwidth, RouteSpec
 from limpet.datapath.node.pods import (
-    Announcer,
     InterfaceExists,
     delete_inside,
     read_inside,
@@ -103,7 +103,11 @@ def test_addresses_can_be_used_at_once(ready: NodeBed) -> None:
         for number in range(2, 12):
             with created(ready, f"p{number}", number) as (netns, attachment):
                 # A dump, unlike a question for one link, says what is without changing it.
-                assert ready.kernel.route.links()[attachment.host_ifname].operational
+                links = ready.kernel.route.dump(wire.dump_links())
+                (host,) = (
+                    link for link in links if wire.parse_link(link).ifname == attachment.host_ifname
+                )
+                assert wire.link_is_operational(host)
                 with Namespace(netns.path) as pod:
                     flags = [info.flags for info in read_inside(pod)[1] if info.scope == 0]
                 assert not any(each & wire.IFA_F_TENTATIVE for each in flags)
@@ -351,13 +355,13 @@ def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(ready:
         ready.create(again)
         assert [neighbour(ready.node, address) for address in addresses] == [mac] * 2
         announcer.announce(again, "limpet0")
+        announcer.close()  # they have been sent now
 
         assert [neighbour(other, address) for address in addresses] == [mac] * 2
         for address in addresses:
             with netns.listening(address, 80) as server:
                 for client in (other, ready.node):
                     talk(client, address, 80, server)
-    announcer.close()
 
 
 def test_an_announcement_on_a_bridge_that_is_gone_does_no_harm(ready: NodeBed) -> None:

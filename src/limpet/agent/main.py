@@ -34,9 +34,9 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.pods import Announcer
 from limpet.datapath.node.reaper import Reaper
 from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.linux.nftables import give_memory_back

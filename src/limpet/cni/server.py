@@ -1,8 +1,13 @@
-"""The agent's socket: frames in, answers out, one request for each connection."""
+"""The agent's socket: frames in, answers out, one request for each connection.
+
+A shim has sent its request when its connection is accepted, so it is read at once, and its answer
+fits the socket: only what is not ready has to wait for the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -11,7 +16,6 @@ from pathlib import Path
 import structlog
 
 from limpet.base.errors import StorageError
-from limpet.base.server import close_server
 from limpet.cni import frames as shim
 
 _log = structlog.get_logger("server")
@@ -23,77 +27,104 @@ Handler = Callable[[Call, Callable[[], bool]], Awaitable[tuple[int, bytes]]]
 _PATIENCE_S = 30.0
 """For a request to come in, and for an answer to be taken; both are at once with a live shim."""
 _BACKLOG = 1024
+_RECEIVE_BYTES = 256 << 10
+_REST_S = 1.0
+"""After a connection that could not be accepted: no file or memory is left."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection:
     """Reads one request, writes one answer, closes."""
 
-    def __init__(
-        self, handler: Handler, tasks: set[asyncio.Task[None]], silent: set[_Connection]
-    ) -> None:
-        self._handler = handler
-        self._tasks = tasks
-        self._silent = silent
+    def __init__(self, connection: socket.socket, server: Server) -> None:
+        self._socket = connection
+        self._server = server
+        self._loop = asyncio.get_running_loop()
         self._received = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._asked = False
-        self._gone = False
+        self._unsent = memoryview(b"")
         self._patience: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._silent.add(self)
-        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, transport.abort)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._gone = True
-        self._silent.discard(self)
-        self._end_patience()
-
-    def abort(self) -> None:
-        assert self._transport is not None
-        self._transport.abort()
-
-    def _end_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        if self._asked or self._transport is None:
-            return
-        self._received += data
-        if len(self._received) < shim.REQUEST_HEADER_BYTES:
-            return
+    def read(self) -> None:
+        """Takes what has come in; the rest of the request is waited for."""
         try:
-            header = shim.REQUEST_HEADER_BYTES
-            end = header + shim.request_length(bytes(self._received[:header]))
-            if len(self._received) < end:
-                return
-            request = shim.decode_request(bytes(self._received[header:end]))
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            self._wait(self._loop.add_reader, self.read)
+            return
+        except OSError:
+            data = b""
+        self._received += data
+        try:
+            request = self._request()
         except shim.FrameError as error:
             _log.warning("dropped a connection", error=str(error))
-            self._transport.abort()
+            self.close()
             return
-        self._asked = True
-        self._silent.discard(self)
-        self._end_patience()
-        task = asyncio.get_running_loop().create_task(self._answer(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if request is not None:
+            self._stop_waiting()
+            task = self._loop.create_task(self._answer(request))
+            self._server.tasks.add(task)
+            task.add_done_callback(self._server.tasks.discard)
+        elif data:
+            self._wait(self._loop.add_reader, self.read)
+        else:
+            self.close()
+
+    def _request(self) -> Call | None:
+        """None: it is not whole yet. Raises: FrameError."""
+        begin = shim.REQUEST_HEADER_BYTES
+        if len(self._received) < begin:
+            return None
+        end = begin + shim.request_length(bytes(self._received[:begin]))
+        if len(self._received) < end:
+            return None
+        return shim.decode_request(bytes(self._received[begin:end]))
 
     async def _answer(self, request: Call) -> None:
-        assert self._transport is not None
         try:
-            exit_code, body = await self._handler(request, lambda: self._gone)
+            exit_code, body = await self._server.handler(request, self._is_gone)
         except BaseException:
-            self._transport.abort()  # or the one who asked would wait for all of its limit
+            self.close()  # or the one who asked would wait for all of its limit
             raise
-        if not self._gone:
-            loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(_PATIENCE_S, self._transport.abort)
-            self._transport.write(shim.encode_answer(exit_code, body))
-            self._transport.close()
+        self._unsent = memoryview(shim.encode_answer(exit_code, body))
+        self._write()
+
+    def _is_gone(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # nobody is there any more
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                pass
+            if self._unsent:
+                self._wait(self._loop.add_writer, self._write)
+                return
+        self.close()
+
+    def _wait(
+        self, add: Callable[[socket.socket, Callable[[], None]], None], then: Callable[[], None]
+    ) -> None:
+        if self._patience is None:
+            add(self._socket, then)
+            self._patience = self._loop.call_later(_PATIENCE_S, self.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        self._stop_waiting()
+        self._socket.close()
+        self._server.connections.discard(self)
 
 
 class Server:
@@ -101,11 +132,11 @@ class Server:
 
     def __init__(self, path: Path, handler: Handler) -> None:
         self._path = path
-        self._handler = handler
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: set[_Connection] = set()
-        """Those from which no whole request has come yet."""
-        self._server: asyncio.Server | None = None
+        self.handler = handler
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Requests that are being answered."""
+        self.connections: set[_Connection] = set()
+        self._listener: socket.socket | None = None
 
     async def start(self) -> None:
         """Raises: StorageError."""
@@ -124,22 +155,42 @@ class Server:
             raise StorageError(
                 "listen on", str(self._path), error.strerror or str(error)
             ) from error
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: _Connection(self._handler, self._tasks, self._silent),
-            sock=listener,
-            backlog=_BACKLOG,
-        )
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def _accept(self) -> None:
+        """One connection for each turn of the loop, so that none waits for a burst of others."""
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _log.error("no connection can be accepted", error=error.strerror or str(error))
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._listener)
+            loop.call_later(_REST_S, self._accept_again)
+            return
+        connection.setblocking(False)
+        served = _Connection(connection, self)
+        self.connections.add(served)
+        served.read()
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
-        """Takes no more requests; those that were taken are answered, other connections end."""
+        """Takes no more requests; those that were taken are answered."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("the socket file stays", path=str(self._path), error=str(error))
-        if self._server is not None:
-            await close_server(self._server)
-        for connection in self._silent:
-            connection.abort()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        while self.tasks:
+            await asyncio.wait(self.tasks)
+        for connection in list(self.connections):
+            connection.close()

@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future
 from contextlib import ExitStack
 
 import structlog
@@ -29,12 +30,12 @@ from limpet.cni.attachment_plan import (
 )
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.attachments import Attachments, Key
 from limpet.datapath.node.plan import host_ifname
 from limpet.datapath.node.pods import (
-    Announcer,
     InterfaceExists,
     create_pod_interface,
     delete_inside,
@@ -105,23 +106,27 @@ class Node:
             dns = _dns(request.conf)
             before = self.attachments.get(request.conf.name, request.holder)
             if before is None:
-                ledger, attachment = self._attach(request)
+                attachment, written = self._attach(request)
             else:
-                ledger, attachment = self._again(request, before, attempt=attempt)
+                attachment, written = self._again(request, before, attempt=attempt)
             try:
-                await asyncio.wrap_future(ledger.durable())
+                await _done(written)
             except StorageError:
                 self._detach(attachment, netns=request.netns)
                 raise
+            if before is None and attachment.bridge is not None:
+                # Behind the answer, which is written in this turn of the loop.
+                announce = self.announcer.announce
+                asyncio.get_running_loop().call_soon(announce, attachment, attachment.bridge.ifname)
             self.on_change()
             return self._result(request, attachment, dns)
 
     def _again(
         self, request: CniRequest, before: Attachment, *, attempt: int
-    ) -> tuple[Ledger, Attachment]:
+    ) -> tuple[Attachment, Future[None]]:
         same = namespace_id(request.netns) == NamespaceId(before.netns_device, before.netns_inode)
         if attempt and same:
-            return self.books.ledger(before.network, before.data_dir), before
+            return before, self.books.ledger(before.network, before.data_dir).durable()
         raise CniError(
             CniCode.INTERFACE_EXISTS,
             f"container {request.container_id} has an interface {request.ifname} "
@@ -135,7 +140,8 @@ class Node:
         result = plan_result(attachment, bridge_mac=mac, dns=dns)
         return merge_results(request.prev_result, result)
 
-    def _attach(self, request: CniRequest) -> tuple[Ledger, Attachment]:
+    def _attach(self, request: CniRequest) -> tuple[Attachment, Future[None]]:
+        """The attachment as it was made, and what completes when its addresses are on the disk."""
         conf = request.conf
         network = self._network(conf)
         with _open_netns(request.netns) as netns, ExitStack() as undo:
@@ -149,6 +155,7 @@ class Node:
             undo.callback(self.reaper.put)  # of what was made, a part may have been put aside
             ledger, reservation = self.books.reserve(request, network, now_s=time.monotonic())
             undo.callback(ledger.release, request.holder, now_s=time.monotonic())
+            written = ledger.durable()  # the disk works while the interface is made
             attachment = plan_attachment(
                 request,
                 network,
@@ -170,10 +177,9 @@ class Node:
                 undo.callback(self._disconnect, attachment, request.netns)
                 undo.callback(self._unpublish, attachment)
                 self._publish(attachment)
-                self.announcer.announce(attachment, attachment.bridge.ifname)
             self.attachments.put(attachment)
             undo.pop_all()
-        return ledger, attachment
+        return attachment, written
 
     def _network(self, conf: NetworkConf) -> PlannedNetwork:
         """Of the last configuration, which nearly every request has."""
@@ -441,6 +447,14 @@ class Node:
         finally:
             if not lock.locked() and not lock._waiters:
                 self._locks.pop(key, None)
+
+
+async def _done(future: Future[None]) -> None:
+    """Waits for it without a turn of the event loop when there is nothing to wait for."""
+    if future.done():
+        future.result()
+    else:
+        await asyncio.wrap_future(future)
 
 
 def _open_netns(path: str) -> Namespace:

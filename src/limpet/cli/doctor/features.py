@@ -17,7 +17,7 @@ from limpet.base.ownership import (
     RULE_PRIORITY,
     VXLAN_GROUPS,
 )
-from limpet.datapath.node.pods import Announcer
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.ruleset import HostPort, plan_ruleset
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.namespaces import in_new_namespace

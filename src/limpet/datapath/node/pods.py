@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
-import socket
 import time
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP, DYING_IFNAME_PREFIX, POD_GROUP, SHAPER_IFNAME_PREFIX
 from limpet.datapath.node.attachment import Attachment
-from limpet.linux.frames import announcement
 from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
@@ -73,39 +71,39 @@ def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
             # No router speaks on a pod link, and no second gateway may be learnt from another pod.
             write_sysctl(f"net/ipv6/conf/{ifname}/accept_ra", "0")
         with RouteSocket() as inside:
-            link = wire.parse_link(inside.query(wire.get_link(ifname)))
-            _add_addresses(inside, pod, link.ifindex)
-            inside.apply(
-                wire.set_link(link.ifindex, what=f"{ifname} in {pod.netns}", up=True),
-                *(
-                    wire.route(
-                        route.destination,
-                        ifindex=link.ifindex,
-                        gateway=route.gateway,
-                        mtu_bytes=route.mtu,
-                        advmss=route.advmss,
-                        metric=route.priority,
-                        table=route.table or wire.RT_TABLE_MAIN,
-                        scope=route.scope,
-                        # A pod's second network leaves the default route of its first.
-                        keep=True,
-                    )
-                    for route in pod.routes
-                ),
-            )
+            requests = _inside(pod, inside.ifindex(ifname))
+            try:
+                inside.apply(*requests)
+            except KernelError as error:
+                # How the kernel says that IPv6 is off on the interface, as some runtimes leave it.
+                if error.errno != errno.EACCES:
+                    raise
+                write_sysctl(f"net/ipv6/conf/{ifname}/disable_ipv6", "0")
+                inside.apply(*requests)
 
 
-def _add_addresses(inside: RouteSocket, pod: Attachment, ifindex: int) -> None:
+def _inside(pod: Attachment, ifindex: int) -> list[wire.Request]:
+    """Addresses, up, routes; once more does no harm."""
     on = f"{pod.holder.ifname} in {pod.netns}"
-    requests = [wire.new_address(ifindex, address, on=on) for address in pod.addresses]
-    try:
-        inside.apply(*requests)
-    except KernelError as error:
-        # How the kernel says that IPv6 is off on the interface, as some runtimes leave it.
-        if error.errno != errno.EACCES:
-            raise
-        write_sysctl(f"net/ipv6/conf/{pod.holder.ifname}/disable_ipv6", "0")
-        inside.apply(*requests)
+    return [
+        *(wire.new_address(ifindex, address, on=on) for address in pod.addresses),
+        wire.set_link(ifindex, what=on, up=True),
+        *(
+            wire.route(
+                route.destination,
+                ifindex=ifindex,
+                gateway=route.gateway,
+                mtu_bytes=route.mtu,
+                advmss=route.advmss,
+                metric=route.priority,
+                table=route.table or wire.RT_TABLE_MAIN,
+                scope=route.scope,
+                # A pod's second network leaves the default route of its first.
+                keep=True,
+            )
+            for route in pod.routes
+        ),
+    ]
 
 
 def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
@@ -115,8 +113,9 @@ def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> 
     if pod.bridge is not None and not pod.bridge.gateways:
         requests = []  # the node has no address there, so it never resolves one
     ifindex = _await_operational(host, pod.host_ifname)
-    if pod.bridge is not None:
-        _await_operational(host, pod.bridge.ifname)  # it gets its carrier from its first port
+    # The bridge gets its carrier from its first port.
+    if pod.bridge is not None and not host.is_running(pod.bridge.ifname):
+        _await_operational(host, pod.bridge.ifname)
     if pod.hairpin or pod.isolated:
         requests.append(
             wire.set_bridge_port(
@@ -137,11 +136,11 @@ def _await_operational(route: RouteSocket, ifname: str) -> int:
     net/core/rtnetlink.c); before, it runs some time soon.
     """
     for _ in range(_OPERATIONAL_TRIES):
-        link = wire.parse_link(route.query(wire.get_link(ifname)))
-        if link.operational:
+        link = route.query(wire.get_link(ifname))
+        if wire.link_is_operational(link):
             break
         time.sleep(_OPERATIONAL_PAUSE_S)
-    return link.ifindex
+    return wire.link_ifindex(link)
 
 
 def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
@@ -238,28 +237,3 @@ def addresses_inside(netns: Namespace) -> list[wire.AddressInfo]:
     """Addresses of all links of a namespace."""
     with netns.entered(), RouteSocket() as inside:
         return inside.addresses()
-
-
-class Announcer:
-    """Tells a bridge's ports where an address is, from one socket that stays open.
-
-    Closing a packet socket costs an RCU grace period, so none is opened per pod.
-    """
-
-    def __init__(self) -> None:
-        """In the network namespace of the calling thread. Raises: KernelError."""
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        try:
-            # Protocol 0: it receives nothing.
-            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
-        except OSError as error:
-            raise KernelError("open", "a packet socket", error.errno or 0) from error
-
-    def announce(self, pod: Attachment, bridge: str) -> None:
-        """Best effort, as the protocols are; the node's own entry is set by netlink."""
-        for address in pod.addresses:
-            with contextlib.suppress(OSError):
-                self._socket.sendto(announcement(address.ip, pod.mac), (bridge, 0))
-
-    def close(self) -> None:
-        self._socket.close()

@@ -13,13 +13,14 @@ from limpet.base.addresses import Prefix
 from limpet.base.errors import CniCode, CniError, KernelError, LimpetError
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.base.settings import Settings
+from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.diff import Change, DropPort, MissingPort, PutBridge, PutPort, diff_node
 from limpet.datapath.node.forward import HandleNftables, ensure_forward_accept
 from limpet.datapath.node.plan import NodeFacts, plan_node
-from limpet.datapath.node.pods import Announcer, create_pod_interface
+from limpet.datapath.node.pods import create_pod_interface
 from limpet.datapath.node.state import NodePlan
 from limpet.datapath.round_totals import RoundTotals
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id

@@ -111,7 +111,7 @@ class _Eye:
         """Peers that do not answer, and where. Raises: KernelError."""
         if not self.tunnel.up:
             return []
-        message = self._route.query(wire.get_link(self.tunnel.ifname))
+        message = self._route.query(wire.get_link(self.tunnel.ifname, counters=True))
         ifindex, packets = wire.parse_link(message).ifindex, parse_link_packets(message)
         if ifindex != self._ifindex:
             found_at_start = not self._ifindex and not self.tunnel.made

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Self
 
@@ -27,20 +29,25 @@ _NOTIFIED_BYTES = 4 << 20
 
 The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round of ours can cause.
 """
-_ANSWER_TIMEOUT_S = 30
-"""The kernel answers within the send call; only a broken kernel lets us wait."""
+_SIOCGIFFLAGS, _SIOCGIFINDEX = 0x8913, 0x8933
+_IFREQ = struct.Struct("=16si20x")
+_IFF_RUNNING = 0x40
 
 
 class NetlinkSocket:
-    """Netlink of the network namespace that the calling thread is in when it is made."""
+    """Netlink of the network namespace that the calling thread is in when it is made.
+
+    The kernel answers within the send call, and puts the next part of a dump into the queue within
+    the recv call for the one before: no call has to wait, so none asks whether it would.
+    """
 
     def __init__(self, protocol: int) -> None:
         """Raises: KernelError."""
-        self._socket = _open_socket(socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = _open_socket(kind, protocol)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
-        self._socket.settimeout(_ANSWER_TIMEOUT_S)
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -138,13 +145,13 @@ class NetlinkSocket:
         try:
             self._socket.send(frames)
         except OSError as error:
-            raise KernelError("ask for", request.what, error.errno or errno.ETIMEDOUT) from error
+            raise KernelError("ask for", request.what, error.errno or 0) from error
 
     def _receive(self, request: wire.Request) -> bytes:
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
-            raise KernelError("hear of", request.what, error.errno or errno.ETIMEDOUT) from error
+            raise KernelError("hear of", request.what, error.errno or 0) from error
 
 
 class RouteSocket(NetlinkSocket):
@@ -166,6 +173,23 @@ class RouteSocket(NetlinkSocket):
             if error.errno == errno.ENODEV:
                 return None
             raise
+
+    def ifindex(self, ifname: str) -> int:
+        """Without the lock that a question by message waits for. Raises: KernelError (ENODEV)."""
+        return self._ifreq(_SIOCGIFINDEX, ifname)
+
+    def is_running(self, ifname: str) -> bool:
+        """Whether the link passes packets; as cheap as `ifindex`. Raises: KernelError (ENODEV)."""
+        return bool(self._ifreq(_SIOCGIFFLAGS, ifname) & _IFF_RUNNING)
+
+    def _ifreq(self, code: int, ifname: str) -> int:
+        """Any socket takes these requests. Source: man 7 netdevice."""
+        try:
+            answer = fcntl.ioctl(self._socket, code, _IFREQ.pack(ifname.encode(), 0))
+        except OSError as error:
+            raise KernelError("find", f"link {ifname}", error.errno or 0) from error
+        number: int = _IFREQ.unpack(answer)[1]
+        return number
 
     def addresses(self) -> list[wire.AddressInfo]:
         return [wire.parse_address(message) for message in self.dump(wire.dump_addresses())]

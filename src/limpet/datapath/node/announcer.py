@@ -1,0 +1,49 @@
+"""Announcements: where an address is, told to all ports of a bridge, behind the answer of an ADD.
+
+The kernel hands a frame to every port within the send call, so that one announcement costs the more
+the more pods there are: it is not the pod that waits for that, nor the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from queue import SimpleQueue
+
+from limpet.base.errors import KernelError
+from limpet.datapath.node.attachment import Attachment
+from limpet.linux.frames import announcement
+
+
+class Announcer:
+    """Owns one thread, and one socket that stays open: closing one costs an RCU grace period."""
+
+    def __init__(self) -> None:
+        """In the network namespace of the calling thread. Raises: KernelError."""
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        try:
+            # Protocol 0: it receives nothing.
+            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
+        except OSError as error:
+            raise KernelError("open", "a packet socket", error.errno or 0) from error
+        self._queue: SimpleQueue[tuple[Attachment, str] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
+        self._thread.start()
+
+    def announce(self, pod: Attachment, bridge: str) -> None:
+        """Soon. Best effort, as the protocols are; the node's own entry is set by netlink."""
+        self._queue.put((pod, bridge))
+
+    def close(self) -> None:
+        """Sends what is waiting, then ends the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        while (waiting := self._queue.get()) is not None:
+            pod, bridge = waiting
+            for address in pod.addresses:
+                with contextlib.suppress(OSError):
+                    self._socket.sendto(announcement(address.ip, pod.mac), (bridge, 0))
