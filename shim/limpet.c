@@ -55,7 +55,7 @@ extern char **environ;
 
 static int64_t limit_at;  // when all must be over, in now_ms() time
 static int64_t limit_ms = 90 * 1000;
-static int64_t wait_ms = 20 * 1000;
+static int64_t wait_ms = 10 * 1000;
 static struct sockaddr_un agent = {.sun_family = AF_UNIX, .sun_path = "/run/limpet/agent.sock"};
 
 // Request frame: header, variables, a NUL, then stdin and room to see that it is too long.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Generator, Iterator
 
@@ -19,7 +20,8 @@ def runtimes() -> None:
 
 @pytest.fixture(scope="module")
 def machine(runtimes: None) -> Iterator[Machine]:
-    with Machine() as machine:
+    """With the containerd that LIMPET_CLIENTS_CONTAINERD names; else that of this Debian."""
+    with Machine(containerd=os.environ.get("LIMPET_CLIENTS_CONTAINERD", "")) as machine:
         yield machine
 
 

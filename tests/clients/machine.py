@@ -74,7 +74,9 @@ class Process:
 class Machine:
     """Booted on entry, gone on exit. `/var` and `/opt` outlive `power_off` and `boot`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, containerd: str = "") -> None:
+        """`containerd`: its version, "1.6", "1.7" or "2"; empty: the one of this Debian."""
+        self._programs = [*_other_containerd(containerd), RUNTIMES]
         self.name = f"{_PREFIX}{secrets.token_hex(4)}"
         self.folder = Path(tempfile.gettempdir(), self.name)
         self.pid = 0
@@ -104,7 +106,7 @@ class Machine:
             [
                 *("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork"),
                 *("--propagation", "private", str(Path(__file__).with_name("boot"))),
-                *(str(self.folder), str(RUNTIMES)),
+                *(str(self.folder), ":".join(map(str, self._programs))),
                 *(folder for folder in shared if not folder.startswith("/usr")),
             ],
             stdin=subprocess.PIPE,
@@ -235,6 +237,17 @@ class Machine:
             yield f"/run/netns/{name}"
         finally:
             self.run("ip", "netns", "delete", name)
+
+
+def _other_containerd(version: str) -> list[Path]:
+    """The tree to lay over the machine's own programs; downloads it where it is not."""
+    if not version:
+        return []
+    own = subprocess.check_output([RUNTIMES / "usr/bin/containerd", "--version"], text=True)
+    if f" {version}." in own:
+        return []
+    fetch = [CHECKOUT / "scripts" / "fetch-containerd", version]
+    return [Path(subprocess.check_output(fetch, text=True).strip())]
 
 
 def _child_of(process: subprocess.Popen[Any]) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
+from limpet.cli.install.conflist import conflist_text
 from limpet.cni.shim_binary import shim_path
 from tests.clients.machine import Machine, Process, wait_until
 
@@ -59,12 +60,12 @@ class Network(ABC):
         """The `ipam` object with which other main plugins get addresses of the segments."""
 
     @abstractmethod
-    def plugins(self) -> list[dict[str, Any]]:
-        """The plugins that serve a node's pods, hostPorts included."""
+    def conflist(self) -> dict[str, Any]:
+        """What serves a node's pods, hostPorts included."""
 
     def write_conflist(self, conflist: Mapping[str, Any] | None = None) -> Path:
         """Write a conflist as an installer must, renamed into place; the node's own for None."""
-        conflist = conflist or make_conflist(self.name, self.plugins())
+        conflist = conflist or self.conflist()
         path = self.machine.path(f"{CONF_DIR}/10-{conflist['name']}.conflist")
         made = path.with_suffix(".new")
         made.write_text(json.dumps(conflist, indent=2))
@@ -110,12 +111,13 @@ class ReferenceNetwork(Network):
         ranges = [[{"subnet": str(segment)}] for segment in (SEGMENT_V4, SEGMENT_V6)]
         return {"type": "host-local", "dataDir": self.data_dir, "ranges": ranges}
 
-    def plugins(self) -> list[dict[str, Any]]:
-        return [
+    def conflist(self) -> dict[str, Any]:
+        plugins = [
             self.main(),
             {"type": "portmap", "capabilities": {"portMappings": True}},
             {"type": "bandwidth", "capabilities": {"bandwidth": True}},
         ]
+        return make_conflist(self.name, plugins)
 
 
 class LimpetNetwork(Network):
@@ -180,9 +182,10 @@ class LimpetNetwork(Network):
     def ipam(self) -> dict[str, Any]:
         return {"type": "limpet"}
 
-    def plugins(self) -> list[dict[str, Any]]:
-        capabilities = ("portMappings", "bandwidth", "ips", "mac")
-        return [self.main() | {"capabilities": dict.fromkeys(capabilities, True)}]
+    def conflist(self) -> dict[str, Any]:
+        """As `limpet install` writes it."""
+        document: dict[str, Any] = json.loads(conflist_text(self.name))
+        return document
 
 
 def network_under_test(machine: Machine) -> Network:

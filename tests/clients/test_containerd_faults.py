@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,8 +16,10 @@ from tests.clients.networks import LimpetNetwork
 
 
 @pytest.fixture
-def machine(runtimes: None) -> Iterator[Machine]:
-    with Machine() as machine:
+def machine(runtimes: None, request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """With the containerd that a test is parametrized for; else as the other tests."""
+    version = getattr(request, "param", os.environ.get("LIMPET_CLIENTS_CONTAINERD", ""))
+    with Machine(containerd=version) as machine:
         yield machine
 
 
@@ -41,6 +44,7 @@ def drop_what_was_cut_short(machine: Machine) -> None:
             file.unlink()
 
 
+@pytest.mark.parametrize("machine", ["1.6", "1.7", "2"], indirect=True)
 @pytest.mark.parametrize("addresses_at_crash", [1, 6])
 def test_after_a_crash_of_containerd_in_the_middle_of_starts_everything_can_be_removed(
     machine: Machine, network: LimpetNetwork, containerd: Containerd, addresses_at_crash: int
@@ -57,7 +61,8 @@ def test_after_a_crash_of_containerd_in_the_middle_of_starts_everything_can_be_r
     drop_what_was_cut_short(machine)
     containerd.start()
     containerd.remove_all_pods()
-    assert network.reservations() == {}
+    # containerd 1.7 forgets a start that was cut off before its DEL is done.
+    wait_until(lambda: network.reservations() == {}, "no address is held")
     wait_until(lambda: not machine.links("veth"), "no interface of a pod is left")
 
     pods = [containerd.run_pod(containerd.pod_config(name, attempt=1)) for name in names]
@@ -131,6 +136,7 @@ def test_pods_talk_while_the_agent_is_away_and_are_served_when_it_is_back(
 def test_every_start_and_stop_succeeds_though_the_agent_crashes_under_them(
     machine: Machine, network: LimpetNetwork, containerd: Containerd
 ) -> None:
+    machine.write("/etc/limpet/shim.conf", "wait_s=60\n")  # however slow this machine is
     configs = [containerd.pod_config(f"pod-{number}") for number in range(10)]
     with ThreadPoolExecutor(len(configs)) as kubelet:
         starts = [kubelet.submit(containerd.run_pod, config) for config in configs[:7]]

@@ -352,6 +352,15 @@ def test_without_an_agent_it_gives_up_with_error_11_that_says_what_to_do(stage: 
     run(test())
 
 
+def test_it_tries_for_ten_seconds_unless_it_is_told_otherwise(stage: Stage) -> None:
+    async def test() -> None:
+        error = (await stage.run()).error
+
+        assert error["msg"].endswith("(tried for 10.0 s)")
+
+    run(test())
+
+
 def test_status_gives_up_with_error_50_however_long_others_wait(stage: Stage) -> None:
     async def test() -> None:
         error = (await stage.run("STATUS", LIMPET_WAIT_S="86400")).error

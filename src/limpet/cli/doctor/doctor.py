@@ -19,7 +19,8 @@ from limpet.cli.doctor.examine import Target, examine
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
 from limpet.cli.doctor.sites import across_findings, inbound_ports
-from limpet.cli.install.cni_configs import CONFLIST, CniConfig, read_cni_configs
+from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
+from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest, read_if_there
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.service import UNIT, systemd_runs

@@ -12,7 +12,6 @@ from typing import Any
 from limpet.base.addresses import Prefix
 from limpet.base.errors import StorageError
 
-CONFLIST = "10-limpet.conflist"
 _EXTENSIONS = (".conf", ".conflist", ".json")
 """Source: ConfFiles in libcni, and loadFromConfDir in containerd's go-cni."""
 

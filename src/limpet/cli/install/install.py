@@ -17,7 +17,7 @@ from limpet.base.settings import Settings
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import Target, examine
 from limpet.cli.doctor.findings import Finding, error, errors, warn
-from limpet.cli.install.cni_configs import CONFLIST
+from limpet.cli.install.conflist import CONFLIST, conflist_text
 from limpet.cli.install.files import Manifest, read_if_there
 from limpet.cli.install.joining import (
     JoinOptions,
@@ -232,29 +232,6 @@ def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]
         text = f"# Read by Limpet's CNI binary.\nsocket={settings.socket}\n".encode()
         files.insert(2, PlannedFile("shim_conf", shim_conf, text, keep=True))
     return files
-
-
-def conflist_text(network_name: str) -> bytes:
-    """Version 1.0.0: a configuration of 1.1.0 breaks containerd 1.6, 1.7 and podman."""
-    document = {
-        "cniVersion": "1.0.0",
-        "name": network_name,
-        "plugins": [
-            {
-                "type": "limpet",
-                "ipMasq": True,
-                "isDefaultGateway": True,
-                "ipam": {"type": "limpet"},
-                "capabilities": {
-                    "portMappings": True,
-                    "bandwidth": True,
-                    "ips": True,
-                    "mac": True,
-                },
-            }
-        ],
-    }
-    return json.dumps(document, indent=2).encode() + b"\n"
 
 
 def _config_text(document: dict[str, Any]) -> bytes:
