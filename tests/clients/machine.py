@@ -246,8 +246,8 @@ def _other_containerd(version: str) -> list[Path]:
     own = subprocess.check_output([RUNTIMES / "usr/bin/containerd", "--version"], text=True)
     if f" {version}." in own:
         return []
-    fetch = [CHECKOUT / "scripts" / "fetch-containerd", version]
-    return [Path(subprocess.check_output(fetch, text=True).strip())]
+    fetch = str(CHECKOUT / "scripts" / "fetch-containerd")
+    return [Path(subprocess.check_output([fetch, version], text=True).strip())]
 
 
 def _child_of(process: subprocess.Popen[Any]) -> int:
