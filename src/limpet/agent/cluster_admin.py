@@ -15,8 +15,9 @@ from limpet.agent.path_report import (
     endpoint_text,
     pairs_of,
     path_document,
+    peer_between,
 )
-from limpet.base.addresses import Endpoint
+from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.documents import Snapshot
@@ -131,6 +132,8 @@ class ClusterAdmin:
             addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
         )
         pairs = pairs_of(origins, targets, site.view)
+        # Before the paths are told: an answer also says by which way the peer reaches this node.
+        measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
             await asyncio.to_thread(
                 path_document,
@@ -143,19 +146,27 @@ class ClusterAdmin:
             )
             for pair in pairs
         ]
-        peers = dict.fromkeys(path["peer_uid"] for path in paths if path["peer_uid"])
+        nodes = site.view.snapshot.nodes
         probes = [
             {
-                "node": site.view.snapshot.nodes[uid].grant.name,
+                "node": nodes[uid].grant.name if uid in nodes else uid,
                 "uid": uid,
                 **probe,
                 "relay": name_of(site.view.snapshot, probe["relay"] or None),
             }
-            for uid in (peers if arguments.get("probe") else ())
-            for probe in probe_documents([await self._measure(uid) for _ in range(_PROBES)])
+            for uid, rounds in measured.items()
+            for probe in probe_documents(rounds)
         ]
         nat = self._cluster.across.relays.report()["nat"]
         return {"paths": paths, "probes": probes, "nat": nat, "failed": site.failures}
+
+    async def _measure_peers(
+        self, pairs: Iterable[tuple[Address, Address]]
+    ) -> dict[str, list[tuple[Measured, ...]]]:
+        """By uid, of the nodes at the other ends: every way to them, several times."""
+        view = self._cluster.site.view
+        uids = dict.fromkeys(filter(None, (peer_between(view, *pair) for pair in pairs)))
+        return {uid: [await self._measure(uid) for _ in range(_PROBES)] for uid in uids}
 
     async def _measure(self, uid: str) -> tuple[Measured, ...]:
         try:
@@ -302,6 +313,14 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
+def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
+    """Where packets of a device of ours are sent; None: the peer is reached by none."""
+    if part.fdb:
+        return part.fdb[0].underlay
+    proven = path is not None and part.routes and path.rung.proof is ProbeKind.SITE
+    return path.underlay if path is not None and proven else None
+
+
 def _peer_document(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> Document:
     entry = view.snapshot.nodes[uid]
     grant, presence = entry.grant, entry.presence
@@ -318,7 +337,7 @@ def _peer_document(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str,
         "relay": relay.grant.name if relay is not None else "",
         "devices": sorted({route.device for route in part.routes}),
         "next_hops": sorted({str(route.next_hop) for route in part.routes}),
-        "underlay": str(part.fdb[0].underlay) if part.fdb else "",
+        "underlay": str(_underlay(part, path) or ""),
         "mtu_bytes": min((route.mtu_bytes for route in part.routes), default=None),
         "segments": [str(prefix) for prefix in view.segments.get(uid, ())],
         "addresses": [str(each) for each in presence.addresses] if presence is not None else [],

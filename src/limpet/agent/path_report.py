@@ -14,7 +14,7 @@ from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
-from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of
+from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_side
 
 Document = dict[str, Any]
 
@@ -98,31 +98,24 @@ def path_document(
 ) -> Document:
     """Both directions. `reachable` is None where only other nodes know.
 
-    `ways`: by which peers have said that they reach this node. `unable`: peers that no tunnel comes
-    about with, and why.
+    `ways`: by which path peers have said that they reach this node; None: by none. `unable`: peers
+    that no tunnel comes about with, and why.
     """
-    sides = {view.uid: NodeSide(view.own, view.paths)}
-    holders = {each: holder_of(view.snapshot, each) for each in (origin, target)}
+    sides = {view.uid: NodeSide(view, plan)}
+    holders = {each: holder_of(view, each) for each in (origin, target)}
     peer_uid = _peer(view.uid, holders[origin], holders[target])
-    if peer_uid in ways:
-        sides[peer_uid] = _side_of(view, peer_uid, ways[peer_uid])
-    answer = explain_path(view.snapshot, sides, origin, target)
+    way = ways.get(peer_uid)
+    if way is not None:
+        sides[peer_uid] = _side_of(view, peer_uid, way)
+    answer = explain_path(view, sides, origin, target)
     lacking = (unable or {}).get(peer_uid, "")
-    there, back = (
-        _leg_document(
-            replace(leg, reason=lacking)
-            if lacking and leg.rung is not None and leg.rung.encrypted
-            else leg,
-            holders,
-            view,
-            plan,
-            words,
-        )
-        for leg in (answer.there, answer.back)
-    )
+    legs = [_unable(leg, lacking) for leg in (answer.there, answer.back)]
+    if peer_uid in ways:
+        legs = [_told(leg) if holders[leg.ends.origin] == peer_uid else leg for leg in legs]
+    there, back = (_leg_document(leg, holders, view, plan, words) for leg in legs)
     return {
         "version": origin.version,
-        "reachable": _reachable((there, back)),
+        "reachable": _reachable((there, back), doubtful=any(leg.told for leg in legs)),
         "there": there,
         "back": back,
         "peer_uid": peer_uid,
@@ -130,18 +123,37 @@ def path_document(
     }
 
 
-def _side_of(view: View, uid: str, way: PeerPath | None) -> NodeSide:
+def _unable(leg: Leg, lacking: str) -> Leg:
+    """`lacking`: why no tunnel to the peer comes about, if none does."""
+    encrypted = leg.way is not None and leg.way.rung.encrypted
+    return replace(leg, way=None, reason=lacking) if lacking and encrypted else leg
+
+
+def _told(leg: Leg) -> Leg:
+    """What a peer has told may be older than what is known here: that it has no way is no proof."""
+    if leg.way is not None:
+        return leg
+    lost = leg.reason if leg.known else "it has told that it had no way to this node"
+    reason = f"when {leg.ends.origin_node} was last heard: {lost} (ask it)"
+    return replace(leg, reason=reason, known=False, told=True)
+
+
+def _side_of(view: View, uid: str, way: PeerPath) -> NodeSide:
     """What a peer's plan for us is made of, as far as it has told."""
     presence = view.snapshot.nodes[uid].presence
-    tunnelled = way is not None and way.rung.encrypted
     own = OwnSide(
         vtep_macs=presence.vtep_macs if presence is not None else {},
         link_mtu_bytes=presence.link_mtu_bytes if presence is not None else 0,
-        links=frozenset({way.device} if way is not None else ()),
-        tunnel=TUNNEL_IFNAME if tunnelled else "",
-        ipsec=IPSEC_IFNAME if tunnelled else "",
+        links=frozenset({way.device}),
+        tunnel=TUNNEL_IFNAME if way.rung.encrypted else "",
+        ipsec=IPSEC_IFNAME if way.rung.encrypted else "",
     )
-    return NodeSide(own, {} if way is None else {view.uid: way})
+    return told_side(view, uid, own, way)
+
+
+def peer_between(view: View, origin: Address, target: Address) -> str:
+    """Uid of the node at the other end, seen from ours; empty when there is none."""
+    return _peer(view.uid, holder_of(view, origin), holder_of(view, target))
 
 
 def _peer(uid: str, one: str | None, other: str | None) -> str:
@@ -156,31 +168,42 @@ def _leg_document(
     plan: OverlayPlan,
     words: NodeWords,
 ) -> Document:
-    local = leg.known and not leg.reason and leg.rung is None
-    here = local and holders[leg.origin] == view.uid
+    ends, way = leg.ends, leg.way
+    local = leg.known and not leg.reason and way is None
+    here = local and holders[ends.origin] == view.uid
     named = {pod.address: str(pod) for pod in words.pods}
     document = {
-        "origin": str(leg.origin),
-        "origin_pod": named.get(leg.origin, ""),
-        "origin_node": leg.origin_node,
-        "target": str(leg.target),
-        "target_pod": named.get(leg.target, ""),
-        "target_node": leg.target_node,
+        "origin": str(ends.origin),
+        "origin_pod": named.get(ends.origin, ""),
+        "origin_node": ends.origin_node,
+        "target": str(ends.target),
+        "target_pod": named.get(ends.target, ""),
+        "target_node": ends.target_node,
         "known": leg.known and (not local or here),
-        "rung": "local" if local else leg.rung.name if leg.rung is not None else "",
-        "device": words.bridge if here else leg.device,
-        "next_hop": str(leg.next_hop or ""),
-        "underlay": str(leg.underlay or ""),
-        "endpoint": endpoint_text(leg.endpoint),
-        "relay": leg.relay,
-        "mtu_bytes": words.mtu_bytes if here else leg.mtu_bytes,
+        "rung": "local" if local else "",
+        "device": words.bridge if here else "",
+        "next_hop": "",
+        "underlay": "",
+        "endpoint": "",
+        "relay": "",
+        "mtu_bytes": words.mtu_bytes if here else None,
         "reason": leg.reason,
         "let_in": None,
     }
+    if way is not None:
+        document |= {
+            "rung": way.rung.name,
+            "device": way.device,
+            "next_hop": str(way.next_hop or ""),
+            "underlay": str(way.underlay or ""),
+            "endpoint": endpoint_text(way.endpoint),
+            "relay": way.relay,
+            "mtu_bytes": way.mtu_bytes,
+        }
     if local and not here:
-        document["reason"] = f"what {leg.origin_node} does is known there: ask it"
-    part = plan.parts.get(holders[leg.origin] or "")
-    if holders[leg.target] == view.uid and part is not None:
+        document["reason"] = f"what {ends.origin_node} does is known there: ask it"
+    part = plan.parts.get(holders[ends.origin] or "")
+    if holders[ends.target] == view.uid and part is not None:
         document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
     return document
 
@@ -195,10 +218,10 @@ def endpoint_text(endpoint: Endpoint | None) -> str:
 
 def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
     """What the other end may choose: any rung, and the filter here takes these packets only."""
-    if not any(leg.origin in prefix for prefix in part.sources):
+    if not any(leg.ends.origin in prefix for prefix in part.sources):
         words = part.refused or "its address is in no prefix that it may use here"
-        return {"known": True, "reason": f"dropped here, from {leg.origin_node}: {words}"}
-    if leg.known:
+        return {"known": True, "reason": f"dropped here, from {leg.ends.origin_node}: {words}"}
+    if leg.known or leg.told:
         return {}
     return {
         "let_in": {
@@ -209,11 +232,12 @@ def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
     }
 
 
-def _reachable(legs: Iterable[Mapping[str, Any]]) -> bool | None:
+def _reachable(legs: Iterable[Mapping[str, Any]], *, doubtful: bool) -> bool | None:
+    """What is known here comes first; `doubtful`: a peer has told that it has no way."""
     known = [leg for leg in legs if leg["known"]]
     if any(leg["reason"] for leg in known):
         return False
-    return True if known else None
+    return True if known and not doubtful else None
 
 
 def _notes(address: Address, view: View, words: NodeWords) -> list[str]:

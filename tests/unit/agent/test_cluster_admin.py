@@ -74,11 +74,52 @@ def test_the_way_back_is_what_the_peer_has_told() -> None:
     assert found["reachable"] is True
 
 
-def test_a_peer_that_has_no_way_back_is_not_reachable() -> None:
+def test_that_a_peer_had_no_way_back_is_no_proof_that_it_has_none_now() -> None:
     found = path("10.244.1.2", THERE, seen((PEER, plain(2))), {PEER: None})
 
+    assert found["there"]["known"]
+    assert found["there"]["rung"] == "route"
+    assert not found["back"]["known"]
+    assert found["reachable"] is None
+    assert "when node-2 was last heard: it has told that it had no way" in found["back"]["reason"]
+
+
+def test_that_a_way_which_a_peer_told_does_not_carry_the_packets_is_not_sure_either() -> None:
+    six = "fd00:0:0:1::2", "fd00:0:0:2::7"
+
+    found = path(*six, seen((PEER, plain(2))), {PEER: vxlan(1, mtu_bytes=1320)})
+
+    assert found["reachable"] is None
+    assert "IPv6 needs an MTU of 1280, the path has 1270" in found["back"]["reason"]
+
+
+@pytest.mark.parametrize("told", [None, plain(1)])
+def test_what_is_known_here_comes_before_what_a_peer_told(told: PeerPath | None) -> None:
+    found = path("10.244.1.2", THERE, seen(), {PEER: told})
+
     assert found["reachable"] is False
-    assert "no path to it is proven" in found["back"]["reason"]
+    assert "no path to it is proven" in found["there"]["reason"]
+
+
+class Strict(dict[str, PeerPath]):
+    """Paths of peers of which only one may be looked at."""
+
+    def get(self, uid: str, default: object = None) -> PeerPath | None:  # type: ignore[override]
+        assert uid == PEER, f"the path to {uid} was looked at"
+        return super().get(uid)
+
+
+def test_no_other_peer_is_planned_for_than_the_one_that_is_explained() -> None:
+    here = seen((PEER, plain(2)), (uid(3), plain(3)))
+    plan = plan_overlay(here)
+    strict = replace(here, paths=Strict(here.paths))
+
+    found = path_document(
+        strict, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS, {PEER: plain(1)}
+    )
+
+    assert (found["reachable"], found["there"]["rung"]) == (True, "route")
+    assert found["back"]["rung"] == "route"
 
 
 def test_what_a_peer_told_of_its_way_to_us_says_nothing_of_its_way_to_others() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from limpet.base.addresses import Address
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.topology import transports
-from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
-from limpet.paths.explain import Leg, NodeSide, PathAnswer, explain_path
+from limpet.paths.explain import Ends, Leg, NodeSide, PathAnswer, Way, explain_path, told_side
 from tests.unit.datapath.overlay.overlay_values import (
     OWN,
     PEER,
@@ -41,21 +41,25 @@ def explain(
     target: Address = TWO,
 ) -> PathAnswer:
     cluster = snapshot(node(1), node(2)) if known is None else known
-    sides = {UID: NodeSide(OWN, dict(paths))}
-    return explain_path(cluster, sides, origin, target)
+    here = side(cluster, dict(paths))
+    return explain_path(here.view, {UID: here}, origin, target)
+
+
+def side(cluster: Snapshot, paths: dict[str, PeerPath], own: OwnSide = OWN) -> NodeSide:
+    view = view_of(cluster, UID, paths, own)
+    return NodeSide(view, plan_overlay(view))
 
 
 def test_a_way_over_vxlan_is_said_with_all_that_it_takes() -> None:
     assert explain((PEER, vxlan(2))).there == Leg(
-        ONE,
-        TWO,
-        "node-1",
-        "node-2",
-        transports.VXLAN,
-        "limvx4",
-        ip_address("10.244.2.0"),
-        ip_address("192.0.2.2"),
-        1450,
+        Ends(ONE, TWO, "node-1", "node-2"),
+        Way(
+            transports.VXLAN,
+            "limvx4",
+            ip_address("10.244.2.0"),
+            1450,
+            underlay=ip_address("192.0.2.2"),
+        ),
     )
 
 
@@ -67,32 +71,24 @@ def test_a_way_through_the_tunnel_is_said_with_where_it_leads_and_by_which_relay
     relay = "" if rung is transports.TUNNEL else node(3).grant.uid
     path = PeerPath(rung, 1420, endpoint=end, relay=relay)
     peer = entry(a_grant(2), a_presence(2, tunnel_port=51820))
-    sides = {UID: NodeSide(replace(OWN, tunnel="limwg0"), {PEER: path})}
-    leg = explain_path(snapshot(node(1), peer, node(3)), sides, ONE, TWO).there
+    here = side(snapshot(node(1), peer, node(3)), {PEER: path}, replace(OWN, tunnel="limwg0"))
+    leg = explain_path(here.view, {UID: here}, ONE, TWO).there.way
+    assert leg is not None
     assert (leg.rung, leg.device, leg.endpoint) == (rung, "limwg0", end)
     assert leg.relay == ("" if rung is transports.TUNNEL else "node-3")
-    assert leg.mtu_bytes is not None
     assert leg.mtu_bytes <= 1420 - 60
 
 
 def test_each_direction_is_what_its_own_node_does() -> None:
-    sides = {
-        UID: NodeSide(OWN, {PEER: plain(2)}),
-        PEER: NodeSide(OTHER, {UID: vxlan(1)}),
-    }
+    here = side(snapshot(node(1), node(2)), {PEER: plain(2)})
+    sides = {UID: here, PEER: told_side(here.view, PEER, OTHER, vxlan(1))}
 
-    answer = explain_path(snapshot(node(1), node(2)), sides, ONE, TWO)
+    answer = explain_path(here.view, sides, ONE, TWO)
 
-    assert (answer.there.rung, answer.there.device, answer.there.mtu_bytes) == (
-        transports.ROUTE,
-        "eth0",
-        1500,
-    )
-    assert (answer.back.rung, answer.back.device, answer.back.mtu_bytes) == (
-        transports.VXLAN,
-        "limvx4",
-        1450,
-    )
+    there, back = answer.there.way, answer.back.way
+    assert there == Way(transports.ROUTE, "eth0", ip_address("192.0.2.2"), 1500)
+    assert back is not None
+    assert (back.rung, back.device, back.mtu_bytes) == (transports.VXLAN, "limvx4", 1450)
 
 
 def test_of_a_node_that_was_not_asked_the_way_back_is_not_guessed() -> None:
@@ -102,8 +98,8 @@ def test_of_a_node_that_was_not_asked_the_way_back_is_not_guessed() -> None:
 def test_pods_of_one_node_need_no_path() -> None:
     answer = explain(target=ip_address("10.244.1.3"))
 
-    assert (answer.there.reason, answer.there.rung) == ("", None)
-    assert answer.there.target_node == "node-1"
+    assert (answer.there.reason, answer.there.way) == ("", None)
+    assert answer.there.ends.target_node == "node-1"
 
 
 def test_why_there_is_no_way_is_said() -> None:
@@ -143,7 +139,8 @@ def test_an_address_behind_a_node_is_reached_through_it() -> None:
 
     leg = explain((PEER, vxlan(2)), known=known, target=ip_address("10.20.3.4")).there
 
-    assert (leg.target_node, leg.device, leg.reason) == ("node-2", "limvx4", "")
+    assert leg.way is not None
+    assert (leg.ends.target_node, leg.way.device, leg.reason) == ("node-2", "limvx4", "")
 
 
 @given(clusters())
@@ -151,16 +148,17 @@ def test_a_way_is_said_just_where_the_plan_has_a_route(
     cluster: tuple[Snapshot, dict[str, PeerPath]],
 ) -> None:
     known, paths = cluster
-    state = plan_overlay(view_of(known, UID, paths, OWN)).state
+    here = side(known, paths)
+    state = here.plan.state
     for target in (ip_address("10.244.2.2"), ip_address("10.244.3.2"), ip_address("10.20.0.1")):
-        leg = explain_path(known, {UID: NodeSide(OWN, paths)}, ONE, target).there
-        if leg.rung is not None and leg.reason == "":
+        leg = explain_path(here.view, {UID: here}, ONE, target).there
+        if leg.way is not None:
             assert any(
                 target in route.prefix
                 and (route.device, route.next_hop, route.mtu_bytes)
-                == (leg.device, leg.next_hop, leg.mtu_bytes)
+                == (leg.way.device, leg.way.next_hop, leg.way.mtu_bytes)
                 for route in state.routes.values()
             )
-        elif leg.origin_node == "node-1" and "clone" not in leg.reason:
+        elif leg.ends.origin_node == "node-1" and "clone" not in leg.reason:
             held = [route for route in state.routes.values() if target in route.prefix]
             assert all("more specific" in leg.reason for _ in held)

@@ -215,7 +215,7 @@ def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
     if output is Output.JSON:
         put_json(answer)
     elif answer["peers"]:
-        put_table([_peer_row(each) for each in answer["peers"]], _PEER_COLUMNS)
+        put_table([peer_row(each) for each in answer["peers"]], _PEER_COLUMNS)
     else:
         say("no other node is known here")
 
@@ -226,7 +226,8 @@ def _via(each: Mapping[str, Any]) -> str:
     return hops if row is None else row.via_words.format_map({**each, "next_hops": hops})
 
 
-def _peer_row(each: Mapping[str, Any]) -> dict[str, Any]:
+def peer_row(each: Mapping[str, Any]) -> dict[str, Any]:
+    """One peer, for a person."""
     return {
         **each,
         "device": _joined(each["devices"]),

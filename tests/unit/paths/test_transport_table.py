@@ -1,0 +1,108 @@
+"""A further way to a peer is one row of the table, and one part that plans it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address, ip_interface
+from pathlib import Path
+
+import pytest
+
+from limpet.agent.cluster_admin import count_peers, peer_documents
+from limpet.agent.path_report import NodeWords, path_document
+from limpet.base.addresses import Prefix
+from limpet.base.link import UnderlayLink
+from limpet.cli.commands.path import path_lines, peer_row
+from limpet.cluster.documents import NodeEntry
+from limpet.cluster.topology import transports
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import ProbeKind, Transport
+from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.path_file import read_paths, write_paths
+from limpet.paths.probe.codec import encode_answer, parse_answer
+from limpet.paths.probe.messages import Answer
+from tests.unit.datapath.overlay.overlay_values import PEER, a_presence, node, view, vxlan
+
+UNDERLAY = ip_address("192.0.2.2")
+ETH0 = UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, (ip_interface("192.0.2.1/24"),))
+TOY = Transport(
+    "toy",
+    preference=transports.VXLAN.preference - 1,
+    number=200,
+    proof=ProbeKind.SITE,
+    part="toy",
+    overhead_bytes={4: 28, 6: 48},
+    words="toy",
+    path_words="toy, over {device} to {underlay}",
+    via_words="toy at {underlay}",
+    versions=lambda presence: presence.vtep_macs,
+)
+"""Proven by the same probe as VXLAN, and better."""
+PATH = PeerPath(TOY, 1500, underlay=UNDERLAY)
+
+
+def toy_hops(
+    _view: View,
+    _entry: NodeEntry,
+    path: PeerPath,
+    firsts: Mapping[int, Prefix],
+    _sources: Collection[Prefix],
+) -> dict[int, Hop | str]:
+    """What the toy's part plans."""
+    assert path.underlay is not None
+    mtu_bytes = path.mtu_bytes - path.rung.overhead_bytes[path.underlay.version]
+    return {version: Hop("toy0", first[0], mtu_bytes) for version, first in firsts.items()}
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(transports.TRANSPORTS, TOY.name, TOY)
+    monkeypatch.setitem(HOP_PLANNERS, TOY.part, toy_hops)
+
+
+def climbed(devices: frozenset[tuple[str, int]]) -> PeerPath | None:
+    """Where a peer is reached that answers at its underlay address only."""
+    ladder = Ladder()
+    ladder.settle(Facts((UNDERLAY,), 7471, devices=devices), (ETH0,), at_s=0.0, urgent=True)
+    for now_s in (0.0, 0.5, 1.0, 1.5):
+        for question in ladder.take_due(now_s, vital=True):
+            if question.trial.ask is ProbeKind.SITE:
+                ladder.answered(question.trial, now_s + 0.01, rtt_s=0.01, via="eth0")
+    return ladder.path
+
+
+def test_the_ladder_takes_what_the_row_prefers_where_both_ends_have_a_device_for_it() -> None:
+    both = transports.devices_of(a_presence(1)) & transports.devices_of(a_presence(2))
+
+    assert climbed(both) == PATH
+    assert climbed(frozenset({("vxlan", 4)})) == vxlan(2)
+
+
+def test_a_peer_can_tell_it_and_a_node_keeps_it(tmp_path: Path) -> None:
+    answer = Answer(bytes(8), 1, UNDERLAY, 7471, UNDERLAY, PATH)
+    file = tmp_path / "paths.json"
+
+    write_paths(file, {PEER: PATH})
+
+    assert parse_answer(encode_answer(answer)) == answer
+    assert read_paths(file) == {PEER: PATH}
+
+
+def test_the_plan_asks_the_rows_part_and_a_person_reads_the_rows_words() -> None:
+    here = view(node(2), paths={PEER: PATH})
+    plan = plan_overlay(here)
+    ends = ip_address("10.244.1.2"), ip_address("10.244.2.2")
+
+    found = path_document(here, plan, *ends, NodeWords((), "limpet0", 1450), {})
+    (peer,) = peer_documents(here, plan, heard_s={}, every=True)
+
+    assert {(route.device, route.mtu_bytes) for route in plan.parts[PEER].routes} == {
+        ("toy0", 1472)
+    }
+    assert f"  there: toy, over toy0 to {UNDERLAY}, MTU 1472" in list(path_lines(found))
+    assert (peer["rung"], peer_row(peer)["via"]) == ("toy", f"toy at {UNDERLAY}")
+    assert count_peers(here, plan)["toy"] == 1
