@@ -145,6 +145,26 @@ def test_a_namespace_that_has_the_number_of_one_that_is_gone_hides_no_leak(
     assert "10.245.78.2" in limpet.out
 
 
+def test_check_without_an_agent_says_what_it_cannot_tell_and_is_exit_code_1(
+    node: LabNode, limpet: Shell
+) -> None:
+    node.pod("web-0").add()
+    node.stop_agent()
+
+    assert limpet("ipam", "check") == 1
+    assert limpet.out == ""
+    assert "the records are sound; whether each address" in limpet.err
+    assert "only a running agent can tell" in limpet.err
+    assert "is in use, and" not in limpet.err
+    assert limpet.json("ipam", "check") == {"leaks": None, "findings": []}
+
+    stray = node.data_dir / "limpet" / "10.244.7.300"
+    stray.write_text("web-0\n")
+    assert limpet("ipam", "check") == 1
+    assert limpet.out.startswith(f"{stray}: is no file of an address store")
+    assert "the records have the damage above; whether" in limpet.err
+
+
 def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -> None:
     for name in ("web-0", "web-1"):
         pod = node.pod(name)

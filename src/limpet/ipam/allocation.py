@@ -177,7 +177,19 @@ class Pool:
         return f"it is {self._reserved[number]}" if number in self._reserved else ""
 
     def __str__(self) -> str:
-        return ", ".join(f"{r.subnet} ({r.range_start} to {r.range_end})" for _, r in self._ranges)
+        """The ranges as a person counts them: without what no pod can have."""
+        return ", ".join(f"{member.subnet} ({self._words(*span)})" for span, member in self._ranges)
+
+    def _words(self, low: int, high: int) -> str:
+        while low <= high and low in self._reserved:
+            low += 1
+        while low <= high and high in self._reserved:
+            high -= 1
+        if low > high:
+            return "no address for pods"
+        inside = [str(address_of(number)) for number in sorted(self._reserved) if low < number < high]
+        without = f" without {', '.join(inside)}" if inside else ""
+        return f"{address_of(low)} to {address_of(high)}{without}"
 
 
 def _bounds(member: Range) -> tuple[int, int]:

@@ -223,7 +223,7 @@ def test_what_is_asked_for_goes_before_what_is_kept_and_held() -> None:
         (["10.0.0.0"], "network address of 10.0.0.0/29"),
         (["10.0.0.7"], "broadcast address of 10.0.0.0/29"),
         (["10.0.0.1"], "a gateway"),
-        (["10.0.1.5"], r"outside 10.0.0.0/29 \(10.0.0.0 to 10.0.0.7\)"),
+        (["10.0.1.5"], r"outside 10.0.0.0/29 \(10.0.0.2 to 10.0.0.6\)"),
         (["fd00::5"], "outside"),
         (["10.0.0.3"], r"container old holds it \(kept for pod ns/pod\)"),
         (["10.0.0.4"], "container unknown holds it"),
@@ -267,6 +267,24 @@ def test_exhaustion_names_network_ranges_counts_and_what_to_do() -> None:
         "`limpet ipam release`",
     ):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "words"),
+    [
+        ("10.0.0.1", "none of 5 is free in 10.0.0.0/29 (10.0.0.2 to 10.0.0.6): 5 live"),
+        ("10.0.0.6", "none of 5 is free in 10.0.0.0/29 (10.0.0.1 to 10.0.0.5): 5 live"),
+        ("10.0.0.3", "none of 5 is free in 10.0.0.0/29 (10.0.0.1 to 10.0.0.6 without 10.0.0.3): 5"),
+    ],
+)
+def test_exhaustion_counts_and_names_the_addresses_that_pods_can_have(
+    gateway: str, words: str
+) -> None:
+    entries = {number(f"10.0.0.{i}"): held(OLD, KEY) for i in range(1, 7)}
+    pool = a_pool(a_range("10.0.0.0/29", "10.0.0.1", "10.0.0.6", gateway), entries=entries)
+    with pytest.raises(ExhaustedError) as caught:
+        given_by(pool, Claim("net", NEW), entries)
+    assert words in str(caught.value)
 
 
 # Fast equals naive.

@@ -35,34 +35,43 @@ def list_addresses(settings: Settings, network: str | None, output: Output) -> N
 
 
 def check_addresses(settings: Settings, output: Output) -> int:
-    """Exit code: 1 when something was found. Raises: LimpetError."""
+    """Exit code: 1 when something was found, or could not be looked at. Raises: LimpetError."""
     try:
         found = call(settings.socket, "ipam.check")
     except AgentUnavailable:
-        _say_from_disk(settings)
-        say("limpet: without the agent nobody can tell whether an address is in use")
-        found = {
-            "leaks": [],
-            "findings": [
-                {"path": each.path, "problem": each.problem, "advice": each.action}
-                for _, view in _views(settings.data_dir)
-                for each in view.findings
-            ],
-        }
+        found = _check_records(settings)
     if output is Output.JSON:
         put_json(found)
     else:
         _put_check(found)
-    return 1 if found["leaks"] or found["findings"] else 0
+    return 1 if found["leaks"] is None or found["leaks"] or found["findings"] else 0
+
+
+def _check_records(settings: Settings) -> dict[str, Any]:
+    """`leaks` is None: only an agent can tell which addresses are in use."""
+    _say_from_disk(settings)
+    findings = [
+        {"path": each.path, "problem": each.problem, "advice": each.action}
+        for _, view in _views(settings.data_dir)
+        for each in view.findings
+    ]
+    return {"leaks": None, "findings": findings}
 
 
 def _put_check(found: dict[str, Any]) -> None:
-    if found["leaks"]:
-        put_table(found["leaks"], _LEAK_COLUMNS)
+    leaks, findings = found["leaks"], found["findings"]
+    if leaks:
+        put_table(leaks, _LEAK_COLUMNS)
         say("`limpet ipam repair` releases them")
-    for each in found["findings"]:
+    for each in findings:
         put(f"{each['path']}: {each['problem']} ({each['advice']})")
-    if not found["leaks"] and not found["findings"]:
+    if leaks is None:
+        sound = "the records have the damage above" if findings else "the records are sound"
+        say(
+            f"{sound}; whether each address that is held is in use, only a running agent can tell "
+            "(limpet doctor says what is wrong with it)"
+        )
+    elif not leaks and not findings:
         say("every address that is held is in use, and the records are sound")
 
 
