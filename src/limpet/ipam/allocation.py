@@ -187,7 +187,9 @@ class Pool:
             high -= 1
         if low > high:
             return "no address for pods"
-        inside = [str(address_of(number)) for number in sorted(self._reserved) if low < number < high]
+        inside = [
+            str(address_of(number)) for number in sorted(self._reserved) if low < number < high
+        ]
         without = f" without {', '.join(inside)}" if inside else ""
         return f"{address_of(low)} to {address_of(high)}{without}"
 
