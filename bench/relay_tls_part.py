@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.part import serve
 from limpet.base.process import configure_log
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.identity import load_identity
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
@@ -62,24 +62,24 @@ class _Lag:
 
 
 async def _relay(membership: Membership) -> None:
-    settings = Settings(relay_tls_listen=(("0.0.0.0", 443),))
+    settings = RelaySettings(tls_listen=(("0.0.0.0", 443),))
     membership.announce(
         addresses=_PUBLIC,
-        port=settings.peer_port,
+        port=PeerSettings().port,
         vtep_macs={},
         link_mtu_bytes=1500,
         tunnel_port=_TUNNEL_PORT,
     )
     courier = PeerSocket(
         membership.identity,
-        port=settings.peer_port,
+        port=PeerSettings().port,
         is_member=membership.is_member,
         is_removed=membership.tombstone_of,
     )
     courier.start()
-    service = RelayService(membership, courier, settings, may_talk=lambda *_: True)
+    service = RelayService(membership, courier, settings, resync_s=60.0, may_talk=lambda *_: True)
     service.start()
-    server = RelayTlsServer(service, membership, settings)
+    server = RelayTlsServer(service, membership, settings.tls_listen)
     await server.start()
 
     async def answer(_question: dict[str, Any]) -> Any:

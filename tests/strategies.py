@@ -17,7 +17,7 @@ from ipaddress import (
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
 from limpet.datapath.node.attachment import (
     Attachment,
     Bandwidth,
@@ -62,8 +62,8 @@ gateways: st.SearchStrategy[InterfaceAddress] = small_prefixes.map(
     lambda prefix: ip_interface((prefix[1], prefix.prefixlen))
 )
 
-settings = st.builds(
-    Settings,
+states = st.builds(
+    NodeState,
     segments=st.lists(small_prefixes, max_size=3, unique=True).map(tuple),
     cluster_cidrs=st.lists(
         st.sampled_from([ip_network("10.244.0.0/16"), ip_network("fd00::/16")]), unique=True

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from limpet.base.settings import Settings
+from limpet.base.settings import Folders
 from limpet.cloud.join import Joined, JoinOrder, join
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
@@ -31,7 +31,7 @@ class Member:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        self.settings = Settings(
+        self.folders = Folders(
             state_dir=folder / "state", run_dir=folder / "run", data_dir=folder / "networks"
         )
 
@@ -41,11 +41,11 @@ class Member:
 
     def join(self, controller: Controller, token: str = "", **changes: object) -> Joined:
         """Raises: LimpetError."""
-        return join(self.settings, self.order(controller, token, **changes), ())
+        return join(self.folders, self.order(controller, token, **changes), ())
 
     @property
     def folder(self) -> Path:
-        return self.settings.cluster_dir
+        return self.folders.cluster_dir
 
     @property
     def identity(self) -> Identity:
@@ -64,7 +64,7 @@ class Member:
         identity = self.identity
         if controllers:
             identity = replace(identity, controllers=tuple(controllers))
-        running = Running(self.settings, identity, appetite, boot_id)
+        running = Running(self.folders, identity, appetite, boot_id)
         running.session.start()
         try:
             yield running
@@ -78,14 +78,14 @@ class Running:
 
     def __init__(
         self,
-        settings: Settings,
+        folders: Folders,
         identity: Identity,
         appetite: Callable[[Grant], tuple[int, ...]],
         boot_id: str,
     ) -> None:
         file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id=boot_id)
-        self.books = Ledgers(settings, Attachments(settings.run_dir / "attachments"))
+        self.books = Ledgers(folders.data_dir, 30.0, Attachments(folders.run_dir / "attachments"))
         self.books.open_known()
         self.pods = PodReports(self.books, identity.folder / "reports.json")
         self.session = Session(

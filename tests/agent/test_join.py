@@ -8,13 +8,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
+from limpet.agent.settings import Settings
 from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.settings import PodSettings
+from limpet.cli.install.joining import join_cluster
 from limpet.cloud.https import LinkError
 from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
@@ -108,7 +110,7 @@ def test_anew_is_a_new_node_and_the_old_one_is_kept_aside(
 ) -> None:
     first = node.join(controller)
     old = {path.name: path.read_bytes() for path in node.folder.iterdir()}
-    lock = node.settings.run_dir / "agent.lock"
+    lock = node.folders.run_dir / "agent.lock"
     lock.parent.mkdir()
 
     with open(lock, "w") as agent:
@@ -138,7 +140,7 @@ def test_new_hardware_keeps_the_addresses_of_the_pods_of_the_dead_machine(
     ]
 
     async def report() -> None:
-        keep_bindings(dead.settings, pods)
+        keep_bindings(dead.folders.data_dir, pods)
         async with dead.running():
             await until(lambda: len(controller.ask("pod.list")["pods"]) == 2)
 
@@ -149,7 +151,7 @@ def test_new_hardware_keeps_the_addresses_of_the_pods_of_the_dead_machine(
     assert again.segments == joined.segments
     assert again.uid != joined.uid
     assert again.kept_pods == 2
-    records = read_ledger(node.settings.data_dir / "limpet").records
+    records = read_ledger(node.folders.data_dir / "limpet").records
     assert {(str(each.address), each.state, each.key and each.key.pod) for each in records} == {
         ("10.244.0.7", AddressState.BOUND, "web-7"),
         ("10.244.0.8", AddressState.BOUND, "web-8"),
@@ -221,7 +223,7 @@ def test_where_no_controller_answers_each_is_named(controller: Controller, node:
     token = controller.token()
     controller.stop()
     order = node.order(controller, token, controllers=("127.0.0.1:1", "[::1]:2"))
-    said = refusal(lambda: join(node.settings, order, ()))
+    said = refusal(lambda: join(node.folders, order, ()))
     assert "127.0.0.1:1" in said
     assert "[::1]:2" in said
     assert "is `limpet controller` running" in said
@@ -249,7 +251,7 @@ def test_what_is_no_controller_is_refused_in_words(
         async with serving(says(data), rogue.server_context()) as at:
             order = node.order(controller, token, controllers=(at,))
             with pytest.raises(LinkError) as caught:
-                await asyncio.to_thread(join, node.settings, order, ())
+                await asyncio.to_thread(join, node.folders, order, ())
             return str(caught.value)
 
     said = asyncio.run(body())
@@ -265,20 +267,22 @@ def test_pods_that_would_share_addresses_with_the_lan_are_refused_unless_forced(
 ) -> None:
     order = node.order(controller)
     lan = [ip_network("192.168.7.0/24"), ip_network("10.244.128.0/20")]
-    said = refusal(lambda: join(node.settings, order, lan))
+    said = refusal(lambda: join(node.folders, order, lan))
     assert "10.244.0.0/16 overlaps 10.244.128.0/20" in said
     assert "--force" in said
     assert not (node.folder / "cluster.json").exists()
 
     forced = node.order(controller, order.token, force=True)
-    assert join(node.settings, forced, lan).name == "edge-1"
+    assert join(node.folders, forced, lan).name == "edge-1"
     assert nodes(controller) == ["edge-1"]
 
 
 def test_a_node_with_segments_of_its_own_is_refused(controller: Controller, node: Member) -> None:
-    settings = replace(node.settings, segments=(ip_network("10.9.0.0/24"),))
+    settings = Settings(
+        folders=node.folders, pods=PodSettings(segments=(ip_network("10.9.0.0/24"),))
+    )
     with pytest.raises(ConfigError, match=r"segments = \['10.9.0.0/24'\]"):
-        join(settings, node.order(controller), ())
+        join_cluster(settings, node.order(controller))
     assert nodes(controller) == []
 
 
@@ -286,7 +290,7 @@ def test_a_name_that_no_node_may_have_is_refused(controller: Controller, node: M
     token = controller.token()
     for name in ("", "-a", "a b", "x" * 254):
         order = node.order(controller, token, name=name)
-        assert "--name" in refusal(lambda order=order: join(node.settings, order, ()))  # type: ignore[misc]
+        assert "--name" in refusal(lambda order=order: join(node.folders, order, ()))  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -294,7 +298,7 @@ def command(node: Member, tmp_path: Path) -> Command:
     """Runs `limpet join` as a person would, with one controller."""
     config = tmp_path / "agent.toml"
     config.write_text(
-        f'state_dir = "{node.settings.state_dir}"\nrun_dir = "{node.settings.run_dir}"\n'
+        f'state_dir = "{node.folders.state_dir}"\nrun_dir = "{node.folders.run_dir}"\n'
     )
 
     def run(controller: Controller, *more: str) -> subprocess.CompletedProcess[str]:

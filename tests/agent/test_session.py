@@ -188,7 +188,7 @@ def test_which_pod_holds_which_address_is_told_again_to_a_controller_that_forgot
     done = controller.command("controller", "backup", str(tmp_path / "backup"))
     assert done.returncode == 0, done.stderr
     pod = PodAddress("limpet", "default", "web", "eth0", ("10.244.0.7",))
-    keep_bindings(node.settings, [pod])
+    keep_bindings(node.folders.data_dir, [pod])
 
     def pods() -> list[str]:
         return [each["pod"] for each in controller.ask("pod.list")["pods"]]
@@ -428,7 +428,7 @@ def test_no_answer_ends_the_session_or_takes_anybody_away(
     async def play() -> None:
         async with serving(serve, rogue.server_context()) as at:
             identity = rogue.identity(at, private_key=node_key(1), pinned_key=PINNED)
-            running = Running(node.settings, identity, lambda _grant: (), "boot")
+            running = Running(node.folders, identity, lambda _grant: (), "boot")
             known = [(each.sealed_grant, each.sealed_presence) for each in (entry(1), entry(2))]
             running.membership.offer(known, source=Source.NEIGHBOUR)
             before = running.membership.snapshot.nodes

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import DYING_GROUP
-from limpet.base.settings import Settings
+from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import plan_attachment, plan_network
 from limpet.cni.protocol.values import CniRequest, NetworkConf, Verb
 from limpet.datapath.node.apply import NodeKernel
@@ -31,7 +32,7 @@ from tests.kernel.namespaces import Netns, NetnsFactory, connect_namespaces
 CONF = NetworkConf(
     "net", "1.0.0", ipam_only=False, ip_masq=True, is_gateway=True, is_default_gateway=True
 )
-SETTINGS = Settings(
+STATE = NodeState(
     segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster_cidrs=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
 )
@@ -52,9 +53,9 @@ class Pod:
 
 
 class NodeBed:
-    def __init__(self, make: NetnsFactory, settings: Settings = SETTINGS) -> None:
+    def __init__(self, make: NetnsFactory, state: NodeState = STATE) -> None:
         self.make_netns = make
-        self.settings = settings
+        self.state = state
         self.node = make("node")
         self.pods: dict[str, Pod] = {}
         self.specs: list[BridgeSpec] = []
@@ -77,7 +78,7 @@ class NodeBed:
                 advertised_uplinks=self.kernel.advertised_uplinks(),
             )
         attachments = [pod.attachment for pod in self.pods.values()]
-        return plan_node(self.settings, attachments, self.specs, facts)
+        return plan_node("limpet0", self.state, attachments, self.specs, facts)
 
     def pending(self) -> list[Change]:
         """What a round would change now."""
@@ -122,7 +123,7 @@ class NodeBed:
         )
         where = namespace_id(netns.path)
         assert where is not None
-        network = plan_network(conf, self.settings, uplink_mtu_bytes=1500)
+        network = plan_network(conf, PodSettings(), self.state, uplink_mtu_bytes=1500)
         subnets = [ranges[0].subnet for ranges in network.range_sets]
         return plan_attachment(
             replace(request, **wishes),

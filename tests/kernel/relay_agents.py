@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import NFT_RELAY_TABLE
-from limpet.base.settings import Settings
+from limpet.base.settings import RelaySettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Network
@@ -135,7 +135,7 @@ class Relay(Agent):
     def __init__(
         self,
         host: Host,
-        settings: Settings,
+        settings: RelaySettings,
         *,
         told: Network | None = None,
         knows: Iterable[Host] = (),
@@ -152,6 +152,7 @@ class Relay(Agent):
             self.membership,
             self.courier,
             settings,
+            resync_s=60.0,
             may_talk=lambda one, other: may_talk(self.told, one, other),
         )
         self.service.start()
@@ -189,7 +190,7 @@ class Relay(Agent):
                 nft.close()
 
 
-SETTINGS = Settings(relay_ports=RELAY_PORTS, relay_pairs_per_node=4)
+SETTINGS = RelaySettings(ports=RELAY_PORTS, pairs_per_node=4)
 
 
 class Cluster:
@@ -199,7 +200,7 @@ class Cluster:
         self,
         hosts: Iterable[Host],
         *,
-        settings: Settings = SETTINGS,
+        settings: RelaySettings = SETTINGS,
         told: Network | None = None,
     ) -> None:
         *others, last = hosts

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
-from limpet.base.settings import Settings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, Source
@@ -129,9 +128,7 @@ class Relay:
     def __init__(self, cluster: Cluster, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.membership = cluster.membership(RELAY)
         self.board = Switchboard()
-        listen = ((host, port),)
-        settings = Settings(relay_tls_listen=listen)
-        self.server = RelayTlsServer(self.board, self.membership, settings)
+        self.server = RelayTlsServer(self.board, self.membership, [(host, port)])
 
     async def start(self) -> None:
         await self.server.start()

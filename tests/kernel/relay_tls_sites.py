@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.base.addresses import Endpoint
-from limpet.base.settings import Settings
+from limpet.base.settings import RelaySettings
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
@@ -152,7 +152,7 @@ class RealRelay:
         self._place.call(lambda: tell(self._membership, number, **changes))
 
     async def _start(self) -> None:
-        settings = Settings(relay_tls_listen=(("::", 443),))
+        settings = RelaySettings(tls_listen=(("::", 443),))
         self._membership.announce(
             addresses=(ip_address("8.8.4.4"),),
             port=7471,
@@ -162,10 +162,10 @@ class RealRelay:
         )
         self._courier = courier_of(self._membership)
         self._service = RelayService(
-            self._membership, self._courier, settings, may_talk=lambda *_: True
+            self._membership, self._courier, settings, resync_s=60.0, may_talk=lambda *_: True
         )
         self._service.start()
-        self._server = RelayTlsServer(self._service, self._membership, settings)
+        self._server = RelayTlsServer(self._service, self._membership, settings.tls_listen)
         self._service.on_wanted = self._server.tell_wanted
         await self._server.start()
 

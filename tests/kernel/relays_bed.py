@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, Source
@@ -276,16 +276,12 @@ class Node:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        settings = Settings(
-            port_mapping=False,
-            relay_ports=(21000, 21099),
-            relay_tls_listen=((self.address, TLS_PORT),),
-        )
+        relaying = RelaySettings(ports=(21000, 21099), tls_listen=((self.address, TLS_PORT),))
         self.tls = TlsRelays(self.identity, self.membership, tunnel_port=TUNNEL_PORT)
         self.relays = Relays(
             self.membership,
             self.courier,
-            settings,
+            PeerSettings(port_mapping=False),
             on_ends=self.ends.__setitem__,
             on_endpoints=self.endpoints.append,
             tls=self.tls,
@@ -298,11 +294,12 @@ class Node:
             self._service = RelayService(
                 self.membership,
                 self.courier,
-                settings,
+                relaying,
+                resync_s=60.0,
                 may_talk=lambda one, other: may_talk(network(), one, other),
             )
             self._service.start()
-            self._server = RelayTlsServer(self._service, self.membership, settings)
+            self._server = RelayTlsServer(self._service, self.membership, relaying.tls_listen)
             self._service.on_wanted = self._server.tell_wanted
         self.relays.start()
         self.tunnel = self.netns.open_socket(4, socket.SOCK_DGRAM)

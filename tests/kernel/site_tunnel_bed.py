@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.peer_socket import PeerSocket
@@ -27,6 +27,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
+from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node, OverlayBed
@@ -57,12 +58,9 @@ class Agent:
         folder.mkdir(exist_ok=True)
         # Names are unique on the whole machine: the program's sockets are in one fixed folder.
         self.ifname = ifname or f"lsi{os.getpid() % 10**7}.{next(_numbers) % 1000}"
-        self.settings = Settings(
-            state_dir=folder,
-            run_dir=folder,
-            tunnel_ifname=self.ifname,
-            tunnel_program=program or wireguard_go(),
-            **settings,
+        self.settings = PeerSettings(**settings)
+        self.setup = TunnelSetup(
+            TunnelSettings(ifname=self.ifname, program=program or wireguard_go()), folder, "limpet0"
         )
         self.courier: PeerSocket | None = None
         self.loop = asyncio.new_event_loop()
@@ -89,6 +87,7 @@ class Agent:
                 self.site = PeerReconciler(
                     self.membership,
                     self.settings,
+                    self.setup,
                     route=route,
                     vtep_path=self.folder / "vtep.json",
                     bridges=lambda: ["limpet0"],
@@ -128,7 +127,7 @@ class Agent:
             site, membership = self.site, self.membership
             courier = self.courier = PeerSocket(
                 membership.identity,
-                port=self.settings.peer_port,
+                port=self.settings.port,
                 is_member=membership.is_member,
                 is_removed=membership.tombstone_of,
             )

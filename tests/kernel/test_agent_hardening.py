@@ -20,6 +20,7 @@ import pytest
 
 from limpet.agent.client import call
 from limpet.base.errors import AgentUnavailable, StorageError
+from limpet.base.settings import PodSettings
 from limpet.cni import frames as shim
 from limpet.cni import server
 from limpet.cni.server import Server
@@ -556,7 +557,7 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
     with bed.node.entered():
         announcer = Announcer()
         rounds = NodeReconciler(
-            bed.settings,
+            PodSettings(),
             kernel=bed.kernel,
             attachments=Attachments(tmp_path / "attachments"),
             announcer=announcer,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base.settings import Settings
+from limpet.agent.settings import Settings
+from limpet.base.settings import Folders, TunnelSettings
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.tunnel import examine_wireguard
 from tests.kernel.tunnel_bed import kernel_has_wireguard, wireguard_go
@@ -17,7 +18,9 @@ without_the_kernel_s = pytest.mark.skipif(
 
 
 def look(folder: Path, program: str) -> tuple[Level, str]:
-    settings = Settings(state_dir=folder, run_dir=folder, tunnel_program=program)
+    settings = Settings(
+        folders=Folders(state_dir=folder, run_dir=folder), tunnel=TunnelSettings(program=program)
+    )
     (found,) = examine_wireguard(settings)
     assert found.level is Level.OK or (found.why and found.advice)
     assert found.level is not Level.ERROR  # a node of one site needs none

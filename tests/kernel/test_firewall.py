@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from limpet.agent.settings import Settings
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import TUNNEL_GROUP
-from limpet.base.settings import Settings
+from limpet.base.settings import RelaySettings
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.firewall.examine import InboundPort, examine_firewall
 from limpet.cli.doctor.sites import port_findings
@@ -28,7 +30,7 @@ __all__ = ["_runtimes"]
 
 PORT = 25252
 NODE, OUTSIDE, POD, FAR_POD = "198.51.100.1", "198.51.100.2", "10.244.7.2", "10.244.9.2"
-SETTINGS = Settings(
+STATE = NodeState(
     segments=(ip_network("10.244.7.0/24"),), cluster_cidrs=(ip_network("10.244.0.0/16"),)
 )
 
@@ -64,7 +66,9 @@ class World:
         self, *ports: InboundPort, allowed: bool = False, running: bool = True
     ) -> list[Finding]:
         with self.node.entered():
-            return list(examine_firewall(SETTINGS, ports, allowed=allowed, running=running))
+            return list(
+                examine_firewall(Settings(), STATE, ports, allowed=allowed, running=running)
+            )
 
 
 @pytest.fixture(scope="module")
@@ -434,11 +438,14 @@ def test_our_own_tables_are_not_another_s(world: World) -> None:
 def test_a_program_at_a_port_of_the_relay_is_named_and_the_agent_itself_is_not(
     world: World,
 ) -> None:
-    settings = Settings(relay_ports=(PORT - 1, PORT + 1))
+    settings = Settings(relay=RelaySettings(ports=(PORT - 1, PORT + 1)))
     with world.node.entered():
         (found,) = port_findings(settings, agent_pid=None)
         assert list(port_findings(settings, agent_pid=os.getpid())) == []
-        assert list(port_findings(Settings(relay_ports=(2000, 2001)), agent_pid=None)) == []
+        assert (
+            list(port_findings(Settings(relay=RelaySettings(ports=(2000, 2001))), agent_pid=None))
+            == []
+        )
 
     assert found.level is Level.ERROR
     assert f"{PORT} by " in found.what
@@ -448,7 +455,7 @@ def test_a_program_at_a_port_of_the_relay_is_named_and_the_agent_itself_is_not(
 def test_ports_that_the_kernel_gives_to_programs_are_no_relay_s_until_they_are_reserved(
     world: World,
 ) -> None:
-    settings = Settings(relay_ports=(40000, 40999))
+    settings = Settings(relay=RelaySettings(ports=(40000, 40999)))
     world.node.sysctl("net/ipv4/ip_local_port_range", "32768 60999")
     with world.node.entered():
         (found,) = port_findings(settings, agent_pid=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from limpet.base.settings import Settings
+from limpet.agent.settings import Settings
+from limpet.base.settings import Folders, PodSettings
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.install import InstallOptions, install
 from limpet.cli.install.joining import folders_of
@@ -70,9 +71,9 @@ def test_a_gateway_gets_an_agent_and_nothing_that_a_runtime_would_call(
     report = install(options)
 
     assert report.steps == [f"would write {tmp_path / 'units/limpet-agent.service'}"]
-    settings = Settings(state_dir=tmp_path / "s", data_dir=tmp_path / "d")
+    settings = Settings(folders=Folders(state_dir=tmp_path / "s", data_dir=tmp_path / "d"))
     assert folders_of(settings) == (tmp_path / "s", tmp_path / "d")
-    assert folders_of(replace(settings, cni=False)) == (tmp_path / "s",)
+    assert folders_of(replace(settings, pods=PodSettings(cni=False))) == (tmp_path / "s",)
 
 
 def test_a_node_that_attached_pods_is_uninstalled_before_it_attaches_none(

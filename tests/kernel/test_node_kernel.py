@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from limpet.base.errors import KernelError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.base.settings import Settings
 from limpet.datapath.node.attachment import BridgeSpec, PortMapping
 from limpet.datapath.node.diff import DropAddress, DropRoute, PutBridge
 from limpet.datapath.node.state import Bridge
@@ -24,7 +24,7 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from limpet.linux.nftables import Nftables
 from tests.kernel.namespaces import Netns, NetnsFactory, is_silent, talk
-from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, SETTINGS, NodeBed
+from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, STATE, NodeBed
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
 
 WEB = (PortMapping(8080, 80, "tcp"),)
@@ -193,9 +193,7 @@ def test_whatever_another_puts_into_our_own_table_is_dropped(bed: NodeBed, kind:
 
 def test_a_longer_segment_takes_the_place_of_a_shorter_one(bed: NodeBed) -> None:
     bed.settle()
-    bed.settings = replace(
-        SETTINGS, segments=(ip_network("10.244.7.0/25"), ip_network("fd00:7::/80"))
-    )
+    bed.state = replace(STATE, segments=(ip_network("10.244.7.0/25"), ip_network("fd00:7::/80")))
 
     # The kernel holds an IPv6 address once per interface, whatever its length.
     bed.settle()
@@ -207,7 +205,7 @@ def test_a_longer_segment_takes_the_place_of_a_shorter_one(bed: NodeBed) -> None
 
 
 def test_a_second_address_of_a_subnet_outlives_the_first(bed: NodeBed) -> None:
-    bed.settings = Settings()
+    bed.state = NodeState()
     bed.specs = [BridgeSpec("limpet0", (ip_interface("10.9.0.1/24"),))]
     bed.settle()
     bed.specs = [BridgeSpec("limpet0", (ip_interface("10.9.0.2/24"),))]
@@ -239,7 +237,7 @@ def test_a_link_with_the_bridges_name_is_never_taken_over(bed: NodeBed) -> None:
 def test_pods_keep_their_gateway_when_a_segment_comes_before_the_first(bed: NodeBed) -> None:
     bed.settle()
     before = bed.kernel.route.link("limpet0")
-    bed.settings = replace(SETTINGS, segments=(ip_network("10.1.0.0/24"), *SETTINGS.segments))
+    bed.state = replace(STATE, segments=(ip_network("10.1.0.0/24"), *STATE.segments))
 
     bed.settle()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.base.addresses import Address
 from limpet.base.ownership import NFT_RELAY_TABLE
@@ -272,7 +272,7 @@ def test_where_the_kernel_may_not_forward_the_agent_hands_on(hosts: list[Host]) 
 
 
 def test_a_node_sends_no_faster_than_the_relay_allows_it(hosts: list[Host]) -> None:
-    settings = replace(SETTINGS, relay_bytes_per_s=100_000)
+    settings = replace(SETTINGS, bytes_per_s=100_000)
 
     async def scenario() -> None:
         async with Cluster(hosts, settings=settings) as cluster:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.sites import relay_findings
@@ -189,7 +189,7 @@ def test_what_is_forged_or_makes_no_sense_is_counted_and_dropped(hosts: list[Hos
 
 def test_a_relay_refuses_what_it_must_and_says_why(hosts: list[Host]) -> None:
     told = network(default_community=DefaultCommunity.NONE)
-    settings = replace(SETTINGS, relay_pairs_per_node=1)
+    settings = replace(SETTINGS, pairs_per_node=1)
 
     async def scenario() -> None:
         async with Cluster(hosts, settings=settings, told=told) as cluster:
@@ -284,7 +284,7 @@ def test_what_is_left_of_a_role_is_removed_by_an_agent_without_it(hosts: list[Ho
 
 def test_a_relay_that_cannot_be_one_says_what_to_do(hosts: list[Host]) -> None:
     async def scenario() -> None:
-        clash = replace(SETTINGS, relay_ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
+        clash = replace(SETTINGS, ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
         async with Cluster(hosts, settings=clash) as cluster:
             (found,) = relay_findings(cluster.relay.service.report(), TUNNEL_PORT, far=True)
             assert found.level is Level.ERROR

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.relay.messages import Hello, Pair, Refusal, Seen
 from limpet.relay.server.service import RelayRefused
@@ -143,7 +143,7 @@ def test_an_end_that_gets_through_by_udp_again_is_spoken_to_there_and_heard_by_b
 
 def test_a_stream_ends_with_its_pair_and_is_refused_like_any_end(hosts: list[Host]) -> None:
     async def scenario() -> None:
-        settings = replace(SETTINGS, relay_pairs_per_node=0)
+        settings = replace(SETTINGS, pairs_per_node=0)
         async with Cluster(hosts, settings=settings) as cluster:
             one, other = cluster.agents
             with pytest.raises(RelayRefused, match="as many pairs as it may") as refused:
@@ -168,7 +168,7 @@ def test_a_stream_ends_with_its_pair_and_is_refused_like_any_end(hosts: list[Hos
 
 
 def test_a_stream_is_no_faster_than_the_relay_allows_its_node(hosts: list[Host]) -> None:
-    settings = replace(SETTINGS, relay_bytes_per_s=100_000)
+    settings = replace(SETTINGS, bytes_per_s=100_000)
 
     async def scenario() -> None:
         async with Cluster(hosts, settings=settings) as cluster:

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership, Source
 from limpet.cluster.seal import seal_grant, seal_network, seal_presence
@@ -28,6 +28,7 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayState
+from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.unit.cluster_values import (
@@ -75,7 +76,8 @@ class SiteBed:
             self.undo.callback(self.route.close)
             self.site = PeerReconciler(
                 self.membership,
-                Settings(),
+                PeerSettings(),
+                TunnelSetup(TunnelSettings(), folder, "limpet0"),
                 route=self.route,
                 vtep_path=folder / "vtep.json",
                 bridges=lambda: ["limpet0"],

@@ -76,6 +76,7 @@ class Admin:
             "reasons": reasons,
             "bridge": node.settings.bridge,
             "mtu_bytes": node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
+            "cluster_cidrs": [str(each) for each in node.state.cluster_cidrs],
             "segments": segment_states(node),
             "networks": [_network(ledger) for ledger in node.books],
             "attachments": len(node.attachments),

@@ -15,13 +15,12 @@ def reasons_not_ready(node: Node, *, without_segments: str = "no segments") -> l
 
     `without_segments`: why there are none, should it be so.
     """
-    if not (node.settings.cni or (node.settings.cluster_dir / "cluster.json").exists()):
+    if not (node.settings.cni or node.state.in_cluster):
         return ["cni = false, and this node is in no cluster: it has nothing to do (limpet join)"]
-    own = node.settings.data_dir
     refusals = (ledger.refusal for ledger in node.books)
     return [
-        *([] if node.settings.segments else [without_segments]),
-        *(why for folder, why in node.books.failed.items() if folder.parent == own),
+        *([] if node.state.segments else [without_segments]),
+        *(why for folder, why in node.books.failed.items() if folder.parent == node.books.data_dir),
         *(str(refusal) for refusal in refusals if refusal is not None),
         *node.rounds.troubles,
     ]
@@ -38,5 +37,5 @@ def segment_states(node: Node) -> list[Document]:
             "resting": use.resting,
             "bound": use.bound,
         }
-        for use in segment_usage(node.books, node.settings.segments)
+        for use in segment_usage(node.books, node.state.segments)
     ]

@@ -18,7 +18,7 @@ import structlog
 
 from limpet.agent.admin import Admin
 from limpet.agent.dispatch import Dispatcher
-from limpet.agent.settings_file import DEFAULT_PATH, load_settings
+from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.agent.watch import Watch
 from limpet.base import faults
 from limpet.base.errors import LimpetError, StorageError
@@ -29,7 +29,6 @@ from limpet.base.process import (
     only_one,
     until_stopped,
 )
-from limpet.base.settings import Settings
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
@@ -72,7 +71,7 @@ async def _run(settings: Settings) -> None:
     # What the start makes stays: of thousands of peers, looking for garbage in it takes long.
     gc.disable()
     with only_one(
-        settings.run_dir / "agent.lock",
+        settings.folders.run_dir / "agent.lock",
         folder_mode=0o755,
         taken="another agent runs",
         hint="stop it first: systemctl stop limpet-agent",
@@ -82,7 +81,9 @@ async def _run(settings: Settings) -> None:
             await agent.start()
             notify_service_manager("READY=1")
             _log.info(
-                "ready", socket=str(settings.socket), took_s=f"{time.monotonic() - started_s:.3f}"
+                "ready",
+                socket=str(settings.folders.socket),
+                took_s=f"{time.monotonic() - started_s:.3f}",
             )
             gc.collect()
             gc.freeze()
@@ -102,11 +103,11 @@ class _Agent:
         self._kernel = NodeKernel()
         self._announcer = Announcer()
         self._reaper = Reaper()
-        self._attachments = Attachments(settings.run_dir / "attachments")
-        self._books = Ledgers(settings, self._attachments)
-        self._originals = _Originals(settings.state_dir / "sysctls.json")
+        self._attachments = Attachments(settings.folders.run_dir / "attachments")
+        self._books = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
+        self._originals = _Originals(settings.folders.state_dir / "sysctls.json")
         self._rounds = NodeReconciler(
-            settings,
+            settings.pods,
             kernel=self._kernel,
             attachments=self._attachments,
             announcer=self._announcer,
@@ -129,17 +130,17 @@ class _Agent:
         self._admin = Admin(self._node, self._repair, self._cluster)
         self._metrics = self._metrics_server()
         dispatcher = Dispatcher(self._node, self._admin)
-        self._server = Server(settings.socket, dispatcher.answer)
+        self._server = Server(settings.folders.socket, dispatcher.answer)
 
     def _cluster_side(self) -> ClusterSide | None:
         """None: the node has joined none. Raises: LimpetError."""
-        if not (self._settings.cluster_dir / "cluster.json").exists():
+        if not (self._settings.folders.cluster_dir / "cluster.json").exists():
             return None
         # Only now: TLS and signatures take memory and time that a node on its own need not spend.
         from limpet.agent.wiring import ClusterSide
         from limpet.cluster.identity import load_identity
 
-        identity = load_identity(self._settings.cluster_dir)
+        identity = load_identity(self._settings.folders.cluster_dir)
         if identity is None:
             return None
         side = ClusterSide(

@@ -10,9 +10,9 @@ from typing import Any
 
 import structlog
 
+from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import Settings
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket
@@ -57,7 +57,7 @@ class NatTraversal:
         self.relays = Relays(
             membership,
             courier,
-            settings,
+            settings.peers,
             on_ends=self._set_ends,
             on_endpoints=site.set_endpoints,
             tls=self.tls,
@@ -66,7 +66,8 @@ class NatTraversal:
         self.service = RelayService(
             membership,
             courier,
-            settings,
+            settings.relay,
+            resync_s=settings.resync_s,
             may_talk=lambda one, other: (
                 membership.network is not None and may_talk(membership.network, one, other)
             ),
@@ -83,7 +84,7 @@ class NatTraversal:
             on_end=self._set_own_end,
         )
         self._make_server: Callable[[], RelayTlsServer] = lambda: RelayTlsServer(
-            self._streams, membership, settings
+            self._streams, membership, settings.relay.tls_listen
         )
         self.server: RelayTlsServer | None = None
         """Where nodes are served over TLS, if this one is a relay."""

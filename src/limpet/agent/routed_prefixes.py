@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Prefix
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import NetworksBehind
+from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.overlay.routed_prefixes import leads_to_itself, reached_behind
@@ -36,10 +36,10 @@ class RoutedPrefixes:
         membership.subscribe(self._heard)
 
     @property
-    def networks(self) -> NetworksBehind:
+    def networks(self) -> RoutedNetworks:
         """As this node may reach them now."""
         held = self._of_peers.values()
-        return NetworksBehind(
+        return RoutedNetworks(
             peers=_each_once(each.prefixes for each in held),
             here=self._here,
             barriers=_each_once(each.barriers for each in held),

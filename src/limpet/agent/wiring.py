@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import structlog
 
 from limpet.agent.nat_traversal import NatTraversal
 from limpet.agent.routed_prefixes import RoutedPrefixes
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
+from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
@@ -29,6 +30,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
 from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
 
@@ -56,9 +58,9 @@ class ClusterSide:
         before_sysctl: Callable[[str], None],
     ) -> None:
         """Raises: LimpetError."""
-        if settings.segments:
+        if segments := settings.pods.segments:
             raise ConfigError(
-                f"segments = {[str(each) for each in settings.segments]}: this node has joined a "
+                f"segments = {[str(each) for each in segments]}: this node has joined a "
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
         self._settings = settings
@@ -73,13 +75,14 @@ class ClusterSide:
             _log.error("of what this node knew, something is lost", problem=problem)
         self.courier = PeerSocket(
             identity,
-            port=settings.peer_port,
+            port=settings.peers.port,
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
         self.site = PeerReconciler(
             self.membership,
-            settings,
+            settings.peers,
+            TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
             route=route,
             vtep_path=folder / "vtep.json",
             bridges=lambda: self._rounds.want.bridges,
@@ -118,10 +121,11 @@ class ClusterSide:
         self.site.on_links.append(self._links_changed)
         self.site.on_segments.append(self._stand)
         self.membership.subscribe(self._heard)
-        rounds.always_bridge = True
         rounds.look_beside = self._look_at_everything
         rounds.look_at_filter = self._look_at_filters
-        rounds.settings = self._standing(self.site.view.segments.get(identity.uid, ()))
+        self._segments = self.site.view.segments.get(identity.uid, ())
+        """As planned last."""
+        rounds.follow(self._state())
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
@@ -164,36 +168,32 @@ class ClusterSide:
         self.site.look_at_filter(why)
         self.across.look()
 
-    def _standing(self, segments: tuple[Prefix, ...]) -> Settings:
-        network = self.membership.network
+    def _state(self) -> NodeState:
+        membership, network = self.membership, self.membership.network
         cidrs = network.pod_cidrs if network is not None else ()
-        return replace(
-            self._settings,
-            segments=() if self.membership.removed else segments,
-            cluster_cidrs=(*self._settings.cluster_cidrs, *cidrs),
+        vxlan = (f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6))
+        return NodeState(
+            segments=() if membership.removed else self._segments,
+            cluster_cidrs=tuple(dict.fromkeys((*self._settings.pods.cluster_cidrs, *cidrs))),
             behind=self.behind.networks,
+            in_cluster=True,
+            underlay_mtu_bytes=self.site.mtu_bytes if self.site.links else None,
+            overlay_links=frozenset((*vxlan, self._settings.tunnel.ifname)),
         )
 
     def _behind_changed(self) -> None:
-        settings = self._standing(self._rounds.settings.segments)
-        if settings != self._rounds.settings:
-            self._rounds.settings = settings
-            self._rounds.run("the networks behind nodes changed")
+        self._rounds.follow(self._state(), "the networks behind nodes changed")
 
     def _stand(self, segments: tuple[Prefix, ...]) -> None:
         """Pods get addresses of these segments from now on."""
-        settings = self._standing(segments)
-        if settings != self._rounds.settings:
-            self._rounds.settings = settings
+        if segments != self._segments:
+            self._segments = segments
             _log.info("segments of this node", segments=" ".join(map(str, segments)) or "none")
-            self._rounds.run("the node's segments changed")
+        self._rounds.follow(self._state(), "the node's segments changed")
 
     def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
         self.behind.set_links(links)
-        mtu_bytes = self.site.mtu_bytes if links else None
-        if mtu_bytes != self._rounds.underlay_mtu_bytes:
-            self._rounds.underlay_mtu_bytes = mtu_bytes
-            self._rounds.run("the MTU of the links to other nodes changed")
+        self._rounds.follow(self._state(), "the MTU of the links to other nodes changed")
         if not self._connected:
             return
         self.courier.set_links(links)
@@ -215,7 +215,7 @@ class ClusterSide:
         grant, network = self.membership.grant, self.membership.network
         if grant is None or network is None:
             return ()
-        usage = segment_usage(self._books, self._rounds.settings.segments)
+        usage = segment_usage(self._books, self._rounds.state.segments)
         return wanted_versions(grant, network, usage)
 
     def pods_changed(self) -> None:

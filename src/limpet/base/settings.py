@@ -1,86 +1,172 @@
-"""What the agent's configuration says."""
+"""What a person wrote in the agent's configuration, noun by noun; nothing changes it.
+
+Each room takes the struct of its own noun; `agent.settings` reads them all from one file.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from limpet.base.addresses import Address, Prefix
+from limpet.base.configuration import (
+    AbsolutePath,
+    Listens,
+    Port,
+    Prefixes,
+    Text,
+    read_listens,
+    read_prefixes,
+    written,
+)
+from limpet.base.link import ifname_problem
 
 NAT_TIMEOUT_S, KEEPALIVE_S = 30, 25
 """Strict NATs forget UDP after that, and so often something is sent. Source: wg(8)."""
+_LONGEST_SEGMENT = {4: 30, 6: 126}
+"""A segment holds a gateway and at least one pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworksBehind:
-    """Other networks that pods reach with their own addresses; each prefix once, in order."""
-
-    peers: tuple[Prefix, ...] = ()
-    """Behind other nodes."""
-    here: tuple[Prefix, ...] = ()
-    """Behind this node."""
-    barriers: tuple[Prefix, ...] = ()
-    """Of those behind other nodes: unreachable without a path."""
+def _ifname(value: str) -> str:
+    if problem := ifname_problem(value):
+        raise ValueError(problem)
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The agent's settings, checked, defaults filled in."""
+def _segments(value: list[str]) -> tuple[Prefix, ...]:
+    segments = read_prefixes(value)
+    for segment in segments:
+        longest = _LONGEST_SEGMENT[segment.version]
+        if segment.prefixlen > longest:
+            raise ValueError(f"{segment} is too small: at most /{longest}")
+        if segment.is_multicast or segment.is_loopback or segment.is_link_local:
+            raise ValueError(f"{segment} is multicast, loopback or link-local, not for pods")
+    for one, other in combinations(segments, 2):
+        if one.version == other.version and one.overlaps(other):
+            raise ValueError(f"{other} overlaps {one}")
+    return segments
 
-    segments: tuple[Prefix, ...] = ()
-    """Pod address segments of this node; the gateway of each is its first usable address."""
-    cluster_cidrs: tuple[Prefix, ...] = ()
-    """Prefixes of all pods of the cluster: never masqueraded, unreachable without a path."""
-    behind: NetworksBehind = NetworksBehind()
-    """Granted, not configured."""
-    cni: bool = True
-    """False: pods of this node are another network's; it is a way for them to the cluster's."""
-    bridge: str = "limpet0"
-    mtu_bytes: int | None = None
-    """None: the uplink's minus what an overlay of `overlay_bytes` takes."""
-    overlay_bytes: int = 50
-    """Room that VXLAN over IPv4 needs; 70 over IPv6."""
-    data_dir: Path = Path("/var/lib/cni/networks")
+
+def _endpoints(value: str | list[str]) -> tuple[tuple[Address, int], ...]:
+    found: list[tuple[Address, int]] = []
+    for address, port in read_listens(value):
+        at = ip_address(address)
+        if at.is_unspecified or at.is_loopback or at.is_multicast:
+            raise ValueError(f"{address} is no address that others reach")
+        if (at, port) in found:
+            raise ValueError(f"{address} port {port} is there twice")
+        found.append((at, port))
+    return tuple(found)
+
+
+def _port_range(value: tuple[int, int]) -> tuple[int, int]:
+    if value[1] <= value[0]:
+        raise ValueError(f"not {_PORT_RANGE}")
+    return value
+
+
+_PORT_RANGE = "a first and a last port from 1024 on, such as [21000, 22999]"
+_UNPRIVILEGED = Annotated[int, Meta(ge=1024, le=65535)]
+_IFNAME = written(
+    Annotated[str, Meta(min_length=1)], _ifname, "an interface name of 1 to 15 characters"
+)
+_ENDPOINTS = written(
+    str | list[str], _endpoints, 'a list of addresses with ports such as ["203.0.113.9:51820"]'
+)
+
+
+class Folders(Struct, frozen=True, kw_only=True):
+    """Where the agent keeps what it must not forget, and where it is asked."""
+
+    data_dir: AbsolutePath = Path("/var/lib/cni/networks")
     """Holds `<network>/`, the record of addresses, in host-local's layout."""
-    state_dir: Path = Path("/var/lib/limpet")
-    run_dir: Path = Path("/run/limpet")
+    state_dir: AbsolutePath = Path("/var/lib/limpet")
+    run_dir: AbsolutePath = Path("/run/limpet")
     """Live attachments; on tmpfs, gone after a reboot like the pods themselves."""
-    socket: Path = Path("/run/limpet/agent.sock")
-    rest_s: float = 30.0
-    """Seconds that an address rests after its release while others are free."""
-    resync_s: float = 60.0
-    """Seconds between rounds that read everything anew, whatever the kernel notified."""
-    allow_forward: bool = False
-    """Keep an accept rule for our bridge where another's FORWARD chain drops."""
-    peer_port: int = 7471
-    """UDP port of probes and of the exchange with other nodes."""
-    tunnel_ifname: str = "limwg0"
-    tunnel_port: int = 0
-    """UDP port of the node's tunnel; 0: one made of its key, kept for life."""
-    tunnel_endpoints: tuple[tuple[Address, int], ...] = ()
-    """Where the tunnel is reached from outside: port-forwards and public addresses."""
-    tunnel_program: str = "wireguard-go"
-    """Userspace WireGuard, where the kernel has none."""
-    ipsec_program: str = "charon-systemd"
-    """strongSwan, where the cluster's tunnels are made by IPsec."""
-    nat_timeout_s: int = NAT_TIMEOUT_S
-    """Seconds of silence after which NATs on this node's way forget UDP."""
-    port_mapping: bool = True
-    """Ask the gateway for a port (UPnP, NAT-PMP, PCP)."""
-    relay_ports: tuple[int, int] = (21000, 22999)
-    """First and last UDP port that this node gives to pairs, if it is a relay."""
-    relay_tls_listen: tuple[tuple[str, int], ...] = (("::", 443),)
-    """Addresses and TCP ports for relaying in TLS connections; empty: none."""
-    relay_pairs_per_node: int = 64
-    relay_bytes_per_s: int = 0
-    """Of one node's packets that this relay forwards; 0: no limit."""
-    underlay_links: tuple[str, ...] = ()
-    """Patterns of names of the links that lead to other nodes; empty: found by themselves."""
-    metrics_listen: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports where `/metrics` and `/healthz` are served in clear."""
-    log_level: str = "info"
+    socket: AbsolutePath = Path("/run/limpet/agent.sock")
 
     @property
     def cluster_dir(self) -> Path:
         """Everything that the node keeps of its cluster; `cluster.json` is there once it joined."""
         return self.state_dir / "cluster"
+
+
+class PodSettings(Struct, frozen=True, kw_only=True):
+    """Pods of this node and their bridge."""
+
+    cni: bool = True
+    """False: pods of this node are another network's; it is a way for them to the cluster's."""
+    segments: Annotated[
+        tuple[Prefix, ...],
+        written(list[str], _segments, 'a list of prefixes such as ["10.244.7.0/24"]'),
+    ] = ()
+    """Of a node on its own; the gateway of each is its first usable address."""
+    cluster_cidrs: Prefixes = ()
+    """Prefixes of all pods everywhere, beside those that a cluster tells."""
+    bridge: Annotated[str, _IFNAME] = "limpet0"
+    mtu_bytes: Annotated[int, Meta(ge=576, le=65535)] | None = None
+    """None: the uplink's minus what an overlay of `overlay_bytes` takes."""
+    overlay_bytes: Annotated[int, Meta(ge=0, le=200)] = 50
+    """Room that VXLAN over IPv4 needs; 70 over IPv6."""
+    rest_s: Annotated[float, Meta(ge=0, lt=1e9)] = 30.0
+    """Seconds that an address rests after its release while others are free."""
+    allow_forward: bool = False
+    """Keep an accept rule for our bridge where another's FORWARD chain drops."""
+
+
+class PeerSettings(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"port": "peer_port", "links": "underlay_links", "endpoints": "tunnel_endpoints"},
+):
+    """How other nodes and this one find each other."""
+
+    port: Port = 7471
+    """UDP port of probes and of the exchange with other nodes."""
+    links: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...], Meta(description="a list of texts")
+    ] = ()
+    """Patterns of names of the links that lead to other nodes; empty: found by themselves."""
+    endpoints: Annotated[tuple[tuple[Address, int], ...], _ENDPOINTS] = ()
+    """Where the tunnel is reached from outside: port-forwards and public addresses."""
+    nat_timeout_s: Annotated[int, Meta(ge=4, le=NAT_TIMEOUT_S)] = NAT_TIMEOUT_S
+    """Seconds of silence after which NATs on this node's way forget UDP."""
+    port_mapping: bool = True
+    """Ask the gateway for a port (UPnP, NAT-PMP, PCP)."""
+
+
+class TunnelSettings(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"ifname": "tunnel_ifname", "port": "tunnel_port", "program": "tunnel_program"},
+):
+    """The encrypted tunnels of this node."""
+
+    ifname: Annotated[str, _IFNAME] = "limwg0"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """UDP; 0: one made of the node's key, kept for life."""
+    program: Text = "wireguard-go"
+    """Userspace WireGuard, where the kernel has none."""
+    ipsec_program: Text = "charon-systemd"
+    """strongSwan, where the cluster's tunnels are made by IPsec."""
+
+
+class RelaySettings(Struct, frozen=True, kw_only=True, rename=lambda name: f"relay_{name}"):
+    """What this node gives to others, if it is a relay."""
+
+    ports: Annotated[
+        tuple[int, int],
+        written(tuple[_UNPRIVILEGED, _UNPRIVILEGED], _port_range, _PORT_RANGE),
+    ] = (21000, 22999)
+    """First and last UDP port that pairs get."""
+    tls_listen: Listens = (("::", 443),)
+    """Addresses and TCP ports for relaying in TLS connections; empty: none."""
+    pairs_per_node: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    """Of one node's packets that are forwarded; 0: no limit."""

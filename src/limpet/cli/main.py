@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from limpet import __version__
-from limpet.agent.settings_file import DEFAULT_PATH, load_settings
+from limpet.agent.settings import DEFAULT_PATH, load_settings
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.cluster import add_commands
 from limpet.cli.commands.join import add_join

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError, LimpetError, StorageError
-from limpet.base.settings import Settings
+from limpet.base.settings import Folders
 from limpet.base.tls import client_context
 from limpet.cloud.https import HttpsConnection, LinkError, parse_controller
 from limpet.cloud.link import RefusedError, read_answer
@@ -82,16 +82,16 @@ class Joined:
     """Pods of the machine that this one replaces, whose addresses are kept."""
 
 
-def join(settings: Settings, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
+def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
     """Makes this node one of the cluster that the token is of; all of it is on the disk then.
 
     `lan`: prefixes of the node's own links. Raises: LimpetError; then the node has not joined, and
     the same order may be given again.
     """
-    _check(settings, order)
-    target = settings.cluster_dir
+    _check(order)
+    target = folders.cluster_dir
     folder = target.with_name(f"{target.name}.anew") if order.anew else target
-    with _only_join(settings.state_dir):
+    with _only_join(folders.state_dir):
         identity = None if order.anew else load_identity(target)
         if identity is not None:
             raise LimpetError(
@@ -100,14 +100,14 @@ def join(settings: Settings, order: JoinOrder, lan: Collection[Prefix]) -> Joine
                 "`limpet join --anew` with a new token"
             )
         if order.anew:
-            _check_no_agent(settings)
+            _check_no_agent(folders.run_dir)
         key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
         # Written before it is asked for: an answer that is lost on the way is for this key.
         answer = asyncio.run(_ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
         network, entry = _open(answer, key)
         if not order.force:
             _check_lan(network, entry, lan)
-        _write(settings, folder, order, answer, entry)
+        _write(folders.data_dir, folder, order, answer, entry)
         if order.anew:
             _put_in_place(folder, target)
     return Joined(
@@ -119,19 +119,13 @@ def join(settings: Settings, order: JoinOrder, lan: Collection[Prefix]) -> Joine
     )
 
 
-def _check(settings: Settings, order: JoinOrder) -> None:
+def _check(order: JoinOrder) -> None:
     """Raises: LimpetError for what no controller has to be asked about."""
     parse_token(order.token)
     for controller in order.controllers:
         parse_controller(controller)
     if problem := name_problem(order.name):
         raise ConfigError(f"join as {order.name[:80]!r}: {problem} (choose one with --name)")
-    if settings.segments:
-        raise ConfigError(
-            f"join: the agent's configuration has segments = "
-            f"{[str(each) for each in settings.segments]}, and a cluster grants its nodes other "
-            "ones (take the key out; pods that run now keep their addresses until they restart)"
-        )
 
 
 @contextlib.contextmanager
@@ -151,9 +145,9 @@ def _only_join(state_dir: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _check_no_agent(settings: Settings) -> None:
+def _check_no_agent(run_dir: Path) -> None:
     """A running agent would write what it knows as the old node into the new one's folder."""
-    with contextlib.suppress(FileNotFoundError), open(settings.run_dir / "agent.lock", "rb") as at:
+    with contextlib.suppress(FileNotFoundError), open(run_dir / "agent.lock", "rb") as at:
         try:
             fcntl.flock(at, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -299,7 +293,7 @@ def _check_lan(network: Network, entry: NodeEntry, lan: Collection[Prefix]) -> N
 
 
 def _write(
-    settings: Settings, folder: Path, order: JoinOrder, answer: JoinAnswer, entry: NodeEntry
+    data_dir: Path, folder: Path, order: JoinOrder, answer: JoinAnswer, entry: NodeEntry
 ) -> None:
     """`cluster.json` last: without it, the node has not joined. Raises: StorageError."""
     write_durably(folder / "ca.pem", answer.ca.encode())
@@ -311,7 +305,7 @@ def _write(
         file.durable().result()
     finally:
         file.close()
-    keep_bindings(settings, answer.pods)
+    keep_bindings(data_dir, answer.pods)
     document = ClusterFile(entry.grant.name, answer.pinned_key, order.controllers)
     write_durably(folder / "cluster.json", msgspec.json.encode(document))
 

@@ -16,7 +16,6 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import AddressError
-from limpet.base.settings import Settings
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.conf import NAME
@@ -130,7 +129,7 @@ class PodReports:
         return None
 
 
-def keep_bindings(settings: Settings, pods: Iterable[PodAddress]) -> None:
+def keep_bindings(data_dir: Path, pods: Iterable[PodAddress]) -> None:
     """Keeps for the pods what they had on the machine that this one replaces, on the disk.
 
     An address that somebody holds here, or that is kept for another pod, is left alone; so is a
@@ -144,7 +143,7 @@ def keep_bindings(settings: Settings, pods: Iterable[PodAddress]) -> None:
         else:
             _log.warning("a pod's network has an impossible name", network=pod.network[:80])
     for network, members in by_network.items():
-        ledger = Ledger.open(settings.data_dir / network, network, rest_s=settings.rest_s)
+        ledger = Ledger.open(data_dir / network, network)
         try:
             _keep(ledger, members)
             ledger.durable().result()

@@ -1,4 +1,4 @@
-"""plan_attachment: a pod's interface out of a request, the settings and the leased addresses."""
+"""plan_attachment: a pod's interface out of a request, the node's state and leased addresses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 
-from limpet.base.addresses import Address, InterfaceAddress
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import CniCode, CniError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import POD_IFNAME_PREFIX
-from limpet.base.settings import Settings
+from limpet.base.settings import PodSettings
 from limpet.cni.protocol.values import (
     CniRequest,
     CniResult,
@@ -44,10 +45,12 @@ class PlannedNetwork:
     mtu_bytes: int
 
 
-def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int) -> PlannedNetwork:
+def plan_network(
+    conf: NetworkConf, settings: PodSettings, state: NodeState, *, uplink_mtu_bytes: int
+) -> PlannedNetwork:
     """Raises: CniError (7: the configuration contradicts the agent's; 11: no segment yet)."""
     from_segments = not conf.ipam.range_sets
-    range_sets = conf.ipam.range_sets or segment_range_sets(settings.segments)
+    range_sets = conf.ipam.range_sets or segment_range_sets(state.segments)
     if not range_sets:
         raise CniError(
             CniCode.TRY_AGAIN_LATER,
@@ -59,30 +62,30 @@ def plan_network(conf: NetworkConf, settings: Settings, *, uplink_mtu_bytes: int
         conf.name,
         range_sets,
         from_segments,
-        from_segments or _overlap(range_sets, settings),
-        None if conf.ipam_only else _bridge(conf, settings, range_sets, from_segments),
+        from_segments or _overlap(range_sets, state.segments),
+        None if conf.ipam_only else _bridge(conf, settings.bridge, state, range_sets),
         conf.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
     )
-    _check_mtu(network, settings)
+    _check_mtu(network, settings.bridge, state)
     return network
 
 
-def _overlap(range_sets: Sequence[RangeSet], settings: Settings) -> bool:
+def _overlap(range_sets: Sequence[RangeSet], segments: Sequence[Prefix]) -> bool:
     return any(
         range_.subnet.version == segment.version and range_.subnet.overlaps(segment)
         for range_set in range_sets
         for range_ in range_set
-        for segment in settings.segments
+        for segment in segments
     )
 
 
-def _check_mtu(network: PlannedNetwork, settings: Settings) -> None:
+def _check_mtu(network: PlannedNetwork, bridge: str, state: NodeState) -> None:
     """A bridge has the MTU of its smallest port: one pod could end IPv6 for all."""
     if network.bridge is None or network.mtu_bytes >= _LEAST_IPV6_MTU_BYTES:
         return
     versions = {range_set[0].subnet.version for range_set in network.range_sets}
-    if network.bridge.ifname == settings.bridge:
-        versions |= {segment.version for segment in settings.segments}
+    if network.bridge.ifname == bridge:
+        versions |= {segment.version for segment in state.segments}
     if 6 in versions:
         raise CniError(
             CniCode.INVALID_NETWORK_CONFIG,
@@ -93,35 +96,35 @@ def _check_mtu(network: PlannedNetwork, settings: Settings) -> None:
         )
 
 
-def _mtu_bytes(settings: Settings, from_segments: bool, uplink_mtu_bytes: int) -> int:
+def _mtu_bytes(settings: PodSettings, from_segments: bool, uplink_mtu_bytes: int) -> int:
     if settings.mtu_bytes is None and not from_segments:
         return _REFERENCE_MTU_BYTES
     return pod_mtu_bytes(settings, uplink_mtu_bytes)
 
 
-def pod_mtu_bytes(settings: Settings, uplink_mtu_bytes: int) -> int:
+def pod_mtu_bytes(settings: PodSettings, uplink_mtu_bytes: int) -> int:
     """Of a pod of the segments: room for an overlay is left, and IPv6 works."""
     return settings.mtu_bytes or max(uplink_mtu_bytes - settings.overlay_bytes, 1280)
 
 
 def _bridge(
-    conf: NetworkConf, settings: Settings, range_sets: Sequence[RangeSet], from_segments: bool
+    conf: NetworkConf, bridge: str, state: NodeState, range_sets: Sequence[RangeSet]
 ) -> BridgeSpec:
-    if from_segments:
-        if conf.bridge not in (None, settings.bridge):
+    if not conf.ipam.range_sets:
+        if conf.bridge not in (None, bridge):
             raise CniError(
                 CniCode.INVALID_NETWORK_CONFIG,
-                f"network {conf.name}: bridge {conf.bridge} is not the agent's, {settings.bridge}, "
+                f"network {conf.name}: bridge {conf.bridge} is not the agent's, {bridge}, "
                 "which holds the gateways of its segments",
                 "leave `bridge` out, or set it in the agent's configuration, "
                 "or give the network ranges of its own",
             )
-        own = bridge_of_segments(settings, masquerade=conf.ip_masq)
+        own = bridge_of_segments(bridge, state.segments, masquerade=conf.ip_masq)
         return BridgeSpec(own.ifname, own.gateways, own.masquerade, conf.promisc_mode)
     ranges = [each for ranges in range_sets for each in ranges]
     with_gateway = conf.is_gateway or conf.is_default_gateway or conf.ip_masq
     return BridgeSpec(
-        conf.bridge or settings.bridge,
+        conf.bridge or bridge,
         gateways=tuple(dict.fromkeys(map(_gateway, ranges))) if with_gateway else (),
         masquerade=tuple(dict.fromkeys(r.subnet for r in ranges)) if conf.ip_masq else (),
         promisc=conf.promisc_mode,

@@ -13,7 +13,6 @@ import structlog
 from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import POD_IFNAME_PREFIX
-from limpet.base.settings import Settings
 from limpet.cni.attachment_plan import PlannedNetwork
 from limpet.cni.namespace_scan import scan_namespaces
 from limpet.cni.protocol.values import CniRequest
@@ -30,8 +29,11 @@ _log = structlog.get_logger("books")
 class Ledgers:
     """Ledgers by folder."""
 
-    def __init__(self, settings: Settings, attachments: Attachments) -> None:
-        self._settings = settings
+    def __init__(self, data_dir: Path, rest_s: float, attachments: Attachments) -> None:
+        """`rest_s`: how long an address rests after its release while others are free."""
+        self.data_dir = data_dir
+        """Of networks that name none."""
+        self._rest_s = rest_s
         self._attachments = attachments
         self._ledgers: dict[Path, Ledger] = {}
         self.failed: dict[Path, str] = {}
@@ -39,7 +41,7 @@ class Ledgers:
 
     def open_known(self) -> None:
         """Opens every folder that we have kept before; another plugin's are left alone."""
-        for journal in sorted(self._settings.data_dir.glob("*/limpet.journal")):
+        for journal in sorted(self.data_dir.glob("*/limpet.journal")):
             with contextlib.suppress(LimpetError):
                 self.ledger(journal.parent.name)
 
@@ -51,7 +53,7 @@ class Ledgers:
             # Waiting for another's lock holds up everybody: once is enough.
             tuning = Tuning(lock_wait_s=0) if folder in self.failed else None
             try:
-                ledger = Ledger.open(folder, network, rest_s=self._settings.rest_s, tuning=tuning)
+                ledger = Ledger.open(folder, network, rest_s=self._rest_s, tuning=tuning)
             except LimpetError as error:
                 self.failed[folder] = str(error)
                 _log.error("record of addresses cannot be used", error=str(error))
@@ -67,7 +69,7 @@ class Ledgers:
         return self.ledger(network, data_dir) if known else None
 
     def _folder(self, network: str, data_dir: str | None) -> Path:
-        return Path(data_dir or self._settings.data_dir) / network
+        return Path(data_dir or self.data_dir) / network
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(list(self._ledgers.values()))

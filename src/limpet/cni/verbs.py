@@ -19,8 +19,9 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import CniCode, CniError, KernelError, StorageError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import POD_IFNAME_PREFIX
-from limpet.base.settings import Settings
+from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import (
     PlannedNetwork,
     merge_results,
@@ -83,13 +84,18 @@ class Node:
         self.on_change: Callable[[], None] = lambda: None
         """Called after an address was given or came free."""
         self._locks: dict[Key, asyncio.Lock] = {}
-        self._last_network: tuple[tuple[NetworkConf, int, Settings], PlannedNetwork] | None = None
+        self._last_network: tuple[tuple[NetworkConf, int, NodeState], PlannedNetwork] | None = None
         self.unknown_keys: dict[str, tuple[str, ...]] = {}
         """Keys of a network's configuration that nobody knows, for doctor."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> PodSettings:
         return self.rounds.settings
+
+    @property
+    def state(self) -> NodeState:
+        """As of now: segments come and go with the node's grant."""
+        return self.rounds.state
 
     # ADD.
 
@@ -183,11 +189,11 @@ class Node:
 
     def _network(self, conf: NetworkConf) -> PlannedNetwork:
         """Of the last configuration, which nearly every request has."""
-        uplink_mtu_bytes, settings = self.rounds.uplink_mtu_bytes, self.settings
+        mtu_bytes, state = self.rounds.uplink_mtu_bytes, self.state
         last = self._last_network
-        if last is None or last[0] != (conf, uplink_mtu_bytes, settings):
-            planned = plan_network(conf, settings, uplink_mtu_bytes=uplink_mtu_bytes)
-            last = self._last_network = ((conf, uplink_mtu_bytes, settings), planned)
+        if last is None or last[0] != (conf, mtu_bytes, state):
+            planned = plan_network(conf, self.settings, state, uplink_mtu_bytes=mtu_bytes)
+            last = self._last_network = ((conf, mtu_bytes, state), planned)
         return last[1]
 
     def _connect(self, attachment: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
@@ -405,7 +411,7 @@ class Node:
             return [": ".join(_NO_PODS)]
         reasons = []
         try:
-            network = plan_network(conf, self.settings, uplink_mtu_bytes=1500)
+            network = plan_network(conf, self.settings, self.state, uplink_mtu_bytes=1500)
         except CniError as error:
             return [str(error)]
         try:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from ipaddress import IPv6Network, ip_interface, ip_network
+from ipaddress import IPv6Network, ip_interface
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta, Struct
+
+from limpet.base.configuration import read_prefixes, read_struct, read_value, written
 from limpet.lab.command import LabError
-from limpet.lab.fields import (
-    check_keys,
-    check_name,
-    read_flag,
-    read_mtu,
-    read_table,
-    read_texts,
-    read_whole,
-    read_word,
-)
 from limpet.lab.world.site import (
     ACCESS,
     BACKBONE,
@@ -35,8 +29,10 @@ from limpet.lab.world.site import (
     host,
 )
 
-_MOST_NODES, _MOST_PODS, _MOST_DISK_MIB = 200, 200, 4096
-_LONGEST_DELAY_MS = 5000
+_MOST_NODES = 200
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,11}")
+"""A port of a switch is named after its node: 15 characters, and room for a prefix."""
+_RESERVED = (CLOUD, "all", "backbone", "controller", "router")
 _LOCAL = IPv6Network("fc00::/7")
 """Of one site's own. Source: RFC 4193."""
 
@@ -111,96 +107,151 @@ def parse_topology(text: str, name: str, source: str) -> Topology:
         raise LabError(f"read topology {source}: {error}") from error
 
 
-# Each of these raises ValueError with words for `read topology FILE:`.
+# What a file says. Each of the functions raises ValueError with words for `read topology FILE:`.
 
-_KEYS = ("cloud", "site", "controller", "agent", "disk_mib", "ipsec")
-_CLOUD_KEYS = ("addresses", "mtu_bytes", "nodes", "relays")
-_SITE_KEYS = (
-    *("lan", "nodes", "relays", "mtu_bytes", "wan_mtu_bytes", "drops_unknown_sources"),
-    *("nat", "hairpin", "udp", "udp_timeout_s", "rate_mbit", "delay_ms", "loss_percent"),
-)
+
+def _lan(value: list[str]) -> tuple[Prefix, ...]:
+    found = read_prefixes(value)
+    _check_families(found)
+    return found
+
+
+def _controller_addresses(value: list[str]) -> tuple[Interface, ...]:
+    found = tuple(map(ip_interface, value))
+    for each in found:
+        if each.network.num_addresses < 4 or each.ip == each.network[1]:
+            raise ValueError(
+                f"{each}: the first address of its network is the backbone's "
+                "(take another one, in a network of at least 4 addresses)"
+            )
+    _check_families(tuple(each.network for each in found))
+    return found
+
+
+def _check_families(prefixes: tuple[Prefix, ...]) -> None:
+    for version in (4, 6):
+        if sum(prefix.version == version for prefix in prefixes) > 1:
+            raise ValueError(f"more than one of IPv{version}")
+
+
+_TEXTS = Annotated[list[str], Meta(min_length=1)]
+_Mtu = Annotated[int, Meta(ge=1280, le=9000)]
+_Pods = Annotated[int, Meta(ge=0, le=200)]
+_Table = dict[str, Any]
+_Relays = Annotated[tuple[str, ...], Meta(min_length=1, description='a list such as ["hub"]')]
+
+
+class _CloudTable(Struct, frozen=True, kw_only=True):
+    addresses: Annotated[
+        tuple[Interface, ...],
+        written(
+            _TEXTS,
+            _controller_addresses,
+            'a list such as ["203.0.113.10/24", "2001:db8:c::10/64"]',
+        ),
+    ]
+    mtu_bytes: _Mtu = 1500
+    nodes: _Table | None = None
+    relays: _Relays = ()
+
+
+class _SiteTable(Struct, frozen=True, kw_only=True):
+    lan: Annotated[
+        tuple[Prefix, ...],
+        written(_TEXTS, _lan, 'a list such as ["192.168.10.0/24", "fd00:10::/64"]'),
+    ]
+    nodes: _Table
+    relays: _Relays = ()
+    mtu_bytes: _Mtu = 1500
+    wan_mtu_bytes: _Mtu = 1500
+    drops_unknown_sources: bool = False
+    nat: Nat = Nat.NONE
+    hairpin: bool = False
+    udp: Literal["open", "blocked"] = "open"
+    udp_timeout_s: Annotated[int, Meta(ge=1, le=3600)] = 30
+    rate_mbit: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    delay_ms: Annotated[int, Meta(ge=0, le=5000)] = 0
+    loss_percent: Annotated[int, Meta(ge=0, le=99)] = 0
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    cloud: _Table
+    site: _Table
+    controller: _Table = {}
+    agent: _Table = {}
+    disk_mib: Annotated[int, Meta(ge=0, le=4096)] = 16
+    ipsec: bool = False
 
 
 def _topology(document: Mapping[str, Any], name: str) -> Topology:
-    check_keys(document, _KEYS, "the file")
-    cloud = read_table(document.get("cloud"), "cloud")
-    check_keys(cloud, _CLOUD_KEYS, "[cloud]")
-    sites = read_table(document.get("site"), "site")
-    if len(sites) > MOST_SITES:
+    file = read_struct(_File, document)
+    cloud = read_struct(_CloudTable, file.cloud, "cloud")
+    if len(file.site) > MOST_SITES:
         raise ValueError(f"more than {MOST_SITES} sites")
-    controller = _controller_addresses(cloud.get("addresses"))
     topology = Topology(
         name=name,
-        controller_addresses=controller,
-        cloud=_cloud(cloud, controller),
+        controller_addresses=cloud.addresses,
+        cloud=_cloud(cloud),
         sites=tuple(
-            _site(read_table(table, f"site.{site}"), site, number)
-            for number, (site, table) in enumerate(sites.items(), 1)
+            _site(table, site, number) for number, (site, table) in enumerate(file.site.items(), 1)
         ),
-        ipsec=read_flag(document, "ipsec", "the file"),
-        disk_mib=read_whole(document.get("disk_mib", 16), "disk_mib", 0, _MOST_DISK_MIB),
-        controller=read_table(document.get("controller", {}), "controller"),
-        agent=read_table(document.get("agent", {}), "agent"),
+        ipsec=file.ipsec,
+        disk_mib=file.disk_mib,
+        controller=file.controller,
+        agent=file.agent,
     )
     _check_whole(topology)
     return topology
 
 
-def _controller_addresses(value: Any) -> tuple[Interface, ...]:
-    texts = read_texts(value, "cloud.addresses", '["203.0.113.10/24", "2001:db8:c::10/64"]')
-    found = []
-    for text in texts:
-        try:
-            interface = ip_interface(text)
-        except ValueError as error:
-            raise ValueError(f"cloud.addresses: {error}") from error
-        if interface.network.num_addresses < 4 or interface.ip == interface.network[1]:
-            raise ValueError(
-                f"cloud.addresses: {text}: the first address of its network is the backbone's "
-                "(take another one, in a network of at least 4 addresses)"
-            )
-        found.append(interface)
-    _check_families([each.network for each in found], "cloud.addresses")
-    return tuple(found)
-
-
-def _cloud(table: Mapping[str, Any], controller: tuple[Interface, ...]) -> Site:
-    lan = tuple(each.network for each in controller)
-    nodes: tuple[Node, ...] = ()
-    if "nodes" in table or "relays" in table:
-        nodes = _nodes(table, lan, number=0, where=CLOUD, role="cloud")
+def _cloud(table: _CloudTable) -> Site:
+    lan = tuple(each.network for each in table.addresses)
+    if table.nodes is None and table.relays:
+        raise ValueError("[cloud.nodes] is missing")
+    nodes = _nodes(table.nodes or {}, table.relays, lan, number=0, where=CLOUD, role="cloud")
     for node in nodes:
-        for address in set(node.addresses) & set(controller):
+        for address in set(node.addresses) & set(table.addresses):
             raise ValueError(
                 f"cloud.addresses: {address} is the one that node {node.name} gets (nodes are "
                 f"numbered from .{FIRST_NODE}: give the controller a lower one)"
             )
-    return Site(CLOUD, lan, nodes, number=0, mtu_bytes=read_mtu(table, "mtu_bytes", CLOUD))
+    return Site(CLOUD, lan, nodes, number=0, mtu_bytes=table.mtu_bytes)
 
 
-def _site(table: Mapping[str, Any], name: str, number: int) -> Site:
+def _site(document: Any, name: str, number: int) -> Site:
     where = f"site.{name}"
-    check_name(name, where)
-    check_keys(table, _SITE_KEYS, f"[{where}]")
-    lan = _lan(table.get("lan"), f"{where}.lan")
+    _check_name(name, where)
+    if not isinstance(document, dict):
+        raise ValueError(f"{where} = {document!r}: not a table")
+    table = read_struct(_SiteTable, document, where)
     site = Site(
         name=name,
-        lan=lan,
-        nodes=_nodes(table, lan, number=number, where=where, role="edge"),
+        lan=table.lan,
+        nodes=_nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge"),
         number=number,
-        mtu_bytes=read_mtu(table, "mtu_bytes", where),
-        wan_mtu_bytes=read_mtu(table, "wan_mtu_bytes", where),
-        drops_unknown_sources=read_flag(table, "drops_unknown_sources", where),
-        nat=Nat(read_word(table, "nat", where, tuple(Nat))),
-        hairpin=read_flag(table, "hairpin", where),
-        udp_blocked=read_word(table, "udp", where, ("open", "blocked")) == "blocked",
-        udp_timeout_s=read_whole(table.get("udp_timeout_s", 30), f"{where}.udp_timeout_s", 1, 3600),
-        rate_mbit=read_whole(table.get("rate_mbit", 0), f"{where}.rate_mbit", 0, 100_000),
-        delay_ms=read_whole(table.get("delay_ms", 0), f"{where}.delay_ms", 0, _LONGEST_DELAY_MS),
-        loss_percent=read_whole(table.get("loss_percent", 0), f"{where}.loss_percent", 0, 99),
+        mtu_bytes=table.mtu_bytes,
+        wan_mtu_bytes=table.wan_mtu_bytes,
+        drops_unknown_sources=table.drops_unknown_sources,
+        nat=table.nat,
+        hairpin=table.hairpin,
+        udp_blocked=table.udp == "blocked",
+        udp_timeout_s=table.udp_timeout_s,
+        rate_mbit=table.rate_mbit,
+        delay_ms=table.delay_ms,
+        loss_percent=table.loss_percent,
     )
     _check_nat(site, where)
     return site
+
+
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{where}: {name!r} is no name for the lab (a lower-case letter, then letters, "
+            "digits and '-', at most 12 in all)"
+        )
+    if name in _RESERVED:
+        raise ValueError(f"{where}: {name!r} is the lab's own word (take another name)")
 
 
 def _check_nat(site: Site, where: str) -> None:
@@ -218,61 +269,39 @@ def _check_nat(site: Site, where: str) -> None:
 
 
 def _nodes(
-    table: Mapping[str, Any], lan: tuple[Prefix, ...], *, number: int, where: str, role: str
+    pods: Mapping[str, Any],
+    relays: tuple[str, ...],
+    lan: tuple[Prefix, ...],
+    *,
+    number: int,
+    where: str,
+    role: str,
 ) -> tuple[Node, ...]:
-    pods = read_table(table.get("nodes"), f"{where}.nodes")
     room = min(prefix.num_addresses for prefix in lan) - FIRST_NODE - 1
     if len(pods) > room:
         raise ValueError(f"{where}.nodes: {len(pods)} nodes do not fit into {lan[0]}")
-    relays: list[str] = []
-    if "relays" in table:
-        relays = read_texts(table["relays"], f"{where}.relays", '["hub"]')
     for name in relays:
         if name not in pods:
             raise ValueError(f"{where}.relays: {name!r} is none of {', '.join(pods)}")
     return tuple(
-        _node(
-            name, count, lan, number, place, where, (role, "relay") if name in relays else (role,)
+        Node(
+            name=name,
+            pods=_pods(count, f"{where}.nodes.{name}"),
+            mac=f"02:4c:00:{number:02x}:{place >> 8:02x}:{place & 255:02x}",
+            number=FIRST_NODE + place,
+            addresses=tuple(host(prefix, FIRST_NODE + place) for prefix in lan),
+            roles=(role, "relay") if name in relays else (role,),
         )
         for place, (name, count) in enumerate(pods.items())
     )
 
 
-def _node(
-    name: str,
-    pods: Any,
-    lan: tuple[Prefix, ...],
-    site_number: int,
-    place: int,
-    where: str,
-    roles: tuple[str, ...],
-) -> Node:
-    check_name(name, f"{where}.nodes.{name}")
-    return Node(
-        name=name,
-        pods=read_whole(pods, f"{where}.nodes.{name} (its number of pods)", 0, _MOST_PODS),
-        mac=f"02:4c:00:{site_number:02x}:{place >> 8:02x}:{place & 255:02x}",
-        number=FIRST_NODE + place,
-        addresses=tuple(host(prefix, FIRST_NODE + place) for prefix in lan),
-        roles=roles,
-    )
-
-
-def _lan(value: Any, where: str) -> tuple[Prefix, ...]:
-    found = []
-    for text in read_texts(value, where, '["192.168.10.0/24", "fd00:10::/64"]'):
-        try:
-            found.append(ip_network(text))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-    _check_families(found, where)
-    return tuple(found)
-
-
-def _check_families(prefixes: list[Prefix], where: str) -> None:
-    for version in (4, 6):
-        if sum(prefix.version == version for prefix in prefixes) > 1:
-            raise ValueError(f"{where}: more than one of IPv{version}")
+def _pods(count: Any, where: str) -> int:
+    _check_name(where.rpartition(".")[2], where)
+    try:
+        return int(read_value(count, _Pods))
+    except ValueError as error:
+        raise ValueError(f"{where} (its number of pods) = {count!r}: {error}") from error
 
 
 def _check_whole(topology: Topology) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.base.addresses import Prefix
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import NetworksBehind
+from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
@@ -38,7 +38,7 @@ class Member:
         identity = Identity(folder, node_key(1), "node-1", PINNED, ("c:7470",))
         file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id="boot")
-        self.told: list[NetworksBehind] = []
+        self.told: list[RoutedNetworks] = []
         self.behind = RoutedPrefixes(
             self.membership, lambda: self.told.append(self.behind.networks)
         )
@@ -81,14 +81,14 @@ def test_what_is_behind_whom_is_told_once_and_followed_until_the_node_is_removed
         member.hear(2, at="203.0.113.2", prefixes_behind=(CLOUD,))
         assert member.told == []  # nothing is granted to this node
         member.hear(1, prefixes_behind=(VPN,))
-        assert member.told[-1] == NetworksBehind((CLOUD,), (VPN,), (CLOUD,))
+        assert member.told[-1] == RoutedNetworks((CLOUD,), (VPN,), (CLOUD,))
         member.hear(3, at="203.0.113.3")
         member.hear(4, at="192.168.50.4", prefixes_behind=(LAN,))
-        assert member.told[-1] == NetworksBehind((CLOUD, LAN), (VPN,), (CLOUD,))
+        assert member.told[-1] == RoutedNetworks((CLOUD, LAN), (VPN,), (CLOUD,))
         member.hear(4, at="203.0.113.4", generation=2, prefixes_behind=(LAN,))
         assert member.told[-1].barriers == (CLOUD, LAN)
         member.hear(2, generation=2, tombstone=True)
-        assert member.told[-1] == NetworksBehind((LAN,), (VPN,), (LAN,))
+        assert member.told[-1] == RoutedNetworks((LAN,), (VPN,), (LAN,))
         assert len(member.told) == 4
 
     on_a_member(tmp_path, body)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.base.settings import Settings
 from limpet.cloud.pod_reports import PodReports, keep_bindings
 from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
 from limpet.cluster.segment_demand import SegmentUse
@@ -26,14 +25,9 @@ from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbo
 WIDE = ranges("10.64.0.0/18")
 
 
-def settings_of(folder: Path) -> Settings:
-    return Settings(data_dir=folder / "networks", run_dir=folder / "run")
-
-
 @contextmanager
 def opened(folder: Path, *networks: str) -> Iterator[Ledgers]:
-    chosen = settings_of(folder)
-    books = Ledgers(chosen, Attachments(chosen.run_dir))
+    books = Ledgers(folder / "networks", 30.0, Attachments(folder / "run"))
     try:
         for network in networks or ("net",):
             books.ledger(network)
@@ -265,7 +259,7 @@ def test_a_pod_gets_the_addresses_that_it_had_on_the_machine_before(tmp_path: Pa
         report = PodReports(books, tmp_path / "reports.json").report(None)
     assert report is not None
     for _ in range(2):
-        keep_bindings(settings_of(tmp_path / "new"), report.pods)
+        keep_bindings(tmp_path / "new" / "networks", report.pods)
     with opened(tmp_path / "new", "net", "other") as books:
         books.open_known()
         assert add(books, "z") not in (expected, second)
@@ -279,7 +273,7 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
         mine = add(books, "mine")
         books.ledger("net").release(sandbox("box-mine"), now_s=0)
     keep_bindings(
-        settings_of(tmp_path),
+        tmp_path / "networks",
         [
             PodAddress("net", "default", "thief", "eth0", (held[0], "10.0.0.6")),
             PodAddress("net", "default", "other", "eth0", (mine[1],)),
@@ -298,7 +292,7 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
     had = ("10.0.0.3", "10.0.0.5", "fd00::4")
-    keep_bindings(settings_of(tmp_path), [PodAddress("net", "default", "a", "eth0", had)])
+    keep_bindings(tmp_path / "networks", [PodAddress("net", "default", "a", "eth0", had)])
     assert kept(tmp_path) == dict.fromkeys(had, "a")
 
 
@@ -314,7 +308,7 @@ def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
 )
 def test_what_makes_no_sense_is_left_out(tmp_path: Path, bad: PodAddress) -> None:
     good = PodAddress("net", "default", "../b", "eth0", ("10.0.0.4",))
-    keep_bindings(settings_of(tmp_path), [bad, good])
+    keep_bindings(tmp_path / "networks", [bad, good])
     assert kept(tmp_path) == {"10.0.0.4": "../b"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["networks"]
     assert [path.name for path in (tmp_path / "networks").iterdir()] == ["net"]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.errors import CniCode, CniError
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
+from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import (
     PlannedNetwork,
     merge_results,
@@ -35,7 +36,7 @@ from limpet.datapath.node.plan import derived_mac
 from limpet.ipam.ranges import Range, segment_range_sets
 from tests.strategies import macs
 
-SETTINGS = Settings(segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")))
+STATE = NodeState(segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")))
 GATEWAYS = (ip_address("10.244.7.1"), ip_address("fd00:7::1"))
 ADDRESSES = (ip_interface("10.244.7.2/24"), ip_interface("fd00:7::2/64"))
 ANY4, ANY6 = ip_network("0.0.0.0/0"), ip_network("::/0")
@@ -62,9 +63,14 @@ def conf(*, ipam: IpamConf = SEGMENTS, **changes: Any) -> NetworkConf:
 
 
 def network(
-    made: NetworkConf, settings: Settings = SETTINGS, *, uplink_mtu_bytes: int = 1500
+    made: NetworkConf,
+    state: NodeState = STATE,
+    *,
+    mtu_bytes: int | None = None,
+    uplink_mtu_bytes: int = 1500,
 ) -> PlannedNetwork:
-    return plan_network(made, settings, uplink_mtu_bytes=uplink_mtu_bytes)
+    settings = PodSettings(mtu_bytes=mtu_bytes)
+    return plan_network(made, settings, state, uplink_mtu_bytes=uplink_mtu_bytes)
 
 
 def planned(made: NetworkConf, **wishes: Any) -> Attachment:
@@ -88,7 +94,7 @@ def test_without_ranges_the_agents_segments_and_bridge_are_used() -> None:
     found = network(conf())
 
     assert found.from_segments
-    assert found.range_sets == segment_range_sets(SETTINGS.segments)
+    assert found.range_sets == segment_range_sets(STATE.segments)
     assert found.bridge is not None
     assert found.bridge.ifname == "limpet0"
     assert [str(gateway) for gateway in found.bridge.gateways] == ["10.244.7.1/24", "fd00:7::1/64"]
@@ -99,12 +105,12 @@ def test_segments_are_masqueraded_where_ip_masq_asks() -> None:
     bridge = network(conf(ip_masq=True)).bridge
 
     assert bridge is not None
-    assert bridge.masquerade == SETTINGS.segments
+    assert bridge.masquerade == STATE.segments
 
 
 def test_a_node_without_segments_says_what_to_do_and_asks_to_try_again() -> None:
     with pytest.raises(CniError, match="no address segment") as failure:
-        network(conf(), Settings())
+        network(conf(), NodeState())
 
     assert failure.value.code is CniCode.TRY_AGAIN_LATER
     assert "segments =" in failure.value.details
@@ -130,7 +136,7 @@ def test_a_bridge_of_ranges_has_gateways_only_where_the_keys_ask(
     keys: dict[str, bool], gateways: list[str], masquerade: list[str]
 ) -> None:
     found = network(
-        conf(bridge="br9", ipam=IpamConf(((SEVEN, EIGHT), (SEVEN,))), **keys), Settings()
+        conf(bridge="br9", ipam=IpamConf(((SEVEN, EIGHT), (SEVEN,))), **keys), NodeState()
     )
 
     assert found.bridge is not None
@@ -160,7 +166,7 @@ def test_a_pods_mtu_is_the_networks_or_the_agents_or_fits_the_uplink(
 ) -> None:
     made = conf(mtu_bytes=of_conf, ipam=IpamConf(((SEVEN,),)) if ranges else IpamConf())
 
-    found = network(made, replace(SETTINGS, mtu_bytes=of_agent), uplink_mtu_bytes=uplink)
+    found = network(made, mtu_bytes=of_agent, uplink_mtu_bytes=uplink)
 
     assert found.mtu_bytes == mtu
 
@@ -168,9 +174,9 @@ def test_a_pods_mtu_is_the_networks_or_the_agents_or_fits_the_uplink(
 @pytest.mark.parametrize(
     ("mtu", "of_agent", "ranges", "segments"),
     [
-        (1279, None, False, SETTINGS.segments),
-        (None, 1279, False, SETTINGS.segments),
-        (1279, None, True, SETTINGS.segments),  # on the segments' bridge
+        (1279, None, False, STATE.segments),
+        (None, 1279, False, STATE.segments),
+        (1279, None, True, STATE.segments),  # on the segments' bridge
     ],
 )
 def test_an_mtu_that_would_end_ipv6_on_the_bridge_is_refused(
@@ -178,12 +184,12 @@ def test_an_mtu_that_would_end_ipv6_on_the_bridge_is_refused(
 ) -> None:
     made = conf(mtu_bytes=mtu, ipam=IpamConf(((SEVEN,),)) if ranges else IpamConf())
     with pytest.raises(CniError, match="MTU 1279 is too small for IPv6") as failure:
-        network(made, Settings(segments=segments, mtu_bytes=of_agent))
+        network(made, NodeState(segments=segments), mtu_bytes=of_agent)
     assert failure.value.code is CniCode.INVALID_NETWORK_CONFIG
 
 
 def test_a_small_mtu_without_ipv6_is_taken() -> None:
-    assert network(conf(mtu_bytes=1000), Settings(segments=SETTINGS.segments[:1])).mtu_bytes == 1000
+    assert network(conf(mtu_bytes=1000), NodeState(segments=STATE.segments[:1])).mtu_bytes == 1000
     of_its_own = conf(mtu_bytes=1000, bridge="br9", ipam=IpamConf(((SEVEN,),)))
     assert network(of_its_own).mtu_bytes == 1000
 

@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from limpet.agent.client import call
+from limpet.agent.settings import Settings
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
-from limpet.base.settings import Settings
+from limpet.base.settings import Folders
 from limpet.cli.output import Output, put, put_json, put_table, say
 from limpet.ipam.ledger import LedgerView, read_ledger
 
@@ -22,10 +23,10 @@ _LEAK_COLUMNS = ("network", "address", "container_id", "ifname", "why")
 def list_addresses(settings: Settings, network: str | None, output: Output) -> None:
     """From the agent; from the folders when none runs. Raises: LimpetError."""
     try:
-        records = call(settings.socket, "ipam.list", network=network)["records"]
+        records = call(settings.folders.socket, "ipam.list", network=network)["records"]
     except AgentUnavailable:
-        _say_from_disk(settings)
-        records = _records(settings.data_dir, network)
+        _say_from_disk(settings.folders)
+        records = _records(settings.folders.data_dir, network)
     if output is Output.JSON:
         put_json({"records": records})
     elif records:
@@ -37,7 +38,7 @@ def list_addresses(settings: Settings, network: str | None, output: Output) -> N
 def check_addresses(settings: Settings, output: Output) -> int:
     """Exit code: 1 when something was found, or could not be looked at. Raises: LimpetError."""
     try:
-        found = call(settings.socket, "ipam.check")
+        found = call(settings.folders.socket, "ipam.check")
     except AgentUnavailable:
         found = _check_records(settings)
     if output is Output.JSON:
@@ -49,10 +50,10 @@ def check_addresses(settings: Settings, output: Output) -> int:
 
 def _check_records(settings: Settings) -> dict[str, Any]:
     """`leaks` is None: only an agent can tell which addresses are in use."""
-    _say_from_disk(settings)
+    _say_from_disk(settings.folders)
     findings = [
         {"path": each.path, "problem": each.problem, "advice": each.action}
-        for _, view in _views(settings.data_dir)
+        for _, view in _views(settings.folders.data_dir)
         for each in view.findings
     ]
     return {"leaks": None, "findings": findings}
@@ -77,7 +78,7 @@ def _put_check(found: dict[str, Any]) -> None:
 
 def repair_addresses(settings: Settings, output: Output) -> None:
     """Raises: AgentUnavailable: only the agent may write the records."""
-    released = call(settings.socket, "ipam.repair")["released"]
+    released = call(settings.folders.socket, "ipam.repair")["released"]
     if output is Output.JSON:
         put_json({"released": released})
     elif released:
@@ -93,7 +94,9 @@ def release_address(
     arguments = _address_or_pod(what)
     if network is None:
         network = _only_network(settings)
-    released = call(settings.socket, "ipam.release", network=network, force=force, **arguments)
+    released = call(
+        settings.folders.socket, "ipam.release", network=network, force=force, **arguments
+    )
     if not released["released"]:
         raise LimpetError(f"release {what}: nothing is kept for it on network {network}")
     if output is Output.JSON:
@@ -116,7 +119,7 @@ def _address_or_pod(what: str) -> dict[str, str]:
 
 
 def _only_network(settings: Settings) -> str:
-    names = [network["name"] for network in call(settings.socket, "status")["networks"]]
+    names = [network["name"] for network in call(settings.folders.socket, "status")["networks"]]
     if len(names) != 1:
         known = f"there are {', '.join(names)}" if names else "there is none yet"
         raise LimpetError(f"release: say which network with --network ({known})")
@@ -126,8 +129,8 @@ def _only_network(settings: Settings) -> str:
 # Without the agent.
 
 
-def _say_from_disk(settings: Settings) -> None:
-    say(f"limpet: no agent answers at {settings.socket}; read from {settings.data_dir}")
+def _say_from_disk(folders: Folders) -> None:
+    say(f"limpet: no agent answers at {folders.socket}; read from {folders.data_dir}")
 
 
 def _records(data_dir: Path, network: str | None) -> list[dict[str, Any]]:

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from limpet.agent.client import call
-from limpet.agent.settings_file import DEFAULT_PATH, load_settings
+from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.base.errors import AgentUnavailable, LimpetError
-from limpet.base.settings import Settings
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.cli.output import Output, put, put_json, say
@@ -83,9 +82,9 @@ def join(
 
 def _restart_agent(settings: Settings) -> str:
     """It knows of the cluster once it starts anew; returns what was done, or is to be done."""
-    if Manifest.load(settings.state_dir).of_role("unit") and systemd_runs():
+    if Manifest.load(settings.folders.state_dir).of_role("unit") and systemd_runs():
         with contextlib.suppress(AgentUnavailable):
-            call(settings.socket, "status")
+            call(settings.folders.socket, "status")
             systemctl("try-restart", UNIT)
             return "the agent was restarted (pods did not notice)"
     return (

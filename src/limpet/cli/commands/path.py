@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from limpet.agent.client import call
-from limpet.agent.settings_file import DEFAULT_PATH, load_settings
-from limpet.base.settings import Settings
+from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.cli.output import Output, duration, put, put_json, put_table, say
 from limpet.cluster.topology.transports import TRANSPORTS
 
@@ -81,7 +80,7 @@ def print_path(settings: Settings, origin: str, target: str, output: Output, *, 
 
     Raises: AgentUnavailable, LimpetError.
     """
-    answer = call(settings.socket, "path", origin=origin, target=target, probe=probe)
+    answer = call(settings.folders.socket, "path", origin=origin, target=target, probe=probe)
     if output is Output.JSON:
         put_json(answer)
     else:
@@ -211,7 +210,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
     """Raises: AgentUnavailable, LimpetError."""
-    answer = call(settings.socket, "peers", all=every)
+    answer = call(settings.folders.socket, "peers", all=every)
     if output is Output.JSON:
         put_json(answer)
     elif answer["peers"]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from limpet.agent.client import call
-from limpet.base.settings import Settings
+from limpet.agent.settings import Settings
 from limpet.cli.output import Output, duration, put, put_json, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
 def print_status(settings: Settings, output: Output) -> int:
     """Exit code: 0 when the agent is ready, else 1. Raises: AgentUnavailable, LimpetError."""
-    status = call(settings.socket, "status")
+    status = call(settings.folders.socket, "status")
     if output is Output.JSON:
         put_json(status)
     else:

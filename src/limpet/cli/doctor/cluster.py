@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
-from limpet.base.settings import Settings
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.linux.netlink import codec as wire
@@ -21,13 +19,13 @@ _LONG_S = 300.0
 _ANEW = "`limpet join --anew` with a new token (limpet token create, where the controller runs)"
 
 
-def examine_identity(settings: Settings) -> Iterator[Finding]:
-    """Whether the node knows who it is; also without an agent."""
+def examine_identity(folder: Path) -> Iterator[Finding]:
+    """Whether the node knows who it is, by what it keeps in `folder`; also without an agent."""
     # Only here: signatures take time to load.
     from limpet.cluster.identity import load_identity
 
     try:
-        identity = load_identity(settings.cluster_dir)
+        identity = load_identity(folder)
     except LimpetError as problem:
         yield error(
             str(problem),
@@ -37,24 +35,12 @@ def examine_identity(settings: Settings) -> Iterator[Finding]:
         return
     if identity is not None:
         yield ok(f"the node has an identity: {identity.name}, {identity.uid}")
-    elif settings.cluster_dir.exists() and any(settings.cluster_dir.iterdir()):
+    elif folder.exists() and any(folder.iterdir()):
         yield warn(
-            f"{settings.cluster_dir} has parts of an identity: joining was begun, not finished",
+            f"{folder} has parts of an identity: joining was begun, not finished",
             "the node is in no cluster",
             "run the same `limpet join` again; it goes on where it ended",
         )
-
-
-def as_granted(settings: Settings, cluster: dict[str, Any] | None) -> Settings:
-    """The settings as the agent has them now; `cluster`: its part of the status."""
-    if cluster is None:
-        return settings
-    cidrs = tuple(ip_network(each) for each in cluster["pod_cidrs"])
-    return replace(
-        settings,
-        segments=tuple(ip_network(each) for each in cluster["segments"]),
-        cluster_cidrs=tuple(dict.fromkeys((*settings.cluster_cidrs, *cidrs))),
-    )
 
 
 def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:

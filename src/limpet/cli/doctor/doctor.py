@@ -6,15 +6,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 from limpet import __version__
 from limpet.agent.client import call
+from limpet.agent.settings import Settings
 from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import ALIAS
-from limpet.base.settings import Settings
-from limpet.cli.doctor.cluster import as_granted, cluster_findings, examine_identity, examine_vxlan
+from limpet.cli.doctor.cluster import cluster_findings, examine_identity, examine_vxlan
 from limpet.cli.doctor.examine import Target, examine
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
@@ -22,6 +24,7 @@ from limpet.cli.doctor.sites import across_findings, inbound_ports
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
 from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest, read_if_there
+from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.service import UNIT, systemd_runs
 from limpet.cli.install.shim_probe import status_through
@@ -46,23 +49,23 @@ def diagnose(
     """
     place = _Place.of(settings, cni_conf_dir, cni_bin_dir)
     said = _listen(settings)
-    settings = said.settings
     target = Target(
         settings,
+        said.state,
         place.conflist,
         place.cni_bin_dir,
         place.network_name,
-        allow_forward=settings.allow_forward,
+        allow_forward=settings.pods.allow_forward,
         installed=True,
         has_tunnel=said.has_tunnel,
         inbound=said.inbound,
     )
     return [
-        *(_binary(place) if settings.cni else ()),
-        *(_conflist(place, target) if settings.cni else ()),
-        *examine_identity(settings),
+        *(_binary(place) if settings.pods.cni else ()),
+        *(_conflist(place, target) if settings.pods.cni else ()),
+        *examine_identity(settings.folders.cluster_dir),
         *said.findings,
-        *_sysctls(settings),
+        *_sysctls(settings.pods.bridge, said.state),
         *_folders(settings),
         *examine(target, running=True),
     ]
@@ -73,8 +76,8 @@ class Said:
     """What comes of the agent's own words."""
 
     findings: list[Finding]
-    settings: Settings
-    """As granted."""
+    state: NodeState
+    """As it is now, as far as that is known."""
     has_tunnel: bool = False
     """Of WireGuard; or why there is none is among the findings."""
     inbound: tuple[InboundPort, ...] = ()
@@ -83,7 +86,7 @@ class Said:
 def _listen(settings: Settings) -> Said:
     status, findings = _ask_agent(settings)
     if not status:
-        return Said(findings, settings)
+        return Said(findings, granted_state(settings))
     return said_by_agent(status, settings)
 
 
@@ -92,22 +95,26 @@ def said_by_agent(status: dict[str, Any], settings: Settings) -> Said:
     try:
         return _said(status, settings)
     except KeyError as missing:
-        return Said([_of_another_version(missing)], settings)
+        return Said([_of_another_version(missing)], granted_state(settings))
 
 
 def _said(status: dict[str, Any], settings: Settings) -> Said:
     """Raises: KeyError: the agent speaks as another version does."""
     findings = list(agent_findings(status))
     cluster = status.get("cluster")
+    state = NodeState(
+        tuple(ip_network(each["prefix"]) for each in status["segments"]),
+        tuple(ip_network(each) for each in status["cluster_cidrs"]),
+        in_cluster=bool(cluster),
+    )
     if not cluster:
-        return Said(findings, settings)
-    settings = as_granted(settings, cluster)
+        return Said(findings, state)
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"])
     findings += across_findings(cluster, settings, agent_pid=status["pid"])
     tunnel = cluster["tunnel"]
     has_tunnel = bool(tunnel["backend"] or tunnel["problem"])
-    return Said(findings, settings, has_tunnel, inbound_ports(cluster, settings))
+    return Said(findings, state, has_tunnel, inbound_ports(cluster, settings))
 
 
 def _of_another_version(missing: KeyError) -> Finding:
@@ -136,7 +143,7 @@ class _Place:
 
     @classmethod
     def of(cls, settings: Settings, conf_dir: Path | None, bin_dir: Path | None) -> _Place:
-        manifest = Manifest.load(settings.state_dir)
+        manifest = Manifest.load(settings.folders.state_dir)
         for file in manifest.of_role("conflist"):
             conf_dir = conf_dir or Path(file.path).parent
         for file in manifest.of_role("binary"):
@@ -201,11 +208,11 @@ def _conflist(place: _Place, target: Target) -> Iterator[Finding]:
 def _ask_agent(settings: Settings) -> tuple[dict[str, Any], list[Finding]]:
     """Its status; empty, and why, where it does not answer."""
     try:
-        return call(settings.socket, "status"), []
+        return call(settings.folders.socket, "status"), []
     except AgentUnavailable as unavailable:
         return {}, [
             error(
-                f"the agent does not answer at {settings.socket}",
+                f"the agent does not answer at {settings.folders.socket}",
                 f"pods can neither be started nor removed ({unavailable.__cause__})",
                 f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
                 if systemd_runs()
@@ -287,16 +294,16 @@ def _segment(segment: dict[str, Any]) -> Iterator[Finding]:
 # The machine.
 
 
-def _sysctls(settings: Settings) -> Iterator[Finding]:
+def _sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
     """The node's own settings. Those of the bridge are the round's business."""
     with RouteSocket() as route:
-        link = route.link(settings.bridge)
+        link = route.link(bridge)
     facts = NodeFacts(own_bridge_exists=link is not None and link.alias == ALIAS)
-    planned = plan_node(settings, (), facts=facts).sysctls
+    planned = plan_node(bridge, state, (), facts=facts).sysctls
     wrong = False
     for path, value in planned.items():
         now = read_sysctl(path)
-        if f"/{settings.bridge}/" not in path and now != value:
+        if f"/{bridge}/" not in path and now != value:
             wrong = True
             yield error(
                 f"sysctl {path.replace('/', '.')} is {now}, not {value}",
@@ -310,9 +317,9 @@ def _sysctls(settings: Settings) -> Iterator[Finding]:
 
 def _folders(settings: Settings) -> Iterator[Finding]:
     for folder, what in (
-        (settings.run_dir, "the agent keeps what is attached there"),
-        (settings.data_dir, "the record of addresses is there"),
-        (settings.state_dir, "what uninstall has to put back is there"),
+        (settings.folders.run_dir, "the agent keeps what is attached there"),
+        (settings.folders.data_dir, "the record of addresses is there"),
+        (settings.folders.state_dir, "what uninstall has to put back is there"),
     ):
         yield from _folder(folder, what)
 

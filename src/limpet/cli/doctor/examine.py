@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
 from limpet.base.errors import LimpetError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import ALIAS, ROUTE_TABLE, RULE_PRIORITY
-from limpet.base.settings import Settings
 from limpet.cli.doctor.features import try_features
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort, examine_firewall, peer_ports
@@ -32,6 +33,8 @@ class Target:
     """An installation: of what, and where."""
 
     settings: Settings
+    state: NodeState
+    """With what is granted, as far as that is known."""
     conflist: Path
     """Our own CNI configuration, written or to be written."""
     cni_bin_dir: Path
@@ -54,11 +57,11 @@ class Target:
     @property
     def joined(self) -> bool:
         """The node is in a cluster, which grants its segments."""
-        return self.joining or (self.settings.cluster_dir / "cluster.json").exists()
+        return self.joining or (self.settings.folders.cluster_dir / "cluster.json").exists()
 
     @property
     def ipv6(self) -> bool:
-        prefixes = (*self.settings.segments, *self.settings.cluster_cidrs)
+        prefixes = (*self.state.segments, *self.state.cluster_cidrs)
         return any(prefix.version == 6 for prefix in prefixes)
 
 
@@ -69,7 +72,7 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
 
     Raises: LimpetError when the machine cannot be examined at all.
     """
-    cni = target.settings.cni
+    cni = target.settings.pods.cni
     return [
         *examine_segments(target),
         *(examine_configs(target, read_cni_configs(target.cni_conf_dir)) if cni else ()),
@@ -79,12 +82,13 @@ def examine(target: Target, *, running: bool = False) -> list[Finding]:
         *(examine_wireguard(target.settings) if target.joined and not target.has_tunnel else ()),
         *examine_firewall(
             target.settings,
+            target.state,
             [*(peer_ports(target.settings) if target.joined else ()), *target.inbound],
             allowed=target.allow_forward,
             running=running,
         ),
         *(_runtimes(target) if cni else ()),
-        *examine_network_daemons(target.settings.bridge),
+        *examine_network_daemons(target.settings.pods.bridge),
     ]
 
 
@@ -95,10 +99,10 @@ def _runtimes(target: Target) -> Iterator[Finding]:
 
 
 def examine_segments(target: Target) -> Iterator[Finding]:
-    settings = target.settings
-    if not settings.segments and target.joined:
+    state = target.state
+    if not state.segments and target.joined:
         return  # granted, or the agent says why not
-    if not settings.segments:
+    if not state.segments:
         yield error(
             "no address segment",
             "pods would get no addresses",
@@ -106,9 +110,9 @@ def examine_segments(target: Target) -> Iterator[Finding]:
             "--token and --controller for a node of a cluster, which grants them",
         )
         return
-    yield ok(f"address segments: {_joined(settings.segments)}")
-    for segment in settings.segments:
-        cidrs = [cidr for cidr in settings.cluster_cidrs if cidr.version == segment.version]
+    yield ok(f"address segments: {_joined(state.segments)}")
+    for segment in state.segments:
+        cidrs = [cidr for cidr in state.cluster_cidrs if cidr.version == segment.version]
         if cidrs and not any(_within(segment, cidr) for cidr in cidrs):
             yield warn(
                 f"the segment {segment} is in none of the cluster CIDRs ({_joined(cidrs)})",
@@ -162,7 +166,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
 def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
     shared = [
         segment
-        for segment in target.settings.segments
+        for segment in target.state.segments
         for subnet in config.subnets
         if segment.version == subnet.version and segment.overlaps(subnet)
     ]
@@ -173,9 +177,9 @@ def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
             "use another segment; or, to move that network to Limpet with its addresses, "
             f"install with --network-name {config.name}",
         )
-    if target.settings.bridge in config.bridges and config.name != target.network_name:
+    if target.settings.pods.bridge in config.bridges and config.name != target.network_name:
         yield warn(
-            f"{config.path} uses the bridge {target.settings.bridge} too",
+            f"{config.path} uses the bridge {target.settings.pods.bridge} too",
             "both would set it up",
             'set another name in the agent\'s configuration (bridge = "limpet1")',
         )
@@ -192,7 +196,7 @@ def examine_records(target: Target) -> Iterator[Finding]:
     """Records of the network's name are taken over; others of the folder are named."""
     if target.installed:
         return
-    folder = target.settings.data_dir / target.network_name
+    folder = target.settings.folders.data_dir / target.network_name
     if folder.is_dir():
         yield _adoption(folder)
     else:
@@ -217,8 +221,8 @@ def _adoption(folder: Path) -> Finding:
 
 
 def _other_records(target: Target) -> Iterator[Finding]:
-    segments = target.settings.segments
-    for folder in sorted(_folders(target.settings.data_dir)):
+    segments = target.state.segments
+    for folder in sorted(_folders(target.settings.folders.data_dir)):
         try:
             addresses = [record.address for record in read_ledger(folder).records]
         except LimpetError:
@@ -243,13 +247,13 @@ def _folders(data_dir: Path) -> list[Path]:
 
 
 def examine_node(target: Target) -> Iterator[Finding]:
-    settings = target.settings
+    bridge, state = target.settings.pods.bridge, target.state
     with RouteSocket() as route:
         links = route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
         own = {link.ifname for link in links.values() if link.alias == ALIAS}
         if not target.installed:
-            yield from _bridge_name(settings.bridge, links)
+            yield from _bridge_name(bridge, links)
         addresses = [
             HeldAddress(
                 names.get(info.ifindex, "?"),
@@ -261,20 +265,17 @@ def examine_node(target: Target) -> Iterator[Finding]:
         yield from _own_table(target, own, routes, route.rules())
     # Another's bridge that is to be used already has the gateway address, and a route for it.
     gateways = {
-        HeldAddress(settings.bridge, gateway) for gateway in bridge_of_segments(settings).gateways
+        HeldAddress(bridge, gateway)
+        for gateway in bridge_of_segments(bridge, state.segments).gateways
     }
     clashes = find_overlaps(
-        settings.segments,
-        settings.cluster_cidrs,
+        state.segments,
+        state.cluster_cidrs,
         [held for held in without_own(addresses, own) if held not in gateways],
-        [
-            _held(info, names)
-            for info in routes
-            if _is_another_s(info, names, {*own, settings.bridge})
-        ],
+        [_held(info, names) for info in routes if _is_another_s(info, names, {*own, bridge})],
     )
     yield from clashes
-    if not clashes and settings.segments:
+    if not clashes and state.segments:
         yield ok("no address or route of the node overlaps the pods'")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
-from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
 from limpet.cluster.topology.transports import TRANSPORTS
@@ -31,11 +31,11 @@ def inbound_ports(cluster: Document, settings: Settings) -> tuple[InboundPort, .
     needed = {each["port"] for each in tunnels if each["port"] and (each["needed"] or relays)}
     found = [InboundPort(port, harm) for port in sorted(needed)]
     if relays:
-        first, last = settings.relay_ports
+        first, last = settings.relay.ports
         harm = "of relayed packets those get lost that the agent hands on (from or to TLS)"
         found.append(InboundPort(first, harm, untracked=True, last=last))
         harm = "sites where UDP is blocked may not reach this relay"
-        ports = sorted({port for _, port in settings.relay_tls_listen})
+        ports = sorted({port for _, port in settings.relay.tls_listen})
         found += [InboundPort(port, harm, protocol="tcp") for port in ports]
     return tuple(found)
 
@@ -160,7 +160,7 @@ def relay_findings(relaying: Document, tunnel_port: int, *, far: bool) -> Iterat
 
 def port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding]:
     """Whether the relay's ports are its alone."""
-    first, last = settings.relay_ports
+    first, last = settings.relay.ports
     held = [each for each in port_holders("udp", first, last) if each.pid != agent_pid]
     if held:
         names = ", ".join(f"{each.port} by {each}" for each in held[:5])

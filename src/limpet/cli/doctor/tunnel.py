@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from limpet.agent.settings import Settings
 from limpet.base.errors import KernelError
-from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, ok, warn
 from limpet.cli.install.joining import own_snapshot
 from limpet.cluster.kinds.network import TunnelBackend
@@ -26,9 +26,9 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
         is_slow,  # half of the agent: only where it is asked for
     )
 
-    program = settings.tunnel_program
+    program = settings.tunnel.program
     process = WireguardProcess(
-        settings.tunnel_ifname, log=settings.run_dir / WIREGUARD_LOG, program=program
+        settings.tunnel.ifname, log=settings.folders.run_dir / WIREGUARD_LOG, program=program
     )
     if process.missing:
         yield warn(

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
-from limpet.agent.settings_file import DEFAULT_PATH, load_settings, parse_settings
+from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings, parse_settings
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
-from limpet.base.settings import Settings
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import Target, examine
 from limpet.cli.doctor.findings import Finding, error, errors, warn
@@ -22,7 +21,7 @@ from limpet.cli.install.files import Manifest, read_if_there
 from limpet.cli.install.joining import (
     JoinOptions,
     folders_of,
-    granted_settings,
+    granted_state,
     join_first,
     node_to_join,
     own_snapshot,
@@ -99,7 +98,7 @@ def install(options: InstallOptions) -> Report:
         )
     settings = _settings(options)
     joining = node_to_join(options.join, settings, options.segments)
-    target = _target(options, granted_settings(settings), joining=joining)
+    target = _target(options, settings, joining=joining)
     files = _planned_files(options, target)
     report = Report(findings=_look(options, settings, target, files))
     if errors(report.findings) and not options.force:
@@ -112,7 +111,7 @@ def install(options: InstallOptions) -> Report:
         if joining:
             _join(options, settings, target, files, report)
         if report.complete:
-            _write(options, settings, Manifest.load(settings.state_dir), files, report)
+            _write(options, settings, Manifest.load(settings.folders.state_dir), files, report)
     return report
 
 
@@ -123,11 +122,12 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Ta
     conf_dir, bin_dir = folders_in_use(find_runtimes())
     return Target(
         settings,
+        granted_state(settings),
         (options.cni_conf_dir or conf_dir) / CONFLIST,
         options.cni_bin_dir or bin_dir,
         options.network_name,
-        allow_forward=options.allow_forward or settings.allow_forward,
-        installed=bool(Manifest.load(settings.state_dir).of_role("conflist")),
+        allow_forward=options.allow_forward or settings.pods.allow_forward,
+        installed=bool(Manifest.load(settings.folders.state_dir).of_role("conflist")),
         joining=joining,
     )
 
@@ -135,21 +135,21 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Ta
 def _look(
     options: InstallOptions, settings: Settings, target: Target, files: Iterable[PlannedFile]
 ) -> list[Finding]:
-    """`settings`: as they are or will be written; those of `target` have what is granted too."""
+    """`settings`: as they are or will be written."""
     network = own_snapshot(settings).network
     return [
         *_against_config(options, settings),
         *examine(target),
         *(examine_vxlan(network.vxlan_id, network.vxlan_port) if network is not None else ()),
-        *_edits(Manifest.load(settings.state_dir), files),
+        *_edits(Manifest.load(settings.folders.state_dir), files),
         *_former_cni(settings),
     ]
 
 
 def _former_cni(settings: Settings) -> Iterator[Finding]:
     """A node that attached pods, and is not to any more."""
-    for file in Manifest.load(settings.state_dir).of_role("conflist"):
-        if not settings.cni:
+    for file in Manifest.load(settings.folders.state_dir).of_role("conflist"):
+        if not settings.pods.cni:
             yield error(
                 f"{file.path} makes the runtime call Limpet, and the agent's configuration has "
                 "cni = false",
@@ -167,7 +167,7 @@ def _join(
 ) -> None:
     """Afterwards is known what the cluster is like, and all is looked at once more."""
     report.steps.append(join_first(settings, options.join, force=options.force))
-    granted = replace(target, settings=granted_settings(settings), joining=False)
+    granted = replace(target, state=granted_state(settings), joining=False)
     report.findings = _look(options, settings, granted, files)
     if errors(report.findings) and not options.force:
         report.failure = f"the node has joined, but is not installed: {_IN_THE_WAY}"
@@ -199,8 +199,8 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
         return
     asked = parse_settings(_config_document(options), "from the command line")
     for name in ("segments", "cluster_cidrs", "allow_forward", "cni"):
-        wanted, there = getattr(asked, name), getattr(settings, name)
-        if wanted not in (getattr(Settings(), name), there):
+        wanted, there = getattr(asked.pods, name), getattr(settings.pods, name)
+        if wanted not in (getattr(Settings().pods, name), there):
             text = json.dumps(_config_document(options)[name])
             yield error(
                 f"{options.config} has another value of {name} than the command line",
@@ -219,7 +219,7 @@ def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]
         "config", options.config, _config_text(_config_document(options)), keep=True
     )
     unit = PlannedFile("unit", options.unit_dir / UNIT, unit_text(options.config).encode())
-    if not settings.cni:
+    if not settings.pods.cni:
         return [config, unit]
     files = [
         PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
@@ -227,9 +227,9 @@ def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]
         unit,
         PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
     ]
-    if settings.socket != Settings().socket:
+    if settings.folders.socket != Settings().folders.socket:
         shim_conf = options.config.parent / "shim.conf"
-        text = f"# Read by Limpet's CNI binary.\nsocket={settings.socket}\n".encode()
+        text = f"# Read by Limpet's CNI binary.\nsocket={settings.folders.socket}\n".encode()
         files.insert(2, PlannedFile("shim_conf", shim_conf, text, keep=True))
     return files
 
@@ -317,7 +317,7 @@ def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
             f"not finished: the agent runs, but pods would fail: {'; '.join(status['reasons'])}"
         )
         return
-    report.steps.append(f"agent: runs (process {status['pid']}, {settings.socket})")
+    report.steps.append(f"agent: runs (process {status['pid']}, {settings.folders.socket})")
 
 
 def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
@@ -335,7 +335,7 @@ def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
 def _version_of(settings: Settings) -> str | None:
     """Of the agent that runs; None when none does."""
     try:
-        return str(call(settings.socket, "status")["version"])
+        return str(call(settings.folders.socket, "status")["version"])
     except AgentUnavailable:
         return None
 
@@ -345,11 +345,11 @@ def _await_agent(settings: Settings) -> dict[str, Any]:
     give_up_s = time.monotonic() + _AGENT_START_S
     while True:
         try:
-            return call(settings.socket, "status")
+            return call(settings.folders.socket, "status")
         except AgentUnavailable as unavailable:
             if time.monotonic() > give_up_s:
                 raise LimpetError(
-                    f"start the agent: no answer at {settings.socket} "
+                    f"start the agent: no answer at {settings.folders.socket} "
                     f"within {_AGENT_START_S:.0f} s (journalctl -u {UNIT} says why)"
                 ) from unavailable
         time.sleep(_ASK_AGAIN_S)

@@ -8,13 +8,14 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
 from limpet.base.errors import ConfigError, LimpetError, StorageError
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
 from limpet.cli.install.files import Manifest, read_if_there, remove
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.identity import Identity, load_identity
@@ -49,7 +50,7 @@ def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, 
             "install: --token and --controller belong together (limpet token create, where the "
             "controller runs, makes a token)"
         )
-    identity = load_identity(settings.cluster_dir)
+    identity = load_identity(settings.folders.cluster_dir)
     if identity is None:
         if options.name and not options.token:
             raise ConfigError(
@@ -88,7 +89,10 @@ def _is_of_another(token: str, identity: Identity) -> bool:
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
     """That the node has on its disk before its agent starts."""
-    return (settings.state_dir, *((settings.data_dir,) if settings.cni else ()))
+    return (
+        settings.folders.state_dir,
+        *((settings.folders.data_dir,) if settings.pods.cni else ()),
+    )
 
 
 def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
@@ -116,17 +120,23 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
     from limpet.cloud.join import join
     from limpet.cloud.link import RefusedError
 
-    manifest = Manifest.load(settings.state_dir)
-    fresh = not settings.cluster_dir.exists()
+    if segments := settings.pods.segments:
+        raise ConfigError(
+            f"join: the agent's configuration has segments = {[str(each) for each in segments]}, "
+            "and a cluster grants its nodes other ones (take the key out; pods that run now keep "
+            "their addresses until they restart)"
+        )
+    manifest = Manifest.load(settings.folders.state_dir)
+    fresh = not settings.folders.cluster_dir.exists()
     for folder in folders_of(settings):
         manifest.make_folder(folder)
     try:
         with _private_files():
-            return join(settings, order, _read_lan(settings))
+            return join(settings.folders, order, _read_lan(settings))
     except LimpetError as error:
         if fresh and isinstance(error.__cause__, RefusedError):
-            shutil.rmtree(settings.cluster_dir)
-        if not settings.cluster_dir.exists() and not manifest.files:
+            shutil.rmtree(settings.folders.cluster_dir)
+        if not settings.folders.cluster_dir.exists() and not manifest.files:
             remove(manifest.path)
             manifest.remove_folders()
         raise
@@ -139,7 +149,7 @@ def _read_lan(settings: Settings) -> list[Prefix]:
 
     route = RouteSocket()
     try:
-        links = read_underlay(route, patterns=settings.underlay_links)
+        links = read_underlay(route, patterns=settings.peers.links)
     finally:
         route.close()
     return sorted(
@@ -168,8 +178,8 @@ def own_snapshot(settings: Settings) -> Snapshot:
     from limpet.cluster.seal import SealError, decode_snapshot
 
     try:
-        identity = load_identity(settings.cluster_dir)
-        text = read_if_there(settings.cluster_dir / "own.json")
+        identity = load_identity(settings.folders.cluster_dir)
+        text = read_if_there(settings.folders.cluster_dir / "own.json")
         if identity is None or text is None:
             return Snapshot()
         return decode_snapshot(text, identity.pinned_key)[0]
@@ -177,14 +187,14 @@ def own_snapshot(settings: Settings) -> Snapshot:
         return Snapshot()
 
 
-def granted_settings(settings: Settings) -> Settings:
-    """The settings with what the cluster has granted to the node, as far as that is known."""
-    snapshot = own_snapshot(settings)
+def granted_state(settings: Settings) -> NodeState:
+    """What the node is by its settings and what the cluster granted, as far as that is known."""
+    pods, snapshot = settings.pods, own_snapshot(settings)
     if snapshot.network is None:
-        return settings
+        return NodeState(pods.segments, pods.cluster_cidrs)
     segments = [segment for entry in snapshot.nodes.values() for segment in entry.grant.segments]
-    cidrs: tuple[Prefix, ...] = (*settings.cluster_cidrs, *snapshot.network.pod_cidrs)
-    return replace(settings, segments=tuple(segments), cluster_cidrs=tuple(dict.fromkeys(cidrs)))
+    cidrs: tuple[Prefix, ...] = (*pods.cluster_cidrs, *snapshot.network.pod_cidrs)
+    return NodeState(tuple(segments), tuple(dict.fromkeys(cidrs)), in_cluster=True)
 
 
 # Leaving.
@@ -192,14 +202,14 @@ def granted_settings(settings: Settings) -> Settings:
 
 def identity_folders(settings: Settings) -> list[Path]:
     """What the node is in its cluster, was before it joined anew, or was about to become."""
-    here = settings.cluster_dir
+    here = settings.folders.cluster_dir
     return sorted(path for path in here.parent.glob(f"{here.name}*") if path.is_dir())
 
 
 def node_name(settings: Settings) -> str:
     """In its cluster; what stands for it where that cannot be read."""
     try:
-        identity = load_identity(settings.cluster_dir)
+        identity = load_identity(settings.folders.cluster_dir)
     except LimpetError:
         return "NAME"
     return identity.name if identity is not None else "NAME"

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
+from limpet.agent.settings import Settings
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
-from limpet.base.settings import Settings
 from limpet.cli.install.files import InstalledFile, Manifest, read_if_there, remove
-from limpet.cli.install.joining import granted_settings, identity_folders, node_name
+from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.node.plan import bridge_of_segments
@@ -46,7 +46,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
 
     Raises: LimpetError, with nothing changed, while pods are attached and not `force`.
     """
-    manifest = Manifest.load(settings.state_dir)
+    manifest = Manifest.load(settings.folders.state_dir)
     pods = attached_pods(settings)
     if pods and not force:
         raise LimpetError(
@@ -65,10 +65,10 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
     if systemd_runs():
         attempt(removal, lambda: systemctl("daemon-reload"))
-    _settle_records(settings.data_dir, removal)
+    _settle_records(settings.folders.data_dir, removal)
     if purge:
         take_back(manifest, manifest.of_role("config"), removal)
-        _remove_records(settings.data_dir, removal)
+        _remove_records(settings.folders.data_dir, removal)
         _remove_identity(settings, removal)
     take_back(manifest, manifest.of_role("binary"), removal)
     _remove_state(settings, manifest, removal, purge=purge)
@@ -89,9 +89,9 @@ def attempt(removal: Removal, step: Callable[[], None]) -> None:
 def attached_pods(settings: Settings) -> list[str]:
     """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers."""
     try:
-        found = call(settings.socket, "attachments")["attachments"]
+        found = call(settings.folders.socket, "attachments")["attachments"]
     except AgentUnavailable:
-        found = [*_recorded(settings.run_dir / "attachments")]
+        found = [*_recorded(settings.folders.run_dir / "attachments")]
     return sorted(map(_described, found))
 
 
@@ -128,7 +128,7 @@ def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> Non
 def _stop_by_signal(settings: Settings, removal: Removal) -> None:
     """An agent that no service manager runs. Raises: LimpetError."""
     try:
-        pid = int(call(settings.socket, "status")["pid"])
+        pid = int(call(settings.folders.socket, "status")["pid"])
         process = os.pidfd_open(pid)
     except (AgentUnavailable, ProcessLookupError):
         return
@@ -149,15 +149,17 @@ def _stop_by_signal(settings: Settings, removal: Removal) -> None:
 
 
 def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
-    path = settings.state_dir / "sysctls.json"
+    path = settings.folders.state_dir / "sysctls.json"
     text = read_if_there(path)
     try:
         originals = json.loads(text) if text is not None else {}
     except ValueError as error:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
-    gateways = bridge_of_segments(granted_settings(settings)).gateways
-    report = remove_kernel_state(originals, gateways, ipsec_folder=settings.run_dir / IPSEC_FOLDER)
+    gateways = bridge_of_segments("", granted_state(settings).segments).gateways
+    report = remove_kernel_state(
+        originals, gateways, ipsec_folder=settings.folders.run_dir / IPSEC_FOLDER
+    )
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
@@ -167,13 +169,16 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
 
 def _remove_run_dir(settings: Settings) -> None:
     """On tmpfs as a rule, and told to no one: it is gone with every reboot anyway."""
-    folders = [settings.run_dir / name for name in _RUN_FOLDERS]
+    folders = [settings.folders.run_dir / name for name in _RUN_FOLDERS]
     for folder in folders:
         for path in folder.glob("*"):
             remove(path)
-    for path in (settings.socket, *(settings.run_dir / name for name in _RUN_FILES)):
+    for path in (
+        settings.folders.socket,
+        *(settings.folders.run_dir / name for name in _RUN_FILES),
+    ):
         remove(path)
-    for folder in (*folders, settings.run_dir, SOCKET_FOLDER):
+    for folder in (*folders, settings.folders.run_dir, SOCKET_FOLDER):
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -211,9 +216,9 @@ def _remove_identity(settings: Settings, removal: Removal) -> None:
             removal.failures.append(f"remove {folder}: {error.strerror or error}")
     if folders and not removal.failures:
         removal.steps.append(
-            f"{settings.cluster_dir}: removed: to be a node of the cluster again this machine "
-            "needs a new token (limpet token create). Its segments stay taken until somebody says, "
-            f"where the controller runs: limpet node remove {name}"
+            f"{settings.folders.cluster_dir}: removed: to be a node of the cluster again this "
+            "machine needs a new token (limpet token create). Its segments stay taken until "
+            f"somebody says, where the controller runs: limpet node remove {name}"
         )
 
 
@@ -223,7 +228,7 @@ def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, p
         return
     for folder in manifest.remove_folders():
         removal.steps.append(f"{folder}: removed")
-    own = str(settings.state_dir)
+    own = str(settings.folders.state_dir)
     left = [folder for folder in manifest.folders if not f"{own}/".startswith(f"{folder}/")]
     identity = [str(folder) for folder in identity_folders(settings)]
     if identity:

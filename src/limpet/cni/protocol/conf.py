@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from limpet.base.errors import CniCode, CniError
+from limpet.base.link import ifname_problem
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam
 from limpet.cni.protocol.values import Dns, IpamConf, NetworkConf
@@ -174,17 +175,6 @@ def _parse_bridge(top: Fields) -> str | None:
     if problem := ifname_problem(name):
         raise top.invalid("bridge", problem)
     return name
-
-
-def ifname_problem(name: str) -> str | None:
-    """Why `name` cannot name a network interface. Source: SPEC.md; dev_valid_name() in Linux."""
-    if len(name.encode()) > 15:
-        return "is longer than the 15 bytes of an interface name"
-    if name in (".", "..") or any(c in "/:\0" or c.isspace() for c in name):
-        return "is not an interface name (., .., /, : and white space are not allowed)"
-    if "%" in name:  # the kernel takes it for a pattern and would choose another name
-        return "is not an interface name that can be set as it is (%)"
-    return None
 
 
 def _parse_mtu(fields: Fields) -> int | None:

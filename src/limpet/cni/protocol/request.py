@@ -13,12 +13,12 @@ import msgspec
 
 from limpet.base.addresses import Address
 from limpet.base.errors import CniCode, CniError
+from limpet.base.link import ifname_problem
 from limpet.cni.protocol.conf import (
     BANDWIDTH,
     NAME,
     PER_REQUEST_KEYS,
     VERSIONS,
-    ifname_problem,
     parse_bandwidth,
     parse_static_conf,
 )

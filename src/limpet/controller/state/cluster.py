@@ -223,7 +223,7 @@ class Cluster:
 
         Raises: RefusedError where the configuration says otherwise.
         """
-        fixed = self._settings.default_community
+        fixed = self._settings.cluster.default_community
         if fixed is not None and default_community not in (None, fixed):
             raise RefusedError(
                 Code.BAD_REQUEST,

@@ -9,8 +9,8 @@ from ipaddress import IPv6Interface, IPv6Network, ip_interface
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.link import is_plain_name
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import SEGMENT_METRIC, UNREACHABLE_METRIC
-from limpet.base.settings import Settings
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
@@ -38,14 +38,15 @@ class NodeFacts:
 
 
 def plan_node(
-    settings: Settings,
+    bridge: str,
+    state: NodeState,
     attachments: Iterable[Attachment],
     specs: Iterable[BridgeSpec] = (),
     facts: NodeFacts = NodeFacts(),
     *,
     localhost_ports: bool = False,
 ) -> NodePlan:
-    """What should be.
+    """What should be; `bridge`: the name of that of the segments.
 
     The bridge of the segments, and with it our hold on the cluster's prefixes, comes with the first
     pod on it: under another main plugin the segments' addresses are on that one's interfaces.
@@ -54,12 +55,12 @@ def plan_node(
     """
     pods = [attachment for attachment in attachments if attachment.bridge is not None]
     wanted = {*specs, *(pod.bridge for pod in pods if pod.bridge is not None)}
-    if facts.own_bridge_exists and settings.segments:
-        wanted.add(bridge_of_segments(settings))
+    if facts.own_bridge_exists and state.segments:
+        wanted.add(bridge_of_segments(bridge, state.segments))
     wanted = {spec for spec in wanted if spec.ifname not in facts.no_bridges}
-    ours = settings.bridge in {spec.ifname for spec in wanted}
-    barrier = (*settings.cluster_cidrs, *settings.behind.barriers) if ours else ()
-    reached = (*settings.cluster_cidrs, *settings.behind.peers, *settings.behind.here)
+    ours = bridge in {spec.ifname for spec in wanted}
+    barrier = (*state.cluster_cidrs, *state.behind.barriers) if ours else ()
+    reached = (*state.cluster_cidrs, *state.behind.peers, *state.behind.here)
     gateways = {spec.ifname: _union(spec, wanted) for spec in wanted}
     prefixes = {gateway.network for held in gateways.values() for gateway in held}
     host_ports = plan_host_ports_of(pods)
@@ -105,15 +106,17 @@ def plan_node(
     )
 
 
-def bridge_of_segments(settings: Settings, *, masquerade: bool = False) -> BridgeSpec:
+def bridge_of_segments(
+    ifname: str, segments: tuple[Prefix, ...], *, masquerade: bool = False
+) -> BridgeSpec:
     """The bridge that holds the gateway of each of the node's segments."""
     return BridgeSpec(
-        settings.bridge,
+        ifname,
         tuple(
             ip_interface((segment_range(segment).gateway, segment.prefixlen))
-            for segment in settings.segments
+            for segment in segments
         ),
-        masquerade=settings.segments if masquerade else (),
+        masquerade=segments if masquerade else (),
     )
 
 

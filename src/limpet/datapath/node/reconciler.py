@@ -11,8 +11,8 @@ import structlog
 from limpet.base import faults
 from limpet.base.addresses import Prefix
 from limpet.base.errors import CniCode, CniError, KernelError, LimpetError
-from limpet.base.ownership import VXLAN_IFNAME_PREFIX
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
+from limpet.base.settings import PodSettings
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
@@ -33,7 +33,7 @@ class NodeReconciler:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: PodSettings,
         *,
         kernel: NodeKernel,
         attachments: Attachments,
@@ -49,11 +49,7 @@ class NodeReconciler:
         change.
         """
         self.settings = settings
-        """Those of now: segments come and go with the node's grant."""
-        self.always_bridge = False
-        """The bridge of the segments is wanted without pods: it has the overlay address."""
-        self.underlay_mtu_bytes: int | None = None
-        """Of the links to other nodes; None: the links with a default route count."""
+        self.state = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.look_beside: Callable[[str], None] | None = None
         self.look_at_filter: Callable[[str], None] | None = None
         """What is kept beside pods in nftables may be other than planned."""
@@ -82,6 +78,13 @@ class NodeReconciler:
         self.took_ms = 0.0
         self.totals = RoundTotals()
         self.uplink_mtu_bytes = 1500
+
+    def follow(self, state: NodeState, why: str = "") -> None:
+        """The node is this from now on; a round if that is new and there is a reason to tell."""
+        if state != self.state:
+            self.state = state
+            if why:
+                self.run(why)
 
     def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
         """The ifindex of the network's bridge, after a round if what it asks for is new.
@@ -188,7 +191,7 @@ class NodeReconciler:
         """Changes, failures, troubles."""
         kernel = self._kernel
         self.uplink_mtu_bytes = (
-            self.underlay_mtu_bytes or kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
+            self.state.underlay_mtu_bytes or kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
         )
         specs = self._specs.values()
         wanted_bridges = {self.settings.bridge, *(spec.ifname for spec in specs)}
@@ -197,14 +200,15 @@ class NodeReconciler:
         no_bridges = kernel.no_bridges(wanted_bridges)
         facts = NodeFacts(
             foreign_bridges=kernel.foreign_bridges(wanted_bridges),
-            own_bridge_exists=self.always_bridge or self.settings.bridge in own_bridges,
+            own_bridge_exists=self.state.in_cluster or self.settings.bridge in own_bridges,
             own_bridges=own_bridges,
             no_bridges=no_bridges.keys(),
             routes_localhost=kernel.routes_localhost(wanted_bridges),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
         self.want = plan_node(
-            self.settings,
+            self.settings.bridge,
+            self.state,
             self._attachments,
             specs,
             facts,
@@ -239,10 +243,9 @@ class NodeReconciler:
     def _forwarding_links(self) -> set[str]:
         """By which all comes and goes that other programs may not drop."""
         links = set(self.want.bridges)
-        if self.settings.behind.here:
+        if self.state.behind.here:
             # Between them and another network no bridge of ours is passed.
-            links |= {f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6)}
-            links.add(self.settings.tunnel_ifname)
+            links |= self.state.overlay_links
         return links
 
     def _apply(self, change: Change) -> None:

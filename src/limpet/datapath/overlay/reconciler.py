@@ -16,7 +16,7 @@ from limpet.base.addresses import Endpoint, Prefix
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.link import UnderlayLink
 from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
@@ -37,6 +37,7 @@ from limpet.datapath.overlay.state import OverlayPlan, Touched
 from limpet.datapath.overlay.vtep import keep_vtep_macs, read_vtep_macs
 from limpet.datapath.round_totals import RoundTotals
 from limpet.datapath.tunnel.reconciler import TunnelRound
+from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.datapath.tunnel.tunnels import Tunnels
 from limpet.datapath.tunnel.watch import TunnelWatch
 from limpet.linux.netlink import codec as wire
@@ -58,7 +59,8 @@ class PeerReconciler:
     def __init__(
         self,
         membership: Membership,
-        settings: Settings,
+        settings: PeerSettings,
+        tunnels: TunnelSetup,
         *,
         route: RouteSocket,
         vtep_path: Path,
@@ -77,7 +79,7 @@ class PeerReconciler:
         self._kernel = OverlayKernel(route)
         self._filter = PeerFilter(bridges)
         self._notifications = Notifications(socket.NETLINK_ROUTE, OVERLAY_NOTIFICATIONS)
-        self.tunnels = Tunnels(route, membership.identity, settings, wake=self.wake)
+        self.tunnels = Tunnels(route, membership.identity, tunnels, wake=self.wake)
         self.watch = TunnelWatch(route, self.tunnels)
         self._mapped: tuple[Endpoint, ...] = ()
         self._relay_tls_port = 0
@@ -251,7 +253,7 @@ class PeerReconciler:
         network = self._membership.network
         links = read_underlay(
             self._route,
-            patterns=self._settings.underlay_links,
+            patterns=self._settings.links,
             not_in=network.pod_cidrs if network is not None else (),
         )
         if links == self.links:
@@ -277,10 +279,10 @@ class PeerReconciler:
             return  # cut off: whoever hears us again hears the addresses of then
         self._membership.announce(
             addresses=tuple(address.ip for link in self.links for address in link.addresses)[:16],
-            port=self._settings.peer_port,
+            port=self._settings.port,
             vtep_macs=self._own_side().vtep_macs,
             link_mtu_bytes=self.mtu_bytes,
-            endpoints=tuple(dict.fromkeys((*self._settings.tunnel_endpoints, *self._mapped)))[:16],
+            endpoints=tuple(dict.fromkeys((*self._settings.endpoints, *self._mapped)))[:16],
             tunnel_port=self.tunnels.key.port if self.tunnels.device else 0,
             relay_tls_port=self._relay_tls_port,
         )

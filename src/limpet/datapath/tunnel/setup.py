@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from limpet.base.errors import StorageError
 from limpet.base.ownership import TUNNEL_GROUP
-from limpet.base.settings import Settings
+from limpet.base.settings import TunnelSettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
@@ -19,24 +21,35 @@ from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG
 from limpet.linux.netlink.socket import RouteSocket
 
 
+@dataclass(frozen=True, slots=True)
+class TunnelSetup:
+    """What the tunnels of a node are made from."""
+
+    settings: TunnelSettings
+    run_dir: Path
+    """Of logs, and of IPsec's daemon."""
+    bridge: str
+    """Of the node's pods."""
+
+
 def make_wireguard_tunnel(
-    route: RouteSocket, identity: Identity, settings: Settings, *, wake: Callable[[str], None]
+    route: RouteSocket, identity: Identity, setup: TunnelSetup, *, wake: Callable[[str], None]
 ) -> TunnelReconciler:
     """WireGuard's, of the node with that identity."""
     kernel = TunnelKernel(
         route,
-        log=settings.run_dir / WIREGUARD_LOG,
-        ifname=settings.tunnel_ifname,
-        program=settings.tunnel_program,
+        log=setup.run_dir / WIREGUARD_LOG,
+        ifname=setup.settings.ifname,
+        program=setup.settings.program,
     )
-    key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
-    return TunnelReconciler(route, kernel, key, ifname=settings.tunnel_ifname, wake=wake)
+    key = tunnel_key_of(identity.private_key, identity.public_key, port=setup.settings.port)
+    return TunnelReconciler(route, kernel, key, ifname=setup.settings.ifname, wake=wake)
 
 
 def make_ipsec_tunnel(
     route: RouteSocket,
     identity: Identity,
-    settings: Settings,
+    setup: TunnelSetup,
     *,
     wake: Callable[[str], None],
     shares_port: bool,
@@ -47,17 +60,17 @@ def make_ipsec_tunnel(
     )
     from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
 
-    key = tunnel_key_of(identity.private_key, identity.public_key, port=settings.tunnel_port)
+    key = tunnel_key_of(identity.private_key, identity.public_key, port=setup.settings.port)
     made: list[TunnelReconciler] = []
     kernel = IpsecKernel(
         route,
-        folder=settings.run_dir / IPSEC_FOLDER,
+        folder=setup.run_dir / IPSEC_FOLDER,
         identity=_ipsec_identity(identity),
         own_key=key.public_key,
         uid_of=lambda public_key: made[0].plan.holders[public_key],
-        program=settings.ipsec_program,
+        program=setup.settings.ipsec_program,
         inner_port=IPSEC_PORT if shares_port else 0,
-        bridge=settings.bridge,
+        bridge=setup.bridge,
         in_kernel=kernel_has_esp(),
     )
     tunnel = TunnelReconciler(
@@ -76,8 +89,8 @@ def _ipsec_identity(identity: Identity) -> IpsecIdentity:
         raise StorageError("read", error.filename, why) from error
 
 
-def ipsec_is_left(route: RouteSocket, settings: Settings) -> bool:
+def ipsec_is_left(route: RouteSocket, setup: TunnelSetup) -> bool:
     """Whether an earlier agent has left a daemon. Raises: KernelError."""
     link = route.link(IPSEC_IFNAME)
     ours = link is not None and link.group == TUNNEL_GROUP
-    return ours or IpsecProcess(settings.run_dir / IPSEC_FOLDER).socket_path.exists()
+    return ours or IpsecProcess(setup.run_dir / IPSEC_FOLDER).socket_path.exists()

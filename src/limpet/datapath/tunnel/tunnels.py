@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError, LimpetError
-from limpet.base.settings import Settings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import Network, TunnelBackend
 from limpet.cluster.topology.backends import backends_of
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.reconciler import TunnelReconciler, TunnelRound
-from limpet.datapath.tunnel.setup import ipsec_is_left, make_ipsec_tunnel, make_wireguard_tunnel
+from limpet.datapath.tunnel.setup import (
+    TunnelSetup,
+    ipsec_is_left,
+    make_ipsec_tunnel,
+    make_wireguard_tunnel,
+)
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
@@ -30,16 +34,16 @@ class Tunnels:
         self,
         route: RouteSocket,
         identity: Identity,
-        settings: Settings,
+        setup: TunnelSetup,
         *,
         wake: Callable[[str], None],
     ) -> None:
         """`wake`: a round is needed soon."""
         self._route = route
         self._identity = identity
-        self._settings = settings
+        self._setup = setup
         self._wake = wake
-        self.wireguard = make_wireguard_tunnel(route, identity, settings, wake=wake)
+        self.wireguard = make_wireguard_tunnel(route, identity, setup, wake=wake)
         self.wireguard.others_need_rules = lambda: _has_device(self.ipsec)
         self.ipsec: TunnelReconciler | None = None
         """None: the cluster names no IPsec, and nothing of it is left."""
@@ -58,7 +62,7 @@ class Tunnels:
         """What there can be, and what there is already. Raises: KernelError."""
         self.follow(network)
         self.wireguard.begin()
-        if self.ipsec is None and ipsec_is_left(self._route, self._settings):
+        if self.ipsec is None and ipsec_is_left(self._route, self._setup):
             self._make_ipsec()
 
     def close(self) -> None:
@@ -143,7 +147,7 @@ class Tunnels:
             made = make_ipsec_tunnel(
                 self._route,
                 self._identity,
-                self._settings,
+                self._setup,
                 wake=self._wake,
                 shares_port=self._shares_port,
             )

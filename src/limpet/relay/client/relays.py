@@ -16,7 +16,7 @@ from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.link import UnderlayLink
-from limpet.base.settings import Settings
+from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.grant import Role
@@ -64,7 +64,7 @@ class Relays:
         self,
         membership: Membership,
         courier: PeerSocket,
-        settings: Settings,
+        settings: PeerSettings,
         *,
         on_ends: Callable[[str, tuple[RelayEnd, ...]], None],
         on_endpoints: Callable[[tuple[Endpoint, ...]], None],
@@ -82,7 +82,7 @@ class Relays:
         self._settings = settings
         self._choice = self._new_choice()
         self._nat = NatView()
-        self._candidates = PublicEndpoints(settings.tunnel_endpoints, on_endpoints)
+        self._candidates = PublicEndpoints(settings.endpoints, on_endpoints)
         self._mapping: PortMapping | None = None
         self._links: tuple[UnderlayLink, ...] = ()
         self._alarm = Timer("relays", self._tick)

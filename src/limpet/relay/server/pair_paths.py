@@ -16,7 +16,7 @@ import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
-from limpet.base.settings import Settings
+from limpet.base.settings import RelaySettings
 from limpet.relay.server.forwarding import RelayKernel, blocked_versions, forwarded_versions
 from limpet.relay.server.pairs import End, Entry, Place, entries_of, sockets_of
 from limpet.relay.server.sockets import PairSocket, Sink
@@ -54,18 +54,23 @@ class RelayPaths:
     """Runs on the event loop's thread, in the node's network namespace."""
 
     def __init__(
-        self, settings: Settings, counters: Counter[str], pairs: Callable[[], Iterable[Pair]]
+        self,
+        settings: RelaySettings,
+        counters: Counter[str],
+        pairs: Callable[[], Iterable[Pair]],
+        *,
+        resync_s: float,
     ) -> None:
         """`pairs`: all that there are. Raises: KernelError, LimpetError without libnftables."""
-        rate = settings.relay_bytes_per_s
+        rate = settings.bytes_per_s
         self.trouble = ""
         """Of the kernel, as it is now."""
-        self._kernel = RelayKernel(settings.relay_ports, bytes_per_s=rate)
+        self._kernel = RelayKernel(settings.ports, bytes_per_s=rate)
         self._counters = counters
         self._pairs = pairs
         self._blocked: dict[int, str] = {}
         self._forwarded: frozenset[int] = frozenset()
-        self._resync_s = settings.resync_s
+        self._resync_s = resync_s
         self._looked_s = time.monotonic()
         self._sockets: dict[int, PairSocket] = {}
         self._streams: dict[int, StreamEnd] = {}
@@ -247,10 +252,10 @@ class RelayPaths:
         return limited
 
 
-def remove_leftovers(settings: Settings) -> None:
+def remove_leftovers(ports: tuple[int, int]) -> None:
     """Of a time when the node was a relay."""
     try:
-        kernel = RelayKernel(settings.relay_ports)
+        kernel = RelayKernel(ports)
         try:
             kernel.remove()
         finally:

@@ -19,7 +19,7 @@ import structlog
 from limpet.base.addresses import is_public
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
-from limpet.base.settings import Settings
+from limpet.base.settings import RelaySettings
 from limpet.base.timer import Timer
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.membership import Membership, News
@@ -77,16 +77,20 @@ class RelayService:
         self,
         membership: Membership,
         courier: PeerSocket,
-        settings: Settings,
+        settings: RelaySettings,
         *,
+        resync_s: float,
         may_talk: Callable[[Grant, Grant], bool],
     ) -> None:
-        """`may_talk`: they share a community, or need none."""
+        """`resync_s`: so often the kernel is looked at. `may_talk`: two share a community, or need
+        none.
+        """
         self.counters: Counter[str] = Counter()
         """Pairs, checks and refusals by what became of them, and packets that the agent lost."""
         self._membership = membership
         self._courier = courier
         self._settings = settings
+        self._resync_s = resync_s
         self._may_talk = may_talk
         self._pairs = self._no_pairs()
         self._paths: RelayPaths | None = None
@@ -108,7 +112,7 @@ class RelayService:
         """When a node last greeted, was given a pair, and checked an end by a port of it."""
 
     def _no_pairs(self) -> Relaying:
-        ports, most = self._settings.relay_ports, self._settings.relay_pairs_per_node
+        ports, most = self._settings.ports, self._settings.pairs_per_node
         return Relaying(ports, most, os.urandom(32))
 
     @property
@@ -128,7 +132,7 @@ class RelayService:
             self._courier.on(kind, self._hear)
         self._membership.subscribe(self._news)
         if not self.has_role:
-            remove_leftovers(self._settings)
+            remove_leftovers(self._settings.ports)
         self._follow_role()
 
     async def stop(self) -> None:
@@ -165,7 +169,7 @@ class RelayService:
             self._alarm.set_in(_TICK_S)
 
     def _open(self, tunnel_port: int) -> None:
-        first, last = self._settings.relay_ports
+        first, last = self._settings.ports
         taken = {"the tunnel": tunnel_port, "the agent (peer_port)": self._courier.port}
         for whose, port in taken.items():
             if first <= port <= last:
@@ -174,7 +178,12 @@ class RelayService:
                 return
         paths: RelayPaths | None = None
         try:
-            paths = RelayPaths(self._settings, self.counters, lambda: list(self._pairs.pairs()))
+            paths = RelayPaths(
+                self._settings,
+                self.counters,
+                lambda: list(self._pairs.pairs()),
+                resync_s=self._resync_s,
+            )
             self._pairs = self._no_pairs()
             self._pairs.adopt(paths.kept(), time.monotonic())
             self._pairs.keep(self._allowed, [end for end, _ in self._pairs.pairs()])
@@ -205,7 +214,7 @@ class RelayService:
         if any(map(is_public, known)):
             self._trouble = ""
             return
-        first, last = self._settings.relay_ports
+        first, last = self._settings.ports
         self._complain(
             "relay packets: this node has no public address, so other sites will not reach it "
             f"(forward UDP ports {self._tunnel_port} and {first}-{last} to it and set "
@@ -409,7 +418,7 @@ class RelayService:
             "trouble": self.trouble,
             "for_s": round(now_s - self._began_s, 1),
             "heard_s": heard,
-            "ports": list(self._settings.relay_ports),
+            "ports": list(self._settings.ports),
             "pairs": [
                 {"nodes": [one.uid, other.uid], "ways": [_way(one), _way(other)]}
                 for one, other in self._pairs.pairs()

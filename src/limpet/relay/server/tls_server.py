@@ -11,7 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Any
 
@@ -20,7 +20,6 @@ import structlog
 from limpet.base.listen import Listen
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.base.settings import Settings
 from limpet.base.timer import Timer
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
@@ -51,7 +50,10 @@ _IP_FREEBIND = 15
 class RelayTlsServer:
     """Runs on the event loop. Where it cannot listen it tries again; the agent goes on without."""
 
-    def __init__(self, service: StreamService, membership: Membership, settings: Settings) -> None:
+    def __init__(
+        self, service: StreamService, membership: Membership, listen: Iterable[Listen]
+    ) -> None:
+        """`listen`: addresses and TCP ports."""
         self.counters: Counter[str] = Counter()
         """What was refused or dropped, by why."""
         self.troubles: dict[Listen, str] = {}
@@ -62,7 +64,7 @@ class RelayTlsServer:
         """The port that nodes are to be told, as soon as it is listened on."""
         self._service = service
         self._membership = membership
-        self._waiting = list(settings.relay_tls_listen)
+        self._waiting = list(listen)
         self._context: ssl.SSLContext | None = None
         self._listeners: list[socket.socket] = []
         self._nodes: dict[str, RelayedNode] = {}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet.base.settings import Settings
-from limpet.cli.doctor.cluster import as_granted, cluster_findings, examine_identity
+from limpet.agent.settings import Settings
+from limpet.base.settings import Folders
+from limpet.cli.doctor.cluster import cluster_findings, examine_identity
 from limpet.cli.doctor.findings import Finding, Level
 from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
 from tests.unit.cluster_values import PINNED, node_key
@@ -79,56 +79,45 @@ def test_what_may_well_be_so_is_no_problem(changes: dict[str, Any]) -> None:
     assert findings(**changes) == []
 
 
-def test_segments_and_cidrs_are_those_that_the_cluster_granted() -> None:
-    lan = ip_network("10.0.0.0/8")
-    cluster = {**SOUND, "segments": ["10.244.3.0/24"]}
-
-    found = as_granted(Settings(cluster_cidrs=(lan,)), cluster)
-
-    assert found.segments == (ip_network("10.244.3.0/24"),)
-    assert found.cluster_cidrs == (lan, ip_network("10.244.0.0/16"))
-    assert as_granted(Settings(cluster_cidrs=(lan,)), None) == Settings(cluster_cidrs=(lan,))
-
-
 # The identity
 
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Settings:
-    settings = Settings(state_dir=tmp_path)
-    settings.cluster_dir.mkdir()
-    (settings.cluster_dir / "node.key").write_bytes(node_key(1))
+    settings = Settings(folders=Folders(state_dir=tmp_path))
+    settings.folders.cluster_dir.mkdir()
+    (settings.folders.cluster_dir / "node.key").write_bytes(node_key(1))
     document = {
         "name": "n1",
         "pinned_key": b64encode(PINNED).decode(),
         "controllers": ["c:7470"],
     }
-    (settings.cluster_dir / "cluster.json").write_text(json.dumps(document))
+    (settings.folders.cluster_dir / "cluster.json").write_text(json.dumps(document))
     return settings
 
 
 def levels(settings: Settings) -> list[str]:
-    return [finding.level.value for finding in examine_identity(settings)]
+    return [finding.level.value for finding in examine_identity(settings.folders.cluster_dir)]
 
 
 def test_a_whole_identity_is_ok_and_a_node_without_a_cluster_has_none(
     joined: Settings, tmp_path: Path
 ) -> None:
     assert levels(joined) == ["ok"]
-    assert levels(Settings(state_dir=tmp_path / "other")) == []
+    assert levels(Settings(folders=Folders(state_dir=tmp_path / "other"))) == []
 
 
 @pytest.mark.parametrize("file", ["node.key", "cluster.json"])
 def test_a_damaged_identity_is_an_error(joined: Settings, file: str) -> None:
-    (joined.cluster_dir / file).write_bytes(b"x")
+    (joined.folders.cluster_dir / file).write_bytes(b"x")
 
-    (found,) = examine_identity(joined)
+    (found,) = examine_identity(joined.folders.cluster_dir)
 
     assert found.level is Level.ERROR
     assert file in found.what
 
 
 def test_joining_that_was_not_finished_is_told(joined: Settings) -> None:
-    (joined.cluster_dir / "cluster.json").unlink()
+    (joined.folders.cluster_dir / "cluster.json").unlink()
 
     assert levels(joined) == ["warn"]

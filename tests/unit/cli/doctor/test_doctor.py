@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import __version__
-from limpet.base.settings import Settings
+from limpet.agent.settings import Settings
 from limpet.cli.doctor.doctor import agent_findings, said_by_agent
 from limpet.cli.doctor.examine import examine_network_daemons
 from limpet.cli.doctor.findings import Level

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.settings_file import parse_settings
+from limpet.agent.settings import parse_settings
+from limpet.base.node_state import NodeState
 from limpet.cli.doctor.examine import Target, examine_configs, examine_segments
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.install.cni_configs import CniConfig
@@ -18,8 +19,10 @@ FOLDER = Path("/etc/cni/net.d")
 
 def target(*, installed: bool = False, **settings: Any) -> Target:
     settings = {"segments": ["10.244.7.0/24"], **settings}
+    read = parse_settings(settings, "test")
     return Target(
-        parse_settings(settings, "test"),
+        read,
+        NodeState(read.pods.segments, read.pods.cluster_cidrs),
         FOLDER / "10-limpet.conflist",
         Path("/opt/cni/bin"),
         "limpet",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from limpet.base.settings import Settings
+from limpet.agent.settings import Settings
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.sites import inbound_ports, relay_findings, shared_findings, used_findings
 from tests.unit.cli.commands.test_path import ACROSS, CLUSTER, HUB, RELAYING, RELAYS, TUNNEL

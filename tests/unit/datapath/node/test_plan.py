@@ -14,6 +14,7 @@ from tests import strategies as node
 from tests.strategies import attachment
 
 from limpet.base.addresses import Address
+from limpet.base.node_state import NodeState, RoutedNetworks
 from limpet.base.ownership import (
     DYING_IFNAME_PREFIX,
     POD_IFNAME_PREFIX,
@@ -22,7 +23,6 @@ from limpet.base.ownership import (
     SHAPER_IFNAME_PREFIX,
     UNREACHABLE_METRIC,
 )
-from limpet.base.settings import NetworksBehind, Settings
 from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.diff import MissingPort, PutRuleset, diff_node, route_key
 from limpet.datapath.node.plan import (
@@ -37,7 +37,7 @@ from limpet.datapath.node.plan import (
 from limpet.datapath.node.state import NodePlan, Route
 from limpet.linux.netlink.codec import parse_mac
 
-SETTINGS = Settings(
+STATE = NodeState(
     segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster_cidrs=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
 )
@@ -54,13 +54,13 @@ def prefixes_in(plan: NodePlan, name: str) -> set[str]:
 
 
 def test_other_networks_behind_nodes_are_never_masqueraded_and_cut_off_where_asked() -> None:
-    behind = NetworksBehind(
+    behind = RoutedNetworks(
         peers=(ip_network("10.1.0.0/16"), ip_network("10.20.0.0/16")),
         here=(ip_network("192.168.50.0/24"),),
         barriers=(ip_network("10.1.0.0/16"),),
     )
-    plan = plan_node(replace(SETTINGS, behind=behind), [], (), STARTED)
-    plain = plan_node(SETTINGS, [], (), STARTED)
+    plan = plan_node("limpet0", replace(STATE, behind=behind), [], (), STARTED)
+    plain = plan_node("limpet0", STATE, [], (), STARTED)
 
     exempt = {"10.1.0.0/16", "10.20.0.0/16", "192.168.50.0/24"}
     assert prefixes_in(plan, "cluster4") == prefixes_in(plain, "cluster4") | exempt
@@ -70,29 +70,30 @@ def test_other_networks_behind_nodes_are_never_masqueraded_and_cut_off_where_ask
     assert plain.routes < plan.routes
 
 
-@given(node.settings, node.pods(), specs, st.randoms(use_true_random=False))
+@given(node.states, node.pods(), specs, st.randoms(use_true_random=False))
 def test_the_order_of_pods_and_networks_does_not_matter(
-    settings: Settings, pods: list[Attachment], specs: list[BridgeSpec], random: Random
+    state: NodeState, pods: list[Attachment], specs: list[BridgeSpec], random: Random
 ) -> None:
-    plan = plan_node(settings, pods, specs, STARTED)
+    plan = plan_node("limpet0", state, pods, specs, STARTED)
     other_pods, other_specs = list(pods), list(specs)
     random.shuffle(other_pods)
     random.shuffle(other_specs)
 
-    again = plan_node(settings, other_pods, other_specs, STARTED)
+    again = plan_node("limpet0", state, other_pods, other_specs, STARTED)
 
     assert again == plan
     assert list(again.sysctls) == list(plan.sysctls)
 
 
-@given(node.settings, node.pods(), node.bridge_specs)
+@given(node.states, node.pods(), node.bridge_specs)
 def test_one_pod_more_on_a_known_network_changes_nothing_but_its_own_port(
-    settings: Settings, pods: list[Attachment], network: BridgeSpec
+    state: NodeState, pods: list[Attachment], network: BridgeSpec
 ) -> None:
     new = attachment("new", "10.244.1.9/24", bridge=network)
 
     changes = diff_node(
-        plan_node(settings, [*pods, new], [network]), plan_node(settings, pods, [network])
+        plan_node("limpet0", state, [*pods, new], [network]),
+        plan_node("limpet0", state, pods, [network]),
     )
 
     assert changes == [MissingPort(new.host_ifname)]
@@ -100,7 +101,10 @@ def test_one_pod_more_on_a_known_network_changes_nothing_but_its_own_port(
 
 def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_in() -> None:
     new = attachment("new", "10.244.7.2/24", ports=(PortMapping(8080, 80, "tcp"),))
-    before, plan = plan_node(SETTINGS, [], (), STARTED), plan_node(SETTINGS, [new], (), STARTED)
+    before, plan = (
+        plan_node("limpet0", STATE, [], (), STARTED),
+        plan_node("limpet0", STATE, [new], (), STARTED),
+    )
     changes = diff_node(plan, before)
 
     assert plan.sysctls["net/ipv4/conf/limpet0/route_localnet"] == "1"
@@ -113,19 +117,19 @@ def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_i
 
 
 def test_127_0_0_1_is_guarded_wherever_a_bridge_lets_it_in() -> None:
-    quiet = plan_node(SETTINGS, [], (), STARTED)
-    opened = plan_node(SETTINGS, [], (), replace(STARTED, routes_localhost=True))
+    quiet = plan_node("limpet0", STATE, [], (), STARTED)
+    opened = plan_node("limpet0", STATE, [], (), replace(STARTED, routes_localhost=True))
 
     assert "chain localhost" not in quiet.ruleset
     assert 'iifname "limpet0" ip daddr 127.0.0.0/8 drop' in opened.ruleset
     assert opened.sysctls == quiet.sysctls
 
 
-@given(node.settings, node.pods(), specs)
+@given(node.states, node.pods(), specs)
 def test_pods_reach_every_prefix_of_the_node_with_their_own_address(
-    settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
+    state: NodeState, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, specs, STARTED)
+    plan = plan_node("limpet0", state, pods, specs, STARTED)
     exempt = [
         ip_network(text) for name in ("cluster4", "cluster6") for text in prefixes_in(plan, name)
     ]
@@ -135,18 +139,16 @@ def test_pods_reach_every_prefix_of_the_node_with_their_own_address(
         for spec in [*specs, *(pod.bridge for pod in pods if pod.bridge is not None)]
         for gateway in spec.gateways
     }
-    for prefix in {*held, *settings.segments, *settings.cluster_cidrs}:
+    for prefix in {*held, *state.segments, *state.cluster_cidrs}:
         assert any(
             prefix.version == other.version and prefix.subnet_of(other)  # type: ignore[arg-type]
             for other in exempt
         ), prefix
 
 
-@given(node.settings, specs)
-def test_only_networks_that_ask_are_masqueraded(
-    settings: Settings, specs: list[BridgeSpec]
-) -> None:
-    plan = plan_node(settings, [], specs)
+@given(node.states, specs)
+def test_only_networks_that_ask_are_masqueraded(state: NodeState, specs: list[BridgeSpec]) -> None:
+    plan = plan_node("limpet0", state, [], specs)
     asked = {prefix for spec in specs for prefix in spec.masquerade}
     found = {
         ip_network(text)
@@ -168,7 +170,7 @@ def test_two_networks_on_one_bridge_have_both_their_gateways_on_it() -> None:
     one = BridgeSpec("net1", (ip_interface("10.1.0.1/24"),))
     two = BridgeSpec("net1", (ip_interface("10.2.0.1/24"), ip_interface("fd02::1/64")))
 
-    plan = plan_node(Settings(), [], [two, one])
+    plan = plan_node("limpet0", NodeState(), [], [two, one])
 
     (bridge,) = plan.bridges.values()
     ours = {address for address in bridge.addresses if not address.is_link_local}
@@ -183,21 +185,21 @@ def test_two_networks_on_one_bridge_have_both_their_gateways_on_it() -> None:
 
 @given(st.permutations([BridgeSpec("net1"), BridgeSpec("net1", promisc=True)]))
 def test_a_bridge_is_promiscuous_if_one_of_its_networks_asks(specs: list[BridgeSpec]) -> None:
-    assert plan_node(Settings(), [], specs).bridges["net1"].promisc
+    assert plan_node("limpet0", NodeState(), [], specs).bridges["net1"].promisc
 
 
 def test_the_segments_bridge_comes_with_their_first_pod_and_stays() -> None:
-    pod = attachment("one", "10.244.7.2/24", bridge=bridge_of_segments(SETTINGS))
+    pod = attachment("one", "10.244.7.2/24", bridge=bridge_of_segments("limpet0", STATE.segments))
 
-    assert plan_node(SETTINGS, []).bridges == {}
-    assert plan_node(SETTINGS, []).routes == frozenset()
-    with_pod = plan_node(SETTINGS, [pod])
+    assert plan_node("limpet0", STATE, []).bridges == {}
+    assert plan_node("limpet0", STATE, []).routes == frozenset()
+    with_pod = plan_node("limpet0", STATE, [pod])
     assert with_pod.bridges.keys() == {"limpet0"}
-    assert replace(with_pod, ports={}) == plan_node(SETTINGS, [], (), STARTED)
+    assert replace(with_pod, ports={}) == plan_node("limpet0", STATE, [], (), STARTED)
 
 
 def test_the_bridge_holds_the_first_usable_address_of_each_segment() -> None:
-    plan = plan_node(SETTINGS, [], (), STARTED)
+    plan = plan_node("limpet0", STATE, [], (), STARTED)
 
     assert {str(address) for address in plan.bridges["limpet0"].addresses} == {
         "10.244.7.1/24",
@@ -210,7 +212,7 @@ def test_the_bridge_holds_the_first_usable_address_of_each_segment() -> None:
 
 def test_a_bridge_that_another_made_is_told_from_ours() -> None:
     facts = NodeFacts(foreign_bridges=frozenset({"br0", "limpet0"}))
-    plan = plan_node(Settings(), [], [BridgeSpec("br0"), BridgeSpec("br1")], facts)
+    plan = plan_node("limpet0", NodeState(), [], [BridgeSpec("br0"), BridgeSpec("br1")], facts)
 
     assert {bridge.ifname: bridge.ours for bridge in plan.bridges.values()} == {
         "br0": False,
@@ -220,9 +222,11 @@ def test_a_bridge_that_another_made_is_told_from_ours() -> None:
 
 def test_nothing_is_planned_on_a_link_that_is_no_bridge() -> None:
     facts = NodeFacts(no_bridges=["br0"])
-    plan = plan_node(Settings(), [], [BridgeSpec("br0", (ip_interface("10.1.0.1/24"),))], facts)
+    plan = plan_node(
+        "limpet0", NodeState(), [], [BridgeSpec("br0", (ip_interface("10.1.0.1/24"),))], facts
+    )
 
-    assert plan == plan_node(Settings(), [])
+    assert plan == plan_node("limpet0", NodeState(), [])
 
 
 def test_a_bridge_keeps_a_mac_that_one_of_its_gateways_gives_and_no_other() -> None:
@@ -235,7 +239,7 @@ def test_a_bridge_keeps_a_mac_that_one_of_its_gateways_gives_and_no_other() -> N
 
 
 def test_a_node_without_segments_and_pods_is_left_alone() -> None:
-    plan = plan_node(Settings(), [])
+    plan = plan_node("limpet0", NodeState(), [])
 
     assert plan == NodePlan(ruleset=plan.ruleset)
 
@@ -244,26 +248,30 @@ def test_pods_under_another_main_plugin_need_nothing_of_the_node() -> None:
     pod = replace(attachment("one", "10.244.7.2/24"), bridge=None)
 
     for facts in (NodeFacts(), STARTED):
-        assert plan_node(SETTINGS, [pod], (), facts) == plan_node(SETTINGS, [], (), facts)
+        assert plan_node("limpet0", STATE, [pod], (), facts) == plan_node(
+            "limpet0", STATE, [], (), facts
+        )
 
 
-@given(node.settings, node.pods(), specs)
+@given(node.states, node.pods(), specs)
 def test_cluster_traffic_without_a_path_ends_at_an_unreachable_route(
-    settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
+    state: NodeState, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, [*specs, bridge_of_segments(settings)])
+    plan = plan_node(
+        "limpet0", state, pods, [*specs, bridge_of_segments("limpet0", state.segments)]
+    )
 
-    for cidr in settings.cluster_cidrs:
+    for cidr in state.cluster_cidrs:
         assert Route(cidr, None, UNREACHABLE_METRIC) in plan.routes
         assert any(rule.version == cidr.version for rule in plan.rules)
     assert len({route_key(route) for route in plan.routes}) == len(plan.routes)
 
 
-@given(node.settings, node.pods(), specs)
+@given(node.states, node.pods(), specs)
 def test_every_route_is_in_our_table_with_a_metric_that_the_kernel_keeps(
-    settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
+    state: NodeState, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    for route in plan_node(settings, pods, specs, STARTED).routes:
+    for route in plan_node("limpet0", state, pods, specs, STARTED).routes:
         assert route.table == ROUTE_TABLE
         assert route.metric in (SEGMENT_METRIC, UNREACHABLE_METRIC)
         if route.device is not None:
@@ -273,7 +281,9 @@ def test_every_route_is_in_our_table_with_a_metric_that_the_kernel_keeps(
 
 def test_a_segment_as_large_as_the_cluster_is_reached_and_unreachable_only_without_it() -> None:
     whole = ip_network("10.244.0.0/16")
-    plan = plan_node(Settings(segments=(whole,), cluster_cidrs=(whole,)), [], (), STARTED)
+    plan = plan_node(
+        "limpet0", NodeState(segments=(whole,), cluster_cidrs=(whole,)), [], (), STARTED
+    )
 
     by_metric = sorted(plan.routes, key=lambda route: route.metric)
     assert [route.device for route in by_metric] == ["limpet0", None]
@@ -281,7 +291,7 @@ def test_a_segment_as_large_as_the_cluster_is_reached_and_unreachable_only_witho
 
 def test_forwarding_does_not_end_what_a_router_advertises() -> None:
     facts = replace(STARTED, advertised_uplinks=frozenset({"wan0", "eth0"}))
-    sysctls = plan_node(SETTINGS, [], (), facts).sysctls
+    sysctls = plan_node("limpet0", STATE, [], (), facts).sysctls
     order = list(sysctls)
 
     for uplink in ("wan0", "eth0"):
@@ -292,9 +302,12 @@ def test_forwarding_does_not_end_what_a_router_advertises() -> None:
 
 
 def test_settings_of_a_family_without_pods_are_left_alone() -> None:
-    only4 = plan_node(Settings(segments=(ip_network("10.244.7.0/24"),)), [], (), STARTED)
+    only4 = plan_node(
+        "limpet0", NodeState(segments=(ip_network("10.244.7.0/24"),)), [], (), STARTED
+    )
     only6 = plan_node(
-        Settings(segments=(ip_network("fd00:7::/64"),)),
+        "limpet0",
+        NodeState(segments=(ip_network("fd00:7::/64"),)),
         [],
         (),
         replace(STARTED, advertised_uplinks=frozenset({"eth0"})),
@@ -305,11 +318,11 @@ def test_settings_of_a_family_without_pods_are_left_alone() -> None:
     assert {rule.version for rule in only4.rules} == {4}
 
 
-@given(node.settings, node.pods(), specs)
+@given(node.states, node.pods(), specs)
 def test_no_bridge_lets_a_pod_send_to_the_nodes_own_127_0_0_1(
-    settings: Settings, pods: list[Attachment], specs: list[BridgeSpec]
+    state: NodeState, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
-    plan = plan_node(settings, pods, specs, STARTED, localhost_ports=True)
+    plan = plan_node("limpet0", state, pods, specs, STARTED, localhost_ports=True)
     opened = {path.split("/")[3] for path in plan.sysctls if path.endswith("/route_localnet")}
     closed = re.search(r"iifname (.*) ip daddr 127.0.0.0/8 drop", plan.ruleset)
 
@@ -364,5 +377,7 @@ def test_a_bridge_without_addresses_has_its_mac_from_its_name() -> None:
 
 
 def test_segments_are_masqueraded_when_their_network_asks() -> None:
-    assert bridge_of_segments(SETTINGS, masquerade=True).masquerade == SETTINGS.segments
-    assert bridge_of_segments(SETTINGS).masquerade == ()
+    assert (
+        bridge_of_segments("limpet0", STATE.segments, masquerade=True).masquerade == STATE.segments
+    )
+    assert bridge_of_segments("limpet0", STATE.segments).masquerade == ()

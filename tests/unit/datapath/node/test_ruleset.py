@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.strategies import attachment, port_mappings
 
 from limpet.base.link import is_plain_name
-from limpet.base.settings import Settings
+from limpet.base.node_state import NodeState
 from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.plan import NodeFacts, plan_node
 from limpet.datapath.node.ruleset import (
@@ -36,7 +36,7 @@ def golden(name: str) -> str:
 
 def ruleset_of_a_node() -> str:
     """Two segments, a network of another bridge, three pods with hostPorts of all kinds."""
-    settings = Settings(SEGMENTS, (ip_network("10.244.0.0/16"), ip_network("fd00::/16")))
+    state = NodeState(SEGMENTS, (ip_network("10.244.0.0/16"), ip_network("fd00::/16")))
     own = BridgeSpec(
         "limpet0",
         (ip_interface("10.244.7.1/24"), ip_interface("fd00:7::1/64")),
@@ -63,7 +63,9 @@ def ruleset_of_a_node() -> str:
         ),
         attachment("old", "10.9.0.2/24", bridge=other, ports=(PortMapping(36412, 1, "sctp"),)),
     ]
-    return plan_node(settings, pods, [own, other], NodeFacts(own_bridge_exists=True)).ruleset
+    return plan_node(
+        "limpet0", state, pods, [own, other], NodeFacts(own_bridge_exists=True)
+    ).ruleset
 
 
 def test_the_ruleset_of_a_node_with_pods() -> None:
@@ -71,7 +73,7 @@ def test_the_ruleset_of_a_node_with_pods() -> None:
 
 
 def test_the_ruleset_of_a_node_without_pods() -> None:
-    assert plan_node(Settings(), []).ruleset == golden("empty")
+    assert plan_node("limpet0", NodeState(), []).ruleset == golden("empty")
 
 
 def chains(**asked: Any) -> set[str]:
@@ -217,7 +219,7 @@ def test_a_name_that_nft_reads_otherwise_is_not_plain(name: str) -> None:
 
 def test_a_bridge_with_an_odd_name_is_not_opened_for_127_0_0_1_instead() -> None:
     odd = BridgeSpec("br*", (ip_interface("10.9.0.1/24"),))
-    plan = plan_node(Settings(), [], [odd], localhost_ports=True)
+    plan = plan_node("limpet0", NodeState(), [], [odd], localhost_ports=True)
 
     assert "br*" not in plan.ruleset
     assert not [path for path in plan.sysctls if path.endswith("route_localnet")]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from itertools import product
 
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import LimpetError
+from limpet.base.node_state import NodeState
 from limpet.base.ownership import ALIAS, TUNNEL_GROUP, VXLAN_GROUPS
-from limpet.base.settings import Settings
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.trial import Dropped, Packet, Rules, Trial, read_rules
 from limpet.cli.install.joining import own_snapshot
@@ -55,7 +56,7 @@ def peer_ports(settings: Settings) -> Iterator[InboundPort]:
     """Those of nodes of one site, as far as they are known."""
     harm = "other nodes may not reach this one, nor its pods"
     network = own_snapshot(settings).network
-    yield InboundPort(settings.peer_port, harm)
+    yield InboundPort(settings.peers.port, harm)
     if network is not None:
         yield InboundPort(network.vxlan_port, harm)
 
@@ -72,7 +73,8 @@ class _Way:
 class _Place:
     """Of this node, as far as firewalls are concerned."""
 
-    settings: Settings
+    bridge: str
+    state: NodeState
     ways: tuple[_Way, ...]
     uplinks: dict[str, tuple[InterfaceAddress, ...]]
 
@@ -81,11 +83,16 @@ _Stops = dict[Dropped, list[_Way]]
 
 
 def examine_firewall(
-    settings: Settings, ports: Iterable[InboundPort], *, allowed: bool, running: bool
+    settings: Settings,
+    state: NodeState,
+    ports: Iterable[InboundPort],
+    *,
+    allowed: bool,
+    running: bool,
 ) -> Iterator[Finding]:
     """What stops pods' packets, and what others send to `ports`. Changes nothing."""
     try:
-        place = _read_place(settings)
+        place = _read_place(settings, state)
         rules = read_rules()
         stops, closed = in_new_namespace(lambda: _try_packets(place, rules, list(ports)))
         yield from _forward(place, stops, allowed=allowed, running=running)
@@ -98,12 +105,11 @@ def examine_firewall(
         )
 
 
-def _read_place(settings: Settings) -> _Place:
+def _read_place(settings: Settings, state: NodeState) -> _Place:
+    bridge = settings.pods.bridge
     with RouteSocket() as route:
         links = route.links().values()
-        underlay = read_underlay(
-            route, patterns=settings.underlay_links, not_in=settings.cluster_cidrs
-        )
+        underlay = read_underlay(route, patterns=settings.peers.links, not_in=state.cluster_cidrs)
     tunnel = tuple(link.ifname for link in links if link.group == TUNNEL_GROUP)
     vxlan = tuple(link.ifname for link in links if link.group in VXLAN_GROUPS.values())
     uplinks = {link.ifname: link.addresses for link in underlay}
@@ -111,9 +117,10 @@ def _read_place(settings: Settings) -> _Place:
     made_up = tuple(ip_interface(f"{cidr[1]}/{cidr.prefixlen}") for cidr in _MADE_UP.values())
     others = [link for link in links if link.alias != ALIAS and not link.flags & IFF_LOOPBACK]
     return _Place(
-        settings,
+        bridge,
+        state,
         tuple(way for way in (*ways, _Way("over", tuple(uplinks))) if way.links),
-        uplinks or {link.ifname: made_up for link in others if link.ifname != settings.bridge},
+        uplinks or {link.ifname: made_up for link in others if link.ifname != bridge},
     )
 
 
@@ -124,12 +131,12 @@ def _try_packets(
     place: _Place, rules: Rules, ports: list[InboundPort]
 ) -> tuple[_Stops, dict[Dropped, list[InboundPort]]]:
     """What drops pods' packets, and what those to the ports."""
-    links = dict.fromkeys((place.settings.bridge, *(n for w in place.ways for n in w.links)), ())
+    links = dict.fromkeys((place.bridge, *(n for w in place.ways for n in w.links)), ())
     spans = (f"{port.port}-{port.last or port.port}" for port in ports if port.untracked)
     with closing(Trial(rules, {**links, **place.uplinks}, ", ".join(spans))) as trial:
         stops: _Stops = {}
         for way in place.ways:
-            for dropped in _stopped(trial, place.settings, way):
+            for dropped in _stopped(trial, place, way):
                 stops.setdefault(dropped, []).append(way)
         closed: dict[Dropped, list[InboundPort]] = {}
         for port in ports:
@@ -138,17 +145,18 @@ def _try_packets(
     return stops, closed
 
 
-def _stopped(trial: Trial, settings: Settings, way: _Way) -> Iterable[Dropped]:
+def _stopped(trial: Trial, place: _Place, way: _Way) -> Iterable[Dropped]:
     """By what, in both directions and of each IP version that pods have."""
     found = []
-    prefixes = (*settings.segments, *settings.cluster_cidrs)
+    bridge, state = place.bridge, place.state
+    prefixes = (*state.segments, *state.cluster_cidrs)
     for version in sorted({each.version for each in prefixes}) or [4]:
-        pod = _inside(settings.segments, version)
-        far = _inside(settings.cluster_cidrs, version, settings.segments)
+        pod = _inside(state.segments, version)
+        far = _inside(state.cluster_cidrs, version, state.segments)
         for link, protocol in product(way.links, ("udp", "tcp")):
-            trial.route(pod, settings.bridge)
+            trial.route(pod, bridge)
             trial.route(far, link)
-            for name, source, target in ((settings.bridge, pod, far), (link, far, pod)):
+            for name, source, target in ((bridge, pod, far), (link, far, pod)):
                 found.append(trial.send(Packet(name, source, target, protocol, _PODS_PORT)))
     return dict.fromkeys(each for each in found if each)
 
@@ -187,7 +195,7 @@ def _forward(place: _Place, stops: _Stops, *, allowed: bool, running: bool) -> I
         chains = [chain for chain in read_forward_chains(nft) if chain.cause]
     finally:
         nft.close()
-    bridge = place.settings.bridge
+    bridge = place.bridge
     for chain in chains:
         by = [dropped for dropped in stops if dropped.base == str(chain)]
         if chain.tool != "nft" or not place.ways or any(map(_is_end, by)):

@@ -1,0 +1,62 @@
+"""The agent's settings: its configuration file, read once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from limpet.base.configuration import Listens, LogLevel, read_configuration, read_struct
+from limpet.base.errors import ConfigError
+from limpet.base.settings import (
+    Folders,
+    PeerSettings,
+    PodSettings,
+    RelaySettings,
+    TunnelSettings,
+)
+
+DEFAULT_PATH = Path("/etc/limpet/agent.toml")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a person wrote, checked, defaults filled in; docs/configuration.md says the same."""
+
+    folders: Folders = Folders()
+    pods: PodSettings = PodSettings()
+    peers: PeerSettings = PeerSettings()
+    tunnel: TunnelSettings = TunnelSettings()
+    relay: RelaySettings = RelaySettings()
+    resync_s: Annotated[float, Meta(ge=1, lt=1e9)] = 60.0
+    """Seconds between rounds that read everything anew, whatever the kernel notified."""
+    metrics_listen: Listens = ()
+    """Addresses and ports where `/metrics` and `/healthz` are served in clear."""
+    log_level: LogLevel = "info"
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Settings of `path`; when None, of the file that LIMPET_CONFIG names, or of the default path.
+
+    All defaults when nothing names a file and that one is not there.
+    Raises: ConfigError that names value, field and file.
+    """
+    document, source = read_configuration(path, variable="LIMPET_CONFIG", default=DEFAULT_PATH)
+    return parse_settings(document, source)
+
+
+def parse_settings(document: Mapping[str, Any], source: str) -> Settings:
+    """Raises: ConfigError that names value, field and `source`."""
+    try:
+        settings = read_struct(Settings, document)
+    except ValueError as error:
+        raise ConfigError(f"read configuration {source}: {error}") from error
+    pods = settings.pods
+    if pods.segments and not pods.cni:
+        raise ConfigError(
+            f"read configuration {source}: cni = false, and segments = "
+            f"{[str(each) for each in pods.segments]}: a node that attaches no pods needs none "
+            "(take one of the two out; the cluster grants it an address of its own)"
+        )
+    return settings
