@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def make_node(tmp_path: Path) -> Iterator[NodeFactory]:
     yield make
     for node in nodes:
         node.remove()
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Another one each time; what fails tells the seed, and `LIMPET_TEST_SEED` gives it again."""
+    seed = os.environ.get("LIMPET_TEST_SEED") or str(int.from_bytes(os.urandom(4), "big"))
+    print(f"LIMPET_TEST_SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
+    return random.Random(int(seed))
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
@@ -22,6 +20,7 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
 from limpet.datapath.node.attachments import Attachments
 from tests.controller.machines import Controller
+from tests.waiting import until
 
 PATIENCE_S = 20.0
 
@@ -123,11 +122,3 @@ class Running:
 
     async def connected(self) -> None:
         await until(lambda: self.session.state.connected)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """For what happens in another process, or on the disk."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_s
-        await asyncio.sleep(0.01)

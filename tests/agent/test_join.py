@@ -24,10 +24,11 @@ from limpet.cluster.api import PodAddress, format_token, parse_token
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
-from tests.agent.bed import Member, until
+from tests.agent.bed import Member
 from tests.agent.rogue import Authority, answer, says, serving
 from tests.controller.machines import Controller
 from tests.kernel.namespaces import NetnsFactory
+from tests.waiting import until
 
 MakeController = Callable[..., Controller]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

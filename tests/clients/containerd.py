@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 
 from tests.clients.image import IMAGE, write_image
-from tests.clients.machine import Machine, Process, wait_until
+from tests.clients.machine import Machine, Process
 from tests.clients.networks import BIN_DIR, CONF_DIR, Network
+from tests.waiting import wait_until
 
 SOCKET = "/run/containerd/containerd.sock"
 HTTP_PORT = 80

@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -34,18 +36,6 @@ _PREFIX = "lct-"
 _JUST_MADE_S = 60.0
 """A folder this young may be a machine's that is about to say that it is in use."""
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def wait_until(condition: Callable[[], T], what: str, *, deadline_s: float = 15.0) -> T:
-    """The first true value of `condition`. Raises: AssertionError naming `what` at the deadline.
-
-    Polls: what foreign programs do is not announced to us.
-    """
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what} (last: {value!r})"
-        time.sleep(0.01)
-    return value
 
 
 class Process:

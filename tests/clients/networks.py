@@ -16,7 +16,8 @@ from typing import Any
 from limpet.agent.client import call
 from limpet.cli.install.conflist import conflist_text
 from limpet.cni.shim_binary import shim_path
-from tests.clients.machine import Machine, Process, wait_until
+from tests.clients.machine import Machine, Process
+from tests.waiting import wait_until
 
 SEGMENT_V4 = ipaddress.ip_network("10.244.7.0/24")
 SEGMENT_V6 = ipaddress.ip_network("fd00:7::/64")

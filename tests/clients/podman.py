@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.clients.image import IMAGE, write_image
-from tests.clients.machine import Machine, wait_until
+from tests.clients.machine import Machine
 from tests.clients.networks import BIN_DIR, CONF_DIR, Network
+from tests.waiting import wait_until
 
 _CONFIG = f"""
 [containers]

@@ -9,8 +9,9 @@ from ipaddress import ip_address
 import pytest
 
 from tests.clients.containerd import Containerd, Pod, containerd_on, url
-from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine, wait_until
+from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine
 from tests.clients.networks import SEGMENT_V4, SEGMENT_V6, Network, network_under_test
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import grpc
 import pytest
 
 from tests.clients.containerd import Containerd, Pod, containerd_on, url
-from tests.clients.machine import NODE_V4, OUTSIDE, Machine, wait_until
+from tests.clients.machine import NODE_V4, OUTSIDE, Machine
 from tests.clients.networks import LimpetNetwork
+from tests.waiting import wait_until
 
 
 @pytest.fixture

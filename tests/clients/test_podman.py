@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.containerd import url
-from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine, wait_until
+from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine
 from tests.clients.networks import Network, make_conflist, network_under_test
 from tests.clients.podman import Podman, podman_on
+from tests.waiting import wait_until
 
 SECOND = "second"
 """Another network of the node, with a bridge and ranges of its own."""

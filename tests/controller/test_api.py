@@ -20,6 +20,7 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.api import SERVER_NAME, Code, PodAddress, WatchKind
 from limpet.cluster.seal import open_network, open_presence, public_key_of
 from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
+from tests.waiting import until
 
 
 def nodes_do(controller: Controller, names: str, body: Callable[..., Awaitable[Any]]) -> Any:
@@ -487,9 +488,7 @@ def test_a_connection_that_is_reset_within_a_request_is_no_failure_of_the_contro
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_for_nothing)
         writer.transport.abort()
-        async with asyncio.timeout(20):
-            while "path=/v1/hello" not in controller.log.read_text():
-                await asyncio.sleep(0.02)
+        await until(lambda: "path=/v1/hello" in controller.log.read_text())
 
     nodes_do(controller, "a", body)
     assert "level=error" not in controller.log.read_text()
@@ -557,8 +556,9 @@ def test_a_connection_that_asks_nothing_is_closed(
 
     async def body() -> None:
         async with tls(controller) as (reader, writer):
-            writer.write(data)
-            assert await reader.read() == b""
+            with contextlib.suppress(ConnectionError):  # it may be closed before it has asked
+                writer.write(data)
+                assert await reader.read() == b""
 
     asyncio.run(body())
 
@@ -575,13 +575,14 @@ async def first_refusal(makes: Iterable[Awaitable[Any]]) -> tuple[int, Refusal]:
 
 def test_a_node_that_floods_is_put_off_and_no_other_node(controller: Controller) -> None:
     async def body(flooding: Node, other: Node) -> None:
-        taken, refusal = await first_refusal(flooding.publish() for _ in range(5000))
+        # The same each time, which is not written: a slow disk does not hold the flood up.
+        taken, refusal = await first_refusal(flooding.publish(sequence=1) for _ in range(5000))
         assert taken >= 50
         assert (refusal.status, refusal.code) == (503, Code.TRY_AGAIN)
         assert "presences come too often: 5 a second" in str(refusal)
         assert await other.publish() == other.sequence
         # Of its pods it may tell none the less.
-        taken, refusal = await first_refusal(flooding.report(n, [], None) for n in range(5000))
+        taken, refusal = await first_refusal(flooding.report(1, [], None) for _ in range(5000))
         assert taken >= 64
         assert "reports of pods come too often" in str(refusal)
         assert await other.report(0, [], None) == 0
@@ -592,7 +593,8 @@ def test_a_node_that_floods_is_put_off_and_no_other_node(controller: Controller)
 def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
     make_controller: Callable[..., Controller],
 ) -> None:
-    controller = make_controller(patience_s=0.5, log_level="info").start()
+    # Long enough for whoever reads, whatever else the machine does meanwhile.
+    controller = make_controller(patience_s=5, log_level="info").start()
 
     async def body(slow: Node, quick: Node, *busy: Node) -> None:
         def was_let_go() -> bool:
@@ -613,9 +615,9 @@ def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
         addresses = tuple(ip_address((1 << 128) - 1 - number) for number in range(1450))
         async with quick.watch() as lines:
             await until_bookmark(lines)
-            while not was_let_go():
-                # As many as are taken of these nodes at once: a busy cluster's, not a flood.
-                assert busy[0].sequence < 40, "a watcher that reads nothing is still there"
+            # As many as are taken of these nodes at once: a busy cluster's, not a flood, and more
+            # than all buffers on the way hold.
+            while busy[0].sequence < 40 and not was_let_go():
                 await asyncio.gather(*(node.publish(addresses=addresses) for node in busy))
                 waited_for = {node.sealed: node for node in busy}
                 async for line in lines:
@@ -626,6 +628,7 @@ def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
                             del waited_for[node.sealed]
                     if not waited_for:
                         break
+        await until(was_let_go)
         writer.transport.abort()
 
     nodes_do(controller, "abcdef", body)

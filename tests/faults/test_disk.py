@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from limpet.ipam.leases import Entry, Holder
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
 from tests.unit.ipam.ledgers import address_files, pod, ranges, sandbox, write_files
+from tests.waiting import wait_until
 
 SETS = [ranges("10.0.0.0/24"), ranges("fd00::/64")]
 QUICK = Tuning(journal_bytes=128 * 1024, settle_s=0.0, retry_s=0.02)
@@ -60,14 +60,6 @@ def refusal_of(act: Callable[[], object]) -> str:
     except StorageError as error:
         return str(error)
     raise AssertionError("nothing was refused")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """The store's thread tries again by itself; how soon is up to the machine."""
-    give_up_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.005)
 
 
 # In a mount namespace of its own.
@@ -120,9 +112,9 @@ def full_disk(disk: Path) -> None:
     add(ledger, "after-restart")
     ledger.durable().result(10)
 
-    until(lambda: bool(ledger.findings))
+    wait_until(lambda: bool(ledger.findings))
     free(disk)
-    until(lambda: not ledger.findings)
+    wait_until(lambda: not ledger.findings)
     state = state_of(ledger)
     ledger.close()
     (folder / "limpet.journal").unlink()  # the files alone say everything again
@@ -341,7 +333,7 @@ def test_a_refused_change_is_written_without_being_asked_for(tmp_path: Path) -> 
     add(ledger, "a")
     refusal_of(ledger.durable().result)
     disk.refused.clear()
-    until(lambda: not ledger.findings)
+    wait_until(lambda: not ledger.findings)
     assert len(read_ledger(tmp_path).records) == 2
     ledger.close()
 
@@ -387,9 +379,9 @@ def test_files_that_were_refused_are_written_without_being_asked_for(tmp_path: P
     disk.refused["write"] = errno.EDQUOT
     add(ledger, "a")
     ledger.durable().result(10)
-    until(lambda: "and for 3 more" in str(ledger.findings))  # two addresses, two marks
+    wait_until(lambda: "and for 3 more" in str(ledger.findings))  # two addresses, two marks
     disk.refused.clear()
-    until(lambda: not ledger.findings)
+    wait_until(lambda: not ledger.findings)
     assert len(address_files(tmp_path)) == 4
     assert (tmp_path / "last_reserved_ip.1").read_text() == "fd00::2"
     ledger.close()

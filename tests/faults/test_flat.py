@@ -13,10 +13,12 @@ PAIRS = 5000
 WARM_UP = 500
 AT_ONCE = 4
 GROWTH_KIB = 2048
-"""The noise of the allocator; 10,000 requests that leaked 210 bytes each would show."""
+"""Beyond the allocator's noise; 10,000 requests that leaked 210 bytes each would show."""
+RUNS = 4
+"""A leak grows in each of them, noise in one: the first without growth is enough."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_descriptors_threads_and_memory_stay_flat_over_thousands_of_pods(node: LabNode) -> None:
     pods = [node.pod(f"p{n}") for n in range(AT_ONCE)]
 
@@ -30,13 +32,15 @@ def test_descriptors_threads_and_memory_stay_flat_over_thousands_of_pods(node: L
             list(pool.map(add_and_delete, pods, [count // AT_ONCE] * AT_ONCE))
 
     pairs(WARM_UP)
-    before = usage(node.agent_pid)
-    pairs(PAIRS)
-    after = usage(node.agent_pid)
-
-    assert after["fds"] <= before["fds"] + 1
-    assert after["threads"] <= before["threads"]
-    assert after["rss_kib"] < before["rss_kib"] + GROWTH_KIB, (before, after)
+    seen = [usage(node.agent_pid)]
+    for _ in range(RUNS):
+        pairs(PAIRS)
+        seen.append(usage(node.agent_pid))
+        assert seen[-1]["fds"] <= seen[0]["fds"] + 1
+        assert seen[-1]["threads"] <= seen[0]["threads"]
+        if seen[-1]["rss_kib"] < seen[-2]["rss_kib"] + GROWTH_KIB:
+            return
+    raise AssertionError(f"it grows with every {PAIRS} pods: {seen}")
 
 
 def usage(pid: int) -> dict[str, int]:

@@ -135,13 +135,6 @@ class Post:
         return self.got[:count]
 
 
-async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    """Looks again after each turn of the loop. Raises: TimeoutError."""
-    async with asyncio.timeout(patience_s):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def run(scenario: Callable[[], Awaitable[T]]) -> T:
     async def main() -> T:
         return await scenario()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node
 from tests.kernel.tunnel_bed import Tunnel
 from tests.unit.cluster_values import network, node_key
+from tests.waiting import wait_until
 
 
 @cache
@@ -73,14 +73,6 @@ def ipsec_kernel(route: RouteSocket, folder: Path, program: str) -> IpsecKernel:
         uid_of=lambda key: key.hex(),
         program=program,
     )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Raises: AssertionError when it does not hold for twenty seconds."""
-    deadline_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 class IpsecTunnel(Tunnel):

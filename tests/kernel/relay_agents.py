@@ -28,6 +28,7 @@ from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Tok
 from limpet.relay.server.service import RelayService
 from tests.kernel.relay_bed import PATIENCE_S, TUNNEL_PORT, Host
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
+from tests.waiting import until
 
 PORT = 7471
 RELAY_PORTS = (21000, 21019)
@@ -233,13 +234,6 @@ async def hears(opened: socket.socket) -> tuple[bytes, Where]:
     """What comes next, and where from. Raises: TimeoutError."""
     data, where = await asyncio.to_thread(opened.recvfrom, 1 << 16)
     return data, (where[0], where[1])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Raises: TimeoutError."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def run(relay: Host, scenario: Callable[[], Awaitable[T]]) -> T:

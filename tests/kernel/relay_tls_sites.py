@@ -25,10 +25,10 @@ from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
-from tests.kernel.courier_bed import until
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.relay_tls_bed import PATIENCE_S, RELAY, Cluster, tell, uid
 from tests.kernel.tunnel_bed import wireguard_go
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -214,7 +214,7 @@ class FarSite:
         return self._place.run(self._probed(peer.uid, endpoint))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        self._place.run(until(condition, PATIENCE_S))
+        self._place.run(until(condition))
 
     async def _start(self) -> None:
         relays = TlsRelays(self._membership.identity, self._membership, tunnel_port=_TUNNEL_PORT)

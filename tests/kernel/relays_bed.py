@@ -383,10 +383,3 @@ def put_table(netns: Netns, text: str) -> None:
         nft = Nftables(name)
         nft.put_table(text)
         nft.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Looks again after each turn of the loop. Raises: TimeoutError."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.clients.machine import Machine, wait_until
+from tests.clients.machine import Machine
+from tests.waiting import wait_until
 
 
 class ServiceMachine(Machine):

@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,18 +32,12 @@ from limpet.linux.netlink.socket import RouteSocket
 from tests.kernel.overlay_bed import Node, OverlayBed
 from tests.kernel.tunnel_bed import wireguard_go
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, network, node_key
+from tests.waiting import wait_until
 
 WITHIN_S = 60.0
 """Nothing takes so long, and a loaded machine makes no failure."""
 _numbers = itertools.count()
 T = TypeVar("T")
-
-
-def eventually(holds: Callable[[], bool], what: str = "") -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline_s, what or "it never came to be so"
-        time.sleep(0.02)
 
 
 class Agent:
@@ -193,7 +186,7 @@ class Agent:
             os.kill(pid, signal.SIGKILL)
         else:
             self.node.netns.ip(f"link delete {self.ifname}")
-        eventually(lambda: self.has_tunnel and self.device not in (0, lost))
+        wait_until(lambda: self.has_tunnel and self.device not in (0, lost))
 
     def reading(self, other: Agent) -> PeerReading | None:
         """What the device says of the peer just now."""
@@ -268,4 +261,4 @@ class SiteTunnelBed(OverlayBed):
             device = one.ifname if rung is transports.TUNNEL else f"limvx{version}"
             for other in self.agents:
                 if other is not one:
-                    eventually(lambda o=one, p=other, d=device: o.is_routed_to(p, d))  # type: ignore[misc]
+                    wait_until(lambda o=one, p=other, d=device: o.is_routed_to(p, d))  # type: ignore[misc]

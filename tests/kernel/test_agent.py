@@ -6,8 +6,7 @@ import json
 import select
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from limpet.cni.shim_binary import shim_path
 from limpet.lab.world.node import DEFAULT_CONF, LabError, LabNode, LabPod, fetch, run_command
 from tests.conftest import SEGMENTS, NodeFactory
+from tests.waiting import wait_until
 
 
 def dying(node: LabNode) -> list[str]:
@@ -234,7 +234,7 @@ def test_a_pod_that_goes_without_del_gives_its_address_back(node: LabNode) -> No
     gone.remove()
 
     # The kernel tears a namespace down behind the command; its notification wakes the agent.
-    await_true(lambda: live(node) == {str(address.ip) for address in stays.addresses})
+    wait_until(lambda: live(node) == {str(address.ip) for address in stays.addresses})
     again = node.pod("gone", container_id="gone2")
     assert again.add().addresses == gone.addresses
 
@@ -286,14 +286,6 @@ def state(node: LabNode) -> dict[str, Any]:
     }
 
 
-def await_true(fact: Callable[[], bool]) -> None:
-    """Looks again and again: what the agent does behind its answers has no event to await."""
-    deadline_s = time.monotonic() + 20
-    while not fact() and time.monotonic() < deadline_s:
-        select.select([], [], [], 0.02)
-    assert fact()
-
-
 def await_state(node: LabNode, wanted: dict[str, Any]) -> None:
     def repaired() -> bool:
         try:
@@ -301,7 +293,7 @@ def await_state(node: LabNode, wanted: dict[str, Any]) -> None:
         except LabError:  # the bridge is not there yet
             return False
 
-    await_true(repaired)
+    wait_until(repaired)
 
 
 def test_a_pods_host_end_that_is_deleted_is_made_anew(node: LabNode) -> None:

@@ -33,7 +33,8 @@ from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.kernel.node_bed import NodeBed
-from tests.kernel.test_agent import await_true, dying, host_ends, live, records, with_conf
+from tests.kernel.test_agent import dying, host_ends, live, records, with_conf
+from tests.waiting import wait_until
 
 HOST_PORT = {
     "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
@@ -177,7 +178,7 @@ def test_a_del_takes_the_interface_away_also_when_nftables_was_flushed(node: Lab
         pod.delete(conf=conf)
         assert "eth0" not in pod.run("ip", "-br", "link")
 
-    await_true(lambda: host_ends(node) == [])
+    wait_until(lambda: host_ends(node) == [])
 
 
 def test_a_host_port_goes_back_to_the_pod_that_had_it(node: LabNode) -> None:
@@ -204,7 +205,7 @@ def test_an_add_whose_host_port_cannot_be_opened_leaves_no_interface(node: LabNo
         # Nobody but this process may change a table with an owner.
         owner.stdin.write("delete table inet limpet\nadd table inet limpet { flags owner; }\n")
         owner.stdin.flush()
-        await_true(lambda: "flags owner" in node.run("nft", "list", "ruleset"))
+        wait_until(lambda: "flags owner" in node.run("nft", "list", "ruleset"))
         pod = node.pod("one")
         answer = node.cni("ADD", pod, conf=with_conf(runtimeConfig=HOST_PORT))
         owner.stdin.close()
@@ -212,7 +213,7 @@ def test_an_add_whose_host_port_cannot_be_opened_leaves_no_interface(node: LabNo
     assert answer.document["code"] == 102
     assert "eth0" not in pod.run("ip", "-br", "link")
     assert set(holders(node).values()) == {"other"}
-    await_true(lambda: dying(node) == [] and len(host_ends(node)) == 1)
+    wait_until(lambda: dying(node) == [] and len(host_ends(node)) == 1)
 
 
 # What an earlier agent, or another address manager, has left.
@@ -232,7 +233,7 @@ def test_an_add_is_served_again_after_the_agent_died_over_it(node: LabNode) -> N
 
     assert [(shim.wait(), _said(shim).get("msg")) for shim in waiting] == [(0, None)] * len(pods)
     assert all(pod.reaches("10.244.7.1") for pod in pods)
-    await_true(lambda: dying(node) == [])
+    wait_until(lambda: dying(node) == [])
 
 
 def _start_add(node: LabNode, pod: LabPod) -> subprocess.Popen[bytes]:
@@ -426,7 +427,7 @@ def test_what_an_add_that_failed_has_made_is_removed(node: LabNode) -> None:
     answer = node.cni("ADD", node.pod("one"), conf=conf)
 
     assert "203.0.113.1" in answer.document["msg"]
-    await_true(lambda: dying(node) == [])
+    wait_until(lambda: dying(node) == [])
 
 
 # The process.
@@ -449,7 +450,7 @@ def test_what_others_chose_stays_on_its_line_of_the_log(node: LabNode) -> None:
     pod.add(args="K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\nerror\r\x1b[2Jc")
 
     pod.remove()
-    await_true(lambda: live(node) == set())
+    wait_until(lambda: live(node) == set())
 
     text = node.log_path.read_bytes()
     assert rb"pod=b\nerror\r\x1b[2Jc" in text

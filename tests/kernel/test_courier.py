@@ -17,8 +17,9 @@ from limpet.cluster.exchange import codec as exchange
 from limpet.cluster.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
 from limpet.cluster.peer_socket import GROUP
 from limpet.cluster.seal import public_key_of, seal_grant
-from tests.kernel.courier_bed import PORT, CourierBed, Post, run, until
+from tests.kernel.courier_bed import PORT, CourierBed, Post, run
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key
+from tests.waiting import until
 
 
 @pytest.fixture(name="bed")

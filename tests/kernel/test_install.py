@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.clients.machine import Machine, wait_until
+from tests.clients.machine import Machine
 from tests.kernel.service_machine import ServiceMachine
+from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIMPET = (sys.executable, "-m", "limpet")

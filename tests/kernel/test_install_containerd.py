@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from tests.clients.containerd import Containerd, url
-from tests.clients.machine import Machine, wait_until
+from tests.clients.machine import Machine
 from tests.clients.networks import LimpetNetwork
+from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIMPET = (sys.executable, "-m", "limpet")

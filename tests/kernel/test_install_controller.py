@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.machine import Machine, wait_until
+from tests.clients.machine import Machine
 from tests.kernel.service_machine import ServiceMachine
 from tests.kernel.test_install import LIMPET, assert_unchanged, limpet, refusal, state_of
+from tests.waiting import wait_until
 
 CONFIG = "/etc/limpet/controller.toml"
 DATABASE = "/var/lib/limpet/controller/controller.db"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.machine import OUTSIDE, Machine, wait_until
+from tests.clients.machine import OUTSIDE, Machine
 from tests.kernel.service_machine import ServiceMachine
 from tests.kernel.test_install import (
     BINARY,
@@ -28,6 +28,7 @@ from tests.kernel.test_install import (
     refusal,
     state_of,
 )
+from tests.waiting import wait_until
 
 CONTROLLER = "192.0.2.1:7470"
 IDENTITY = "/var/lib/limpet/cluster/cluster.json"
@@ -115,7 +116,7 @@ def cluster_of(machine: Machine) -> dict[str, Any]:
 def await_neighbour(machine: Machine) -> None:
     """Raises: AssertionError with what both nodes say of each other."""
     try:
-        wait_until(lambda: reached(machine) == 1, "the neighbour is reached", deadline_s=30)
+        wait_until(lambda: reached(machine) == 1, "the neighbour is reached")
     except AssertionError as error:
         for config in ((), ("--config", "/tmp/neighbour/agent.toml")):
             error.add_note(limpet(machine, "peer", "list", "--all", *config))

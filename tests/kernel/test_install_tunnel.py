@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.machine import OUTSIDE, Process, wait_until
+from tests.clients.machine import OUTSIDE, Process
 from tests.kernel.service_machine import ServiceMachine
 from tests.kernel.test_install import CONFIG, LIMPET, assert_unchanged, limpet, state_of
 from tests.kernel.test_install_join import CONTROLLER, Cloud, joining
 from tests.kernel.tunnel_bed import wireguard_go
+from tests.waiting import wait_until
 
 FAR = "198.51.100.1"
 
@@ -67,12 +68,12 @@ def test_the_program_outlives_the_agent_and_ends_when_limpet_is_uninstalled(
     far = add_far_node(cloud)
     said = limpet(machine, "install", *joining(cloud))
     assert f"this kernel has no WireGuard; {wireguard_go()} 0." in said
-    wait_until(lambda: has_tunnel(machine), "there is a tunnel", deadline_s=60)
+    wait_until(lambda: has_tunnel(machine), "there is a tunnel")
     (pid,) = programs(machine)
 
     machine.run("systemctl", "restart", "limpet-agent")
 
-    wait_until(lambda: has_tunnel(machine), "the tunnel was found again", deadline_s=60)
+    wait_until(lambda: has_tunnel(machine), "the tunnel was found again")
     assert programs(machine) == [pid]
 
     far.kill()

@@ -30,18 +30,12 @@ from limpet.datapath.tunnel.ipsec.vici import Vici
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelState
 from limpet.lab.clock import clock_environment
 from limpet.linux.netlink.socket import RouteSocket
-from tests.kernel.ipsec_bed import (
-    IpsecTunnel,
-    authority,
-    charon,
-    ipsec_kernel,
-    skip_without_esp,
-    wait_until,
-)
+from tests.kernel.ipsec_bed import IpsecTunnel, authority, charon, ipsec_kernel, skip_without_esp
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import TunnelBed
 from tests.kernel.tunnel_traffic import Flow, is_silent, send_bulk
+from tests.waiting import wait_until
 
 
 class IpsecBed(TunnelBed):

@@ -16,10 +16,11 @@ from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
-from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp, wait_until
+from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_esp
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import TunnelBed
+from tests.waiting import wait_until
 
 _FULL = ("-s", "1340", "-W", "15")
 """IPv6 takes 48 bytes more."""

@@ -22,9 +22,9 @@ from tests.kernel.relay_agents import (
     hears,
     nonce,
     run,
-    until,
 )
 from tests.kernel.relay_bed import TUNNEL_PORT, Host, RelayBed
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,10 @@ from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.peer_datagram import Codec, Drop, Kind
 from limpet.relay.codec import encode
 from limpet.relay.messages import AskPair, Bound, Check, FreePair, Hello, Pair, Refusal, Seen, Token
-from tests.kernel.relay_agents import (
-    SETTINGS,
-    Cluster,
-    Relay,
-    at,
-    hears,
-    nonce,
-    run,
-    until,
-)
+from tests.kernel.relay_agents import SETTINGS, Cluster, Relay, at, hears, nonce, run
 from tests.kernel.relay_bed import TUNNEL_PORT, Host, RelayBed
 from tests.unit.cluster_values import PINNED, network, node_key
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from limpet.base.errors import LimpetError
 from limpet.cli.install.service import CAPABILITIES
 from limpet.cluster.kinds.grant import Role
 from limpet.relay.stream.codec import MAX_PACKET_BYTES
-from tests.kernel.courier_bed import until
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.relay_tls_bed import (
@@ -30,6 +29,7 @@ from tests.kernel.relay_tls_bed import (
     uid,
 )
 from tests.kernel.relay_tls_sites import FarSite, RealRelay, send_bulk
+from tests.waiting import until
 
 DATA = b"\x04\x00\x00\x00"
 """First word of what a tunnel sends."""
@@ -99,7 +99,7 @@ def test_one_connection_serves_all_peers_and_a_peer_that_is_released_is_closed_a
             back = await other.end_for(one, relay)
             assert relay.server.report()["nodes"][one.uid] == sorted([other.uid, third.uid])
             one.relays.release(third.uid)
-            await until(lambda: relay.server.report()["nodes"][one.uid] == [other.uid], PATIENCE_S)
+            await until(lambda: relay.server.report()["nodes"][one.uid] == [other.uid])
             other.tunnel.sendto(b"still", back)
             assert await one.receive() == (b"still", ends[0])
             assert len(relay.server.report()["nodes"]) == 2
@@ -174,7 +174,7 @@ def test_a_removed_node_is_cut_off_at_once(cluster: Cluster) -> None:
         await other.end_for(one, relay)
         tell(relay.membership, 1, generation=2, tombstone=True)
         assert list(relay.board.takers) == [(other.uid, one.uid)]
-        await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+        await until(lambda: one.lost == [uid(RELAY)])
         with pytest.raises(LimpetError, match="it closed the connection"):
             await one.end_for(other, relay)
         assert relay.counters["stranger"] == 1
@@ -192,7 +192,7 @@ def test_a_relay_that_was_removed_or_is_none_any_more_is_left_at_once(cluster: C
             assert site.lost == [uid(RELAY)]
             with pytest.raises(LimpetError, match=r"node-9: node .* is no relay of this cluster"):
                 await site.end_for(peer, relay)
-        await until(lambda: not relay.board.takers, PATIENCE_S)
+        await until(lambda: not relay.board.takers)
 
     play(cluster, scenario)
 
@@ -201,7 +201,7 @@ def test_a_relay_that_learns_that_it_is_none_any_more_lets_all_go(cluster: Clust
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
         tell(relay.membership, RELAY, generation=2, roles=frozenset({Role.EDGE}))
-        await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+        await until(lambda: one.lost == [uid(RELAY)])
         with pytest.raises(LimpetError, match="it closed the connection"):
             await one.end_for(other, relay)
 
@@ -259,7 +259,7 @@ def test_a_pair_that_is_no_more_is_told_and_the_others_stay(cluster: Cluster) ->
         async with site_of(cluster, 3) as third:
             there = await one.end_for(third, relay)
             relay.board.ends[one.uid, other.uid].on_gone()
-            await until(lambda: refused == [(uid(RELAY), other.uid)], PATIENCE_S)
+            await until(lambda: refused == [(uid(RELAY), other.uid)])
             assert await one.end_for(third, relay) == there
             assert list(relay.board.takers) == [(one.uid, third.uid)]
 

@@ -33,7 +33,6 @@ from limpet.relay.stream.codec import (
     parse_control,
 )
 from limpet.relay.stream.tls_stream import QUEUE_BYTES
-from tests.kernel.courier_bed import until
 from tests.kernel.relay_tls_bed import (
     PATIENCE_S,
     RELAY,
@@ -47,6 +46,7 @@ from tests.kernel.relay_tls_bed import (
     tls_client,
     uid,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_a_relay_that_ends_is_told_and_serves_again_when_it_is_back(cluster: Clu
             async with relay_of(cluster) as relay:
                 await one.end_for(other, relay)
                 port = relay.address[1]
-            await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+            await until(lambda: one.lost == [uid(RELAY)])
             with pytest.raises(LimpetError, match=r"127.0.0.1:[0-9]+: Connection refused"):
                 await one.end_for(other, relay)
             async with relay_of(cluster, port=port) as again:
@@ -287,7 +287,7 @@ def test_a_relay_that_falls_silent_is_lost(
         await one.end_for(other, relay)
         stream = relay.server._nodes[one.uid].stream
         asyncio.get_running_loop().remove_reader(stream._descriptor)
-        await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+        await until(lambda: one.lost == [uid(RELAY)])
 
     play(cluster, scenario)
 
@@ -300,9 +300,9 @@ def test_a_node_that_falls_silent_is_let_go(
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
         monkeypatch.setattr(relayed_node, "IDLE_S", 0.1)
-        await until(lambda: not relay.board.takers, PATIENCE_S)
+        await until(lambda: not relay.board.takers)
         assert relay.counters["gone"] == 1
-        await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+        await until(lambda: one.lost == [uid(RELAY)])
 
     play(cluster, scenario)
 
@@ -315,7 +315,7 @@ def test_a_node_that_connects_anew_takes_the_place_of_its_old_connection(
         back = await other.end_for(one, relay)
         async with site_of(cluster, 1) as anew:
             there = await anew.end_for(other, relay)
-            await until(lambda: one.lost == [uid(RELAY)], PATIENCE_S)
+            await until(lambda: one.lost == [uid(RELAY)])
             other.tunnel.sendto(b"to the new one", back)
             assert await anew.receive() == (b"to the new one", there)
 
@@ -331,7 +331,7 @@ def test_a_connection_that_nobody_needs_is_closed_without_alarm(
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
         one.relays.release(other.uid)
-        await until(lambda: not relay.server.report()["nodes"], PATIENCE_S)
+        await until(lambda: not relay.server.report()["nodes"])
         assert one.lost == []
 
     play(cluster, scenario)
@@ -388,7 +388,7 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
                 assert found.level is Level.ERROR
                 assert f"(process {os.getpid()}) has: Address already in use" in found.what
                 taken.close()
-                await until(lambda: bool(relay.server.addresses), PATIENCE_S)
+                await until(lambda: bool(relay.server.addresses))
                 assert relay.server.troubles == {}
                 (found,) = tls_findings(relay.server.report())
                 assert found.level is Level.OK

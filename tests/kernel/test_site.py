@@ -39,6 +39,7 @@ from tests.unit.cluster_values import (
     node_key,
     presence,
 )
+from tests.waiting import until
 
 OWN, PEER = 1, 2
 WITHIN_S = 10.0
@@ -157,13 +158,6 @@ async def started(node: SiteBed) -> AsyncIterator[None]:
         yield
     finally:
         node.site.close()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Lets the site work until the kernel is so. Raises: TimeoutError."""
-    async with asyncio.timeout(WITHIN_S):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

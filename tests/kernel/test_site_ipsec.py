@@ -26,9 +26,10 @@ from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
 from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
 from tests.kernel.ipsec_bed import charon, identity
 from tests.kernel.overlay_bed import Node
-from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed, eventually
+from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed
 from tests.kernel.tunnel_traffic import is_silent
 from tests.unit.cluster_values import CLUSTER_KEY, network
+from tests.waiting import wait_until
 
 IPSEC = network(tunnel_backend=TunnelBackend.IPSEC)
 
@@ -136,7 +137,7 @@ def beds() -> Iterator[list[SiteTunnelBed]]:
 
 def reaches(one: Agent, other: Agent) -> None:
     """A packet that comes before its tunnel is lost: it is asked again and again."""
-    eventually(lambda: not is_silent(one.node.pod, other.node.address(4)))
+    wait_until(lambda: not is_silent(one.node.pod, other.node.address(4)))
 
 
 def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_when_it_does(
@@ -148,26 +149,26 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
     assert "install strongSwan 5.9 or newer" in one.document()["problem"]
     one.reach({other.node.uid: bed.by(other, transports.VXLAN)})
     other.reach({one.node.uid: bed.by(one, transports.VXLAN)})
-    eventually(lambda: one.is_routed_to(other, "limvx4") and other.is_routed_to(one, "limvx4"))
+    wait_until(lambda: one.is_routed_to(other, "limvx4") and other.is_routed_to(one, "limvx4"))
     reaches(one, other)
 
     one.run_instead("echo the reason >&2; exit 3")
     bed.join_pair()
     one.do(lambda: one.site.look_at_everything("the timer's"))
-    eventually(lambda: "it ended at once: the reason" in one.document()["problem"])
+    wait_until(lambda: "it ended at once: the reason" in one.document()["problem"])
     said, starts = one.sequence, one.starts
-    eventually(lambda: one.starts > starts)
+    wait_until(lambda: one.starts > starts)
     # It does not tell others in between that it has a tunnel, and then that it has none.
-    eventually(lambda: one.document()["problem"] != "")
+    wait_until(lambda: one.document()["problem"] != "")
     assert one.sequence == said
     assert one.peer(other)["why"] == "this node has no encrypted tunnel by IPsec"
 
     one.mend()
-    eventually(lambda: one.document()["problem"] == "" and one.document()["backend"] != "")
+    wait_until(lambda: one.document()["problem"] == "" and one.document()["backend"] != "")
     other.hear(one)
     bed.join_pair()
-    eventually(lambda: one.is_routed_to(other, IPSEC_IFNAME))
-    eventually(lambda: other.is_routed_to(one, IPSEC_IFNAME))
+    wait_until(lambda: one.is_routed_to(other, IPSEC_IFNAME))
+    wait_until(lambda: other.is_routed_to(one, IPSEC_IFNAME))
     reaches(one, other)
 
 
@@ -191,7 +192,7 @@ def test_a_strongswan_that_hangs_holds_nobody_up_and_is_started_anew(
     beds.append(bed)
     one, other = bed.both
     bed.join_pair()
-    eventually(lambda: one.is_routed_to(other, IPSEC_IFNAME))
+    wait_until(lambda: one.is_routed_to(other, IPSEC_IFNAME))
     reaches(one, other)
     with one.node.netns.entered():
         process = IpsecProcess(one.folder / IPSEC_FOLDER)
@@ -199,8 +200,8 @@ def test_a_strongswan_that_hangs_holds_nobody_up_and_is_started_anew(
         assert pid is not None
 
     os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: "no answer in 2 s" in one.document()["problem"])
-    eventually(lambda: "no answer in 2 s" in one.unable().get(other.node.uid, ""))
+    wait_until(lambda: "no answer in 2 s" in one.document()["problem"])
+    wait_until(lambda: "no answer in 2 s" in one.unable().get(other.node.uid, ""))
     began_s = time.monotonic()
     for _ in range(6):
         one.document()
@@ -211,7 +212,7 @@ def test_a_strongswan_that_hangs_holds_nobody_up_and_is_started_anew(
 
     fill(process)
     monkeypatch.setattr(ipsec, "_HANGS_S", 0.2)
-    eventually(lambda: one.starts == 2)
-    eventually(lambda: one.document()["problem"] == "")
+    wait_until(lambda: one.starts == 2)
+    wait_until(lambda: one.document()["problem"] == "")
     assert not Path(f"/proc/{pid}").exists()
     reaches(one, other)

@@ -18,9 +18,10 @@ from limpet.datapath.tunnel.handshake_reset_codec import Step, encode
 from limpet.datapath.tunnel.state import PeerReading
 from tests.kernel.noise import RESPONSE, initiation
 from tests.kernel.overlay_bed import ping
-from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed, eventually
+from tests.kernel.site_tunnel_bed import Agent, SiteTunnelBed
 from tests.kernel.tunnel_bed import kernel_has_wireguard, wireguard_go
 from tests.kernel.tunnel_traffic import fragments, send_bulk
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_tunnel_that_is_ended_from_outside_comes_back_with_everything(make_bed
 
     one.lose_tunnel()
 
-    eventually(lambda: one.is_routed_to(other))
+    wait_until(lambda: one.is_routed_to(other))
     reaches(one, other)
     reaches(other, one, 6)
 
@@ -84,19 +85,19 @@ def test_what_others_take_away_comes_back(make_bed: BedMaker) -> None:
     bed.join_all()
 
     one.node.netns.ip(f"link delete {one.ifname}")
-    eventually(lambda: one.is_routed_to(other))
+    wait_until(lambda: one.is_routed_to(other))
 
     one.node.netns.ip("rule del priority 5147", "-6 rule del priority 5147")
-    eventually(lambda: one.rules() == 2)
+    wait_until(lambda: one.rules() == 2)
 
     one.node.netns.ip(f"addr flush dev {one.ifname}", f"route flush dev {one.ifname} table 5148")
-    eventually(lambda: one.is_routed_to(other))
+    wait_until(lambda: one.is_routed_to(other))
     shown = ("ip", "-o", "addr", "show", "dev", one.ifname)
-    eventually(lambda: "10.244.1.0/32" in one.node.netns.run(*shown))
+    wait_until(lambda: "10.244.1.0/32" in one.node.netns.run(*shown))
 
     one.node.netns.ip(f"link set {one.ifname} mtu 1300 down")
-    eventually(lambda: "mtu 1440 " in one.node.netns.run("ip", "link", "show", one.ifname))
-    eventually(lambda: one.is_routed_to(other))
+    wait_until(lambda: "mtu 1440 " in one.node.netns.run("ip", "link", "show", one.ifname))
+    wait_until(lambda: one.is_routed_to(other))
     reaches(one, other)
 
 
@@ -116,7 +117,7 @@ def test_a_change_of_the_rung_keeps_the_session_and_either_end_may_be_first(
 
     for here, there in ((one, other), (other, one)):
         here.reach({there.node.uid: bed.by(there, transports.VXLAN)})
-        eventually(lambda here=here, there=there: here.is_routed_to(there, "limvx4"))  # type: ignore[misc]
+        wait_until(lambda here=here, there=there: here.is_routed_to(there, "limvx4"))  # type: ignore[misc]
         for version in (4, 6):
             reaches(one, other, version)
             reaches(other, one, version)
@@ -138,16 +139,16 @@ def test_a_node_that_is_removed_is_dropped_and_one_that_leaves_drops_everything(
 
     one.hear_removed(other)
 
-    eventually(lambda: one.reading(other) is None)
+    wait_until(lambda: one.reading(other) is None)
     assert not one.is_routed_to(other)
     assert one.is_routed_to(third)
     reaches(one, third)
 
     one.hear_removed(one)
 
-    eventually(lambda: one.ifname not in one.node.netns.run("ip", "link", "show"))
-    eventually(lambda: one.rules() == 0)
-    eventually(lambda: "via" not in one.routes())
+    wait_until(lambda: one.ifname not in one.node.netns.run("ip", "link", "show"))
+    wait_until(lambda: one.rules() == 0)
+    wait_until(lambda: "via" not in one.routes())
 
 
 def test_an_agent_that_starts_again_finds_the_tunnel_as_it_was(make_bed: BedMaker) -> None:
@@ -163,7 +164,7 @@ def test_an_agent_that_starts_again_finds_the_tunnel_as_it_was(make_bed: BedMake
     again = bed.start(one.node, ifname=one.ifname)
     again.hear(other)
     again.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
-    eventually(lambda: again.is_routed_to(other))
+    wait_until(lambda: again.is_routed_to(other))
     reaches(again, other)
 
     after = again.reading(other)
@@ -200,8 +201,8 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     other.hear(lone)
     lone.reach({other.node.uid: bed.by(other, transports.VXLAN)})
     other.reach({one.node.uid: bed.by(one, transports.VXLAN)})
-    eventually(lambda: lone.is_routed_to(other, "limvx4"))
-    eventually(lambda: other.is_routed_to(lone, "limvx4"))
+    wait_until(lambda: lone.is_routed_to(other, "limvx4"))
+    wait_until(lambda: other.is_routed_to(lone, "limvx4"))
     reaches(lone, other)
 
     presence = lone.do(lambda: lone.membership.presence)
@@ -212,7 +213,7 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     missing.symlink_to(wireguard_go())
     lone.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
     lone.do(lambda: lone.site.look_at_everything("the timer's"))
-    eventually(lambda: lone.is_routed_to(other))
+    wait_until(lambda: lone.is_routed_to(other))
     assert lone.site.tunnels.wireguard.problem == ""
     told = lone.do(lambda: lone.membership.presence)
     assert told is not None
@@ -225,10 +226,10 @@ def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedM
     heard: list[frozenset[str]] = []
     one.do(lambda: one.site.watch.on_active.append(heard.append))
     bed.join_all()
-    eventually(lambda: one.reading(third) is not None)
+    wait_until(lambda: one.reading(third) is not None)
     reaches(one, other)
     look(one)
-    eventually(lambda: heard == [frozenset({other.node.uid})])
+    wait_until(lambda: heard == [frozenset({other.node.uid})])
 
     read: list[str] = []
     readings = one.site.tunnels.wireguard.readings
@@ -276,7 +277,7 @@ def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: B
     for _ in range(3):
         say(one, other)
         look(one, after_s=5)
-    eventually(is_set)
+    wait_until(is_set)
     reaches(one, other)
 
 
@@ -296,7 +297,7 @@ def take_timestamp(bed: SiteTunnelBed, one: Agent, other: Agent, *, ahead_s: int
 
     with one.node.netns.open_socket(4, socket.SOCK_DGRAM) as sender:
         sender.settimeout(0.2)
-        eventually(answers, "no handshake was answered")
+        wait_until(answers, "no handshake was answered")
 
 
 def test_a_node_that_comes_back_with_an_older_clock_is_taken_anew_on_its_request(
@@ -355,16 +356,16 @@ def test_a_recorded_request_or_one_of_a_stranger_takes_no_session_away(
 
     session = other.reading(one)
     one.do(lambda: say(Step.CONFIRM, b"recorded"))
-    eventually(lambda: asked.counters["refused"] == 1)
+    wait_until(lambda: asked.counters["refused"] == 1)
     after = other.reading(one)
     assert session is not None
     assert after is not None
     assert after.last_handshake_ns == session.last_handshake_ns
     other.hear_removed(one)
-    eventually(lambda: other.reading(one) is None)
+    wait_until(lambda: other.reading(one) is None)
     one.do(lambda: say(Step.ASK, b"whatever"))
     courier = other.courier
     assert courier is not None
-    eventually(lambda: courier.counters["removed"] == 1)
+    wait_until(lambda: courier.counters["removed"] == 1)
 
     assert asked.counters["taken"] == 0

@@ -11,7 +11,8 @@ import pytest
 from limpet.base import child_process as companion
 from limpet.datapath.tunnel.wireguard import process as wireguard_process
 from tests.kernel.overlay_bed import ping
-from tests.kernel.site_tunnel_bed import SiteTunnelBed, eventually
+from tests.kernel.site_tunnel_bed import SiteTunnelBed
+from tests.waiting import wait_until
 
 
 def test_a_program_that_hangs_is_told_of_and_started_anew(
@@ -32,8 +33,8 @@ def test_a_program_that_hangs_is_told_of_and_started_anew(
         one.do(lambda: one.site.look_at_everything("the timer's"))
 
         assert "no answer for seconds" in one.site.tunnels.wireguard.trouble
-        eventually(lambda: one.has_tunnel and one.pid not in (0, pid))
-        eventually(lambda: one.site.tunnels.wireguard.trouble == "")
+        wait_until(lambda: one.has_tunnel and one.pid not in (0, pid))
+        wait_until(lambda: one.site.tunnels.wireguard.trouble == "")
         ping(one.node.pod, other.node.address(4), "-W", "20")
     finally:
         bed.close()

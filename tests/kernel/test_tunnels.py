@@ -27,8 +27,8 @@ from tests.kernel.tunnel_traffic import (
     link_notifications,
     move,
     send_bulk,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 KINDS = {
     "wireguard-kernel": KernelWireguardTunnel,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,6 +13,7 @@ from limpet.linux.netlink.socket import Notifications
 from tests.kernel.namespaces import Netns
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import Tunnel, TunnelBed
+from tests.waiting import wait_until
 
 BULK_BYTES = 4 << 20
 
@@ -120,14 +120,6 @@ def keys_of(changes: list[TunnelChange]) -> set[bytes]:
     """Of the peers that are changed; the device is not."""
     assert not any(isinstance(change, PutTunnel | DropTunnel) for change in changes)
     return {each.public_key for each in changes if not isinstance(each, PutTunnel | DropTunnel)}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Raises: AssertionError when it does not hold for ten seconds."""
-    deadline_s = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,14 +67,6 @@ def everybody_reaches_everybody(world: World, *, within_s: float = _WITHIN_S) ->
     failures = [f"{source} -> {target} {address}" for source, target, address in matrix.failures]
     assert failures == [], "\n".join(failures)
     return matrix.took_s
-
-
-def until(true: Callable[[], bool], *, within_s: float = _WITHIN_S) -> None:
-    """Waits for something that tells nobody. Raises: AssertionError."""
-    end_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end_s, "it did not come true in time"
-        time.sleep(0.05)
 
 
 def limpet(machine: Machine, *words: str) -> str:

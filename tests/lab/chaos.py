@@ -24,6 +24,10 @@ from tests.lab.bed import Pinging, everybody_reaches_everybody, vtep_macs
 from tests.lab.leftovers import Usage, leaks, usage_of
 from tests.lab.strangers import tunnel_key
 
+_BUSY = 0.2
+"""Of a core: an agent that has nothing to do takes some thousandths."""
+_IDLE_REASONS = ("why=timer", 'why="a path changed"')
+"""Of rounds while nothing happens: the one of every minute, and a better path that was proven."""
 _NOT_LOSSY = ("nft", "delete", "table", "bridge", "lossy")
 
 
@@ -224,16 +228,19 @@ class Chaos:
             assert now.threads <= before.threads + 8, (machine.label, before, now)
             assert now.resident_mib <= before.resident_mib + 12, (machine.label, before, now)
 
-    def idle(self, during_s: float) -> dict[str, tuple[float, list[str]]]:
-        """By node: share of a core that its agent takes when nothing happens, and its rounds."""
+    def unrest(self, during_s: float = 2.0) -> list[str]:
+        """What agents do in the next two seconds although nothing happens."""
         before = {m.label: (usage_of(m.agent_pid).cpu_s, len(m.log())) for m in self.machines()}
-        time.sleep(during_s)
-        found = {}
+        began_s = time.monotonic()
+        time.sleep(during_s)  # a rate is looked at over a time
+        found = []
         for machine in self.machines():
             cpu_s, length = before[machine.label]
-            took_s = usage_of(machine.agent_pid).cpu_s - cpu_s
-            lines = machine.log()[length:].splitlines()
-            found[machine.label] = took_s / during_s, [x for x in lines if "event=round" in x]
+            share = (usage_of(machine.agent_pid).cpu_s - cpu_s) / (time.monotonic() - began_s)
+            if share >= _BUSY:
+                found.append(f"{machine.label}: {share:.2f} of a core")
+            rounds = [x for x in machine.log()[length:].splitlines() if "event=round" in x]
+            found += [x for x in rounds if not any(reason in x for reason in _IDLE_REASONS)]
         return found
 
 

@@ -27,7 +27,7 @@ from tests.lab.across import (
     until_as_before,
     until_on,
 )
-from tests.lab.bed import a_world, doctor, echo, echoing, limpet, until
+from tests.lab.bed import a_world, doctor, echo, echoing, limpet
 from tests.lab.forging import hearing
 from tests.lab.strangers import (
     SECRET,
@@ -38,6 +38,7 @@ from tests.lab.strangers import (
     tunnel_key,
     tunnel_peers,
 )
+from tests.waiting import wait_until
 
 UDP_HEADERS = {4: 28, 6: 48}
 TUNNEL_MTU_BYTES = 1440
@@ -148,7 +149,7 @@ def test_a_gateway_that_reboots_takes_nothing_away_for_long(world: World) -> Non
             tell(f"a gateway that reboots: {silence.longest_s(began_s):.2f} s of silence")
         all_reach(world, but=("hub",))
         until_on(world, "crane-1", "digger-1", "tunnel")
-        until(lambda: peer(crane, "digger-1")["endpoint"] != before, within_s=WITHIN_S)
+        wait_until(lambda: peer(crane, "digger-1")["endpoint"] != before)
         until_on(world, "digger-1", "radio-1", "relay")
     finally:
         world.restore("cloud")
@@ -190,9 +191,8 @@ def until_both_use(world: World, one: str, other: str, relay: str) -> float:
     """Seconds until that relay carries both directions. Raises: AssertionError."""
     began_s = time.monotonic()
     here, there = world.machine(one), world.machine(other)
-    until(
+    wait_until(
         lambda: peer(here, other)["relay"] == peer(there, one)["relay"] == relay,
-        within_s=WITHIN_S,
     )
     return time.monotonic() - began_s
 
@@ -227,7 +227,7 @@ def test_of_two_relays_the_nearer_one_carries_a_pair_and_the_other_one_while_it_
 
         for relay in (NEAR, FAR):
             world.machine(relay).power_off()
-        until(lambda: silence.longest_s(time.time() - 1) >= 1, within_s=WITHIN_S)
+        wait_until(lambda: silence.longest_s(time.time() - 1) >= 1)
         all_reach(world, but=("hub", "buoy", "radio-1"))
         for relay in (NEAR, FAR):
             world.machine(relay).power_on()
@@ -282,8 +282,8 @@ def test_a_site_in_no_shared_community_gets_nothing_in_also_with_forged_sources(
     command("community", "create", "works", "crane-1", "digger-1")
     command("community", "create", "wireless", "radio-1")
     try:
-        until(lambda: peer(digger, "radio-1")["state"] == "apart", within_s=WITHIN_S)
-        until(lambda: peer(radio, "digger-1")["state"] == "apart", within_s=WITHIN_S)
+        wait_until(lambda: peer(digger, "radio-1")["state"] == "apart")
+        wait_until(lambda: peer(radio, "digger-1")["state"] == "apart")
         until_on(world, "crane-1", "digger-1", "tunnel")
         all_reach(world, but=("radio-1", "buoy"))
         all_reach(world, but=("crane-1", "digger-1", "buoy"))
@@ -330,7 +330,7 @@ def test_a_node_that_was_removed_loses_its_tunnels_on_who_heard_of_it_from_other
     try:
         built.controller.command("node", "remove", "crane-1")
 
-        until(lambda: lost not in tunnel_peers(digger), within_s=WITHIN_S)
+        wait_until(lambda: lost not in tunnel_peers(digger))
 
         assert peer(digger, "crane-1").get("state") != "reached"
         pod = the_pod(digger)

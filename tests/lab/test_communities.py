@@ -10,7 +10,7 @@ import pytest
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-from tests.lab.bed import a_world, everybody_reaches_everybody, routes, until
+from tests.lab.bed import a_world, everybody_reaches_everybody, routes
 from tests.lab.forging import (
     PORT,
     dropped,
@@ -19,6 +19,7 @@ from tests.lab.forging import (
     send_in_clear,
     send_in_vxlan,
 )
+from tests.waiting import wait_until
 
 WORLD = """
 [cloud]
@@ -90,7 +91,7 @@ def settle(world: World, *shared: tuple[str, ...]) -> None:
             together = any(name in each and other in each for each in shared)
             if name != other and not together:
                 one, two = world.machine(name), world.machine(other)
-                until(lambda one=one, two=two: is_apart(one, two))  # type: ignore[misc]
+                wait_until(lambda one=one, two=two: is_apart(one, two))  # type: ignore[misc]
 
 
 def reaches(world: World, source: str, target: str) -> list[bool]:
@@ -100,7 +101,7 @@ def reaches(world: World, source: str, target: str) -> list[bool]:
 
 
 def until_reached(world: World, source: str, target: str) -> None:
-    until(lambda: all(reaches(world, source, target)))
+    wait_until(lambda: all(reaches(world, source, target)))
 
 
 BOTH, NONE = [True, True], [False, False]
@@ -142,11 +143,11 @@ def test_forged_sources_of_a_node_outside_are_dropped_and_counted(world: World) 
             for source in sources:
                 before = dropped(target)
                 send_in_vxlan(sender, target, source, victim)
-                until(lambda: dropped(target) == before + len(target.addresses))  # noqa: B023
+                wait_until(lambda: dropped(target) == before + len(target.addresses))  # noqa: B023
         for own in the_pod(world.machine("crane-3")).addresses:
             before = dropped(target)
             send_in_clear(world.machine("crane-3"), target, own.ip, victim)
-            until(lambda: dropped(target) == before + 1)  # noqa: B023
+            wait_until(lambda: dropped(target) == before + 1)  # noqa: B023
         send_datagram(honest.netns, victim.addresses[0].ip, PORT, b"honest")
 
         assert heard.stdout is not None
@@ -187,7 +188,7 @@ def test_what_was_said_holds_without_the_cloud_and_over_a_restart(world: World) 
     first, second = world.machine("crane-1"), world.machine("crane-2")
     second.stop_agent()
     command("community", "remove", "cranes", "crane-3")
-    until(lambda: is_apart(first, world.machine("crane-3")))
+    wait_until(lambda: is_apart(first, world.machine("crane-3")))
     world.cut("cloud")
 
     second.start_agent()
@@ -200,7 +201,7 @@ def test_what_was_said_holds_without_the_cloud_and_over_a_restart(world: World) 
     settle(world, ("crane-1", "crane-2"), ("crane-3", "digger-1"))
     assert reaches(world, "crane-1", "crane-3") == NONE
     world.restore("cloud")
-    until(lambda: first.ask("status")["cluster"]["controller"]["connected"])
+    wait_until(lambda: first.ask("status")["cluster"]["controller"]["connected"])
 
 
 def test_the_cloud_is_reached_from_everywhere_whatever_communities_there_are(world: World) -> None:

@@ -26,7 +26,8 @@ from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod, pings
 from limpet.lab.world.world import World
 from tests.clients.machine import CHECKOUT, RUNTIMES
-from tests.lab.bed import echo, echoing, everybody_reaches_everybody, routes, until
+from tests.lab.bed import echo, echoing, everybody_reaches_everybody, routes
+from tests.waiting import wait_until
 
 WORLD = """
 [cloud]
@@ -211,7 +212,7 @@ def test_without_a_way_to_the_node_what_is_behind_it_is_unreachable_and_never_se
     crane.stop_agent()
     (crane.disk / "state/cluster/paths.json").unlink()
     crane.start_agent()
-    until(lambda: routes_behind(crane) == set())
+    wait_until(lambda: routes_behind(crane) == set())
 
     for theirs in cloud[0].addresses:
         with pytest.raises(LabError, match=r"No route to host|Network is unreachable"):
@@ -231,7 +232,7 @@ def test_a_prefix_that_is_taken_away_is_no_longer_reached_and_another_can_not_be
         command("node", "set", "crane-2", "--behind", "10.1.7.0/24")
     command("node", "set", "hub", "--remove-behind", BEHIND[0])
 
-    until(lambda: routes_behind(crane) == {BEHIND[1]})
+    wait_until(lambda: routes_behind(crane) == {BEHIND[1]})
     assert BEHIND[0] not in crane.run("ip", "route", "show", "table", "5148")
     assert not pings(edge.netns, cloud[0].addresses[0].ip, within_s=1)
     assert pings(edge.netns, cloud[0].addresses[1].ip)

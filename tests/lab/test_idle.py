@@ -5,6 +5,7 @@ Agents' news of each other would now and then be traffic of a pair; here there a
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -55,7 +56,7 @@ table inet quiet {
 @pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("idle")
-    made = new_world(parse_topology(TOPOLOGY, "idle", "a test"), "ldd-idle", folder)
+    made = new_world(parse_topology(TOPOLOGY, "idle", "a test"), f"idle{os.getpid()}", folder)
     try:
         made.build()
         made.controller.start()

@@ -13,8 +13,9 @@ from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world.world import World
-from tests.lab.across import WITHIN_S, all_reach, peer, the_pod, until_on
-from tests.lab.bed import a_world, echo, echoing, is_refused, limpet, until
+from tests.lab.across import all_reach, peer, the_pod, until_on
+from tests.lab.bed import a_world, echo, echoing, is_refused, limpet
+from tests.waiting import wait_until
 
 TWO_NATS = """
 ipsec = true
@@ -58,7 +59,7 @@ def use(world: World, backend: str) -> None:
         until_by(world, one, other, device)
     for machine in world.machines.values():
         gone = tunnel_pid if backend == "ipsec" else ipsec_pid
-        until(lambda: gone(machine.name) is None, within_s=WITHIN_S)  # noqa: B023
+        wait_until(lambda: gone(machine.name) is None)  # noqa: B023
     all_reach(world)
 
 
@@ -67,7 +68,7 @@ def until_by(world: World, one: str, other: str, device: str) -> None:
     for here, there in ((one, other), (other, one)):
         machine = world.machine(here)
         name = device or machine.settings["tunnel_ifname"]
-        until(lambda: peer(machine, there).get("devices") == [name], within_s=WITHIN_S)  # noqa: B023
+        wait_until(lambda: peer(machine, there).get("devices") == [name])  # noqa: B023
 
 
 def exchange(one: Machine, other: Machine) -> None:
@@ -146,7 +147,7 @@ def without_strongswan(machine: Machine) -> Iterator[None]:
     right = machine.settings["ipsec_program"]
     machine.settings["ipsec_program"] = "/nowhere/charon-systemd"
     machine.run("kill", str(ipsec_pid(machine.name)))
-    until(lambda: ipsec_pid(machine.name) is None, within_s=WITHIN_S)
+    wait_until(lambda: ipsec_pid(machine.name) is None)
     machine.start_agent()
     try:
         yield
@@ -165,12 +166,12 @@ def test_a_community_has_ipsec_beside_wireguard_and_who_lacks_it_is_told_of_at_b
         exchange(crane, digger)
         pid = ipsec_pid(digger.name)
         digger.run("kill", "-9", str(pid))
-        until(lambda: ipsec_pid(digger.name) not in (None, pid), within_s=WITHIN_S)
+        wait_until(lambda: ipsec_pid(digger.name) not in (None, pid))
         all_reach(world)
 
         with without_strongswan(digger):
-            until(lambda: peer(crane, "digger-1")["state"] == "unreached", within_s=WITHIN_S)
-            until(lambda: peer(digger, "crane-1")["state"] == "unreached", within_s=WITHIN_S)
+            wait_until(lambda: peer(crane, "digger-1")["state"] == "unreached")
+            wait_until(lambda: peer(digger, "crane-1")["state"] == "unreached")
             assert "strongSwan does not run" in peer(crane, "digger-1")["why"]
             assert crane.ask("status")["cluster"]["peers"]["unreached"] == 1
             (path,) = crane.ask("path", origin=the_pod(crane).name, target=address)["paths"]
@@ -205,7 +206,7 @@ def test_a_node_that_was_removed_loses_its_sas_on_who_heard_of_it_from_others(bu
     try:
         built.controller.command("node", "remove", "crane-1")
 
-        until(lambda: uid not in sas(digger), within_s=WITHIN_S)
+        wait_until(lambda: uid not in sas(digger))
 
         assert peer(digger, "crane-1").get("state") != "reached"
         for address in the_pod(crane).addresses:

@@ -8,14 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from limpet.lab.world.world import World
-from tests.lab.bed import (
-    ONE_LAN,
-    a_world,
-    is_refused,
-    remember,
-    routes,
-    until,
-)
+from tests.lab.bed import ONE_LAN, a_world, is_refused, remember, routes
+from tests.waiting import wait_until
 
 NODES = ONE_LAN.replace("node-3 = 1", "node-3 = 1, node-4 = 1, node-5 = 1, node-6 = 1")
 
@@ -42,13 +36,13 @@ def test_a_removed_node_is_refused_by_who_heard_of_it_from_a_neighbour_alone(wor
     third.stop_agent()
 
     world.controller.command("node", "remove", "node-3")
-    until(lambda: segments.isdisjoint({*routes(first, 4), *routes(first, 6)}))
+    wait_until(lambda: segments.isdisjoint({*routes(first, 4), *routes(first, 6)}))
     world.cut("cloud")
     second.start_agent()
 
-    until(lambda: segments.isdisjoint({*routes(second, 4), *routes(second, 6)}))
+    wait_until(lambda: segments.isdisjoint({*routes(second, 4), *routes(second, 6)}))
     third.start_agent()  # with its old grant
-    until(lambda: third.ask("status")["cluster"]["removed"])
+    wait_until(lambda: third.ask("status")["cluster"]["removed"])
     assert not reaches(world, "node-3", "node-1")
     assert not reaches(world, "node-3", "node-2")
     assert not reaches(world, "node-1", "node-3")
@@ -56,7 +50,7 @@ def test_a_removed_node_is_refused_by_who_heard_of_it_from_a_neighbour_alone(wor
     world.restore("cloud")
     third.stop_agent()
     third.start_agent()
-    until(lambda: third.ask("status")["cluster"]["removed"])
+    wait_until(lambda: third.ask("status")["cluster"]["removed"])
     assert not reaches(world, "node-3", "node-1")
 
 
@@ -65,7 +59,7 @@ def test_a_dead_machine_is_replaced_by_new_hardware(world: World) -> None:
     segments = [each["prefix"] for each in dead.ask("status")["segments"]]
     pods = remember(dead)
     reported = [pod.name for pod in dead.pods.values()]
-    until(lambda: all(n in world.controller.command("pod", "list") for n in reported))
+    wait_until(lambda: all(n in world.controller.command("pod", "list") for n in reported))
     dead.power_off()
     shutil.rmtree(dead.disk / "state")
     shutil.rmtree(dead.disk / "networks")
@@ -79,7 +73,7 @@ def test_a_dead_machine_is_replaced_by_new_hardware(world: World) -> None:
 
     assert [each["prefix"] for each in dead.ask("status")["segments"]] == segments
     assert remember(dead) == pods
-    until(lambda: reaches(world, "node-1", "node-4") and reaches(world, "node-4", "node-1"))
+    wait_until(lambda: reaches(world, "node-1", "node-4") and reaches(world, "node-4", "node-1"))
 
 
 def test_a_cloned_disk_is_told_loudly_and_says_nothing_any_more(world: World) -> None:
@@ -90,7 +84,7 @@ def test_a_cloned_disk_is_told_loudly_and_says_nothing_any_more(world: World) ->
 
     copy.start_agent()
 
-    until(lambda: any(m.ask("status")["cluster"]["cloned"] for m in (original, copy)), within_s=30)
+    wait_until(lambda: any(m.ask("status")["cluster"]["cloned"] for m in (original, copy)))
     assert "another machine has this node's identity" in original.log() + copy.log()
 
 

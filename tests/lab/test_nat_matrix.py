@@ -9,7 +9,8 @@ from limpet.lab.measure.first_packet import FirstPackets
 from limpet.lab.topology import load_topology
 from limpet.lab.world.world import World
 from tests.lab.across import WITHIN_S, rung, tell
-from tests.lab.bed import a_world, until
+from tests.lab.bed import a_world
+from tests.waiting import wait_until
 
 KINDS = ("open", "cone", "port", "symm", "cgn")
 BY_PORT = ("port", "symm", "cgn")
@@ -38,7 +39,7 @@ def settled(world: World) -> dict[tuple[str, str], tuple[str, str]]:
 
 def test_each_pair_of_nats_ends_on_the_rung_that_it_should(tmp_path: Path) -> None:
     with a_world(load_topology("nat-matrix").text, tmp_path) as world:
-        until(lambda: not settled(world), within_s=WITHIN_S)
+        wait_until(lambda: not settled(world))
 
         for kind in KINDS:
             node = world.machine(f"{kind}-1")
@@ -49,4 +50,4 @@ def test_each_pair_of_nats_ends_on_the_rung_that_it_should(tmp_path: Path) -> No
                     if expected(kind, other) == "tunnel":
                         words.append(f"direct {first.direct_s(target):.2f} s")
                     tell(", ".join(words))
-        until(lambda: not settled(world), within_s=WITHIN_S)
+        wait_until(lambda: not settled(world))

@@ -15,7 +15,8 @@ from limpet.cluster.topology import transports
 from limpet.lab.command import LabError
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import ONE_LAN, a_world, doctor, is_refused, limpet, until
+from tests.lab.bed import ONE_LAN, a_world, doctor, is_refused, limpet
+from tests.waiting import wait_until
 
 AT = "127.0.0.1:9471"
 FETCH = f"import urllib.request as r; print(r.urlopen('http://{AT}/metrics').read().decode())"
@@ -26,10 +27,10 @@ TOPOLOGY = ONE_LAN + f'[agent]\nmetrics_listen = ["{AT}"]\n'
 def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with a_world(TOPOLOGY, tmp_path_factory.mktemp("path")) as world:
         # Pods are reached before it is known how: a peer tells its way to us now and then.
-        for one, other in itertools.permutations(map(world.machine, ("node-1", "node-2"))):
+        for one, other in itertools.permutations(world.machines.values(), 2):
             (pod,), (far,) = one.pods.values(), other.pods.values()
             for address in far.addresses:
-                until(partial(is_route_both_ways, one, pod.name, str(address.ip)))
+                wait_until(partial(is_route_both_ways, one, pod.name, str(address.ip)))
         yield world
 
 
@@ -178,12 +179,12 @@ def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: Wor
     )
     node.start_agent()
     try:
-        until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] != [])
+        wait_until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] != [])
         found = about(doctor(node))
         assert any("flannel.9 is a VXLAN device with the cluster's id 1" in w for w in found)
     finally:
         node.run("ip", "link", "delete", "flannel.9")
-    until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] == [], within_s=40)
+    wait_until(lambda: node.ask("status")["cluster"]["last_round"]["failed"] == [])
     assert about(doctor(node)) == []
 
 

@@ -9,13 +9,8 @@ import pytest
 
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
-from tests.lab.bed import (
-    ONE_LAN,
-    a_world,
-    everybody_reaches_everybody,
-    route_devices,
-    until,
-)
+from tests.lab.bed import ONE_LAN, a_world, everybody_reaches_everybody, route_devices
+from tests.waiting import wait_until
 
 TWO_NODES = ONE_LAN.replace(", node-3 = 1", "")
 
@@ -42,7 +37,7 @@ def test_a_new_pod_has_the_mtu_that_the_uplink_has_now(world: World) -> None:
     node = world.machine("node-1")
     for uplink, pod_bytes in ((1400, 1350), (1500, 1450)):
         node.run("ip", "link", "set", "eth0", "mtu", str(uplink))
-        until(lambda: node.ask("status")["mtu_bytes"] == uplink, within_s=5)  # noqa: B023
+        wait_until(lambda: node.ask("status")["mtu_bytes"] == uplink)  # noqa: B023
 
         pod = node.start_pod(f"pod-at-{uplink}")
 
@@ -72,7 +67,7 @@ def test_a_renamed_uplink_is_used_under_its_new_name(world: World) -> None:
         take_uplink_up(node, new)
 
         everybody_reaches_everybody(world)
-        until(lambda: route_devices(node, pod) == {new})  # noqa: B023
+        wait_until(lambda: route_devices(node, pod) == {new})  # noqa: B023
 
 
 def test_addresses_that_move_to_a_bridge_over_the_uplink_are_used_there(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from limpet.lab.measure.report import describe
 from limpet.lab.world.worlds import find_world, take_down
-from tests.lab.bed import until
+from tests.waiting import wait_until
 
 NAME = f"laa{os.getpid()}"
 TOPOLOGY = """
@@ -107,7 +107,7 @@ def rungs() -> dict[tuple[str, str], str]:
 
 def test_every_pair_is_in_the_status_and_in_the_picture(tmp_path: Path) -> None:
     file = tmp_path / "world.svg"
-    until(lambda: rungs()["gate", "fence"] == rungs()["fence", "gate"] == "route")
+    wait_until(lambda: rungs()["gate", "fence"] == rungs()["fence", "gate"] == "route")
 
     shown = succeeds("status", "--svg", str(file))
 

@@ -19,9 +19,9 @@ from tests.lab.bed import (
     everybody_reaches_everybody,
     route_devices,
     routes,
-    until,
     vtep_macs,
 )
+from tests.waiting import wait_until
 
 FILTERING = ONE_LAN.replace("nodes =", "drops_unknown_sources = true\nnodes =")
 UDP_HEADERS = {4: 28, 6: 48}
@@ -43,7 +43,7 @@ def test_pods_of_different_nodes_exchange_full_size_packets(
     (pod,) = sites.machine(source).pods.values()
     (peer,) = sites.machine(target).pods.values()
     # A pair without a path takes the first way that answers: an encrypted one carries less.
-    until(lambda: route_devices(sites.machine(source), peer) <= {"eth0", "limvx4", "limvx6"})
+    wait_until(lambda: route_devices(sites.machine(source), peer) <= {"eth0", "limvx4", "limvx6"})
     with echoing(peer.netns):
         for address in peer.addresses:
             largest = 1450 - UDP_HEADERS[address.version]
@@ -70,7 +70,7 @@ def test_one_link_is_a_plain_route_and_a_router_between_is_vxlan(sites: World) -
     (far,) = sites.machine("digger-1").pods.values()
     node = sites.machine("crane-1")
 
-    until(lambda: route_devices(node, neighbour) == {"eth0"})
+    wait_until(lambda: route_devices(node, neighbour) == {"eth0"})
 
     assert route_devices(node, far) <= {"limvx4", "limvx6"}
 
@@ -97,7 +97,7 @@ def test_what_others_damage_comes_back_and_pods_do_not_notice(sites: World) -> N
         everybody_reaches_everybody(sites)
 
     assert vtep_macs(node) == macs
-    until(lambda: routes(node).keys() == wanted.keys())
+    wait_until(lambda: routes(node).keys() == wanted.keys())
     assert {link for link in node.links() if link.startswith("lim") and "vx" not in link} == links
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any
@@ -19,26 +18,35 @@ from tests.lab.bed import (
     listening,
     remember,
     route_devices,
-    until,
+    routes,
     vtep_macs,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A world whose cloud is cut after everything was set up; it stays so but for the last test."""
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with a_world(TWO_SITES, tmp_path_factory.mktemp("cut")) as world:
         node = world.machine("crane-1")
         for number in range(2):  # more than half of the five that a segment has
             node.start_pod(f"early-{number}")
-        until(lambda: segments_of(node, 4) == 2)
-        world.cut("cloud")
+        wait_until(lambda: len(prefixes_of(node, 4)) == 2)
         yield world
 
 
-def segments_of(machine: Machine, version: int) -> int:
-    prefixes = [ip_network(each["prefix"]) for each in machine.ask("status")["segments"]]
-    return sum(prefix.version == version for prefix in prefixes)
+@pytest.fixture
+def cut(world: World) -> World:
+    """The world, whose nodes know each other; its cloud is cut, and was when it was set up."""
+    if not world.wires.cuts():
+        everybody_reaches_everybody(world)
+        world.cut("cloud")
+    return world
+
+
+def prefixes_of(machine: Machine, version: int) -> set[str]:
+    """Its segments."""
+    prefixes = [each["prefix"] for each in machine.ask("status")["segments"]]
+    return {prefix for prefix in prefixes if ip_network(prefix).version == version}
 
 
 def test_a_pod_that_restarts_keeps_its_address_and_is_reached(cut: World) -> None:
@@ -87,7 +95,7 @@ def test_two_nodes_that_change_at_once_find_each_other_on_their_link(cut: World)
 
     everybody_reaches_everybody(cut)
     (pod,) = cut.machine("crane-2").pods.values()
-    until(lambda: route_devices(cut.machine("crane-1"), pod) == {"eth0"})
+    wait_until(lambda: route_devices(cut.machine("crane-1"), pod) == {"eth0"})
 
 
 def test_a_whole_site_reboots_at_once_in_1970(cut: World) -> None:
@@ -103,19 +111,26 @@ def test_a_whole_site_reboots_at_once_in_1970(cut: World) -> None:
 
 
 def test_when_the_cloud_is_back_it_learns_all_of_it_and_nothing_flaps(cut: World) -> None:
-    node = cut.machine("crane-1")
+    node, far = cut.machine("crane-1"), cut.machine("digger-1")
     new = node.start_pod("started-during-the-cut")
     everybody_reaches_everybody(cut)
+    before = prefixes_of(far, 4)
     with listening(node) as stop:
         cut.restore("cloud")
-        until(lambda: held(cut).get(new.name) == {str(a.ip) for a in new.addresses}, within_s=60)
-        until(lambda: addresses_in_the_cloud(cut) == addresses_on_the_nodes(cut), within_s=60)
-        time.sleep(2)  # what flaps does so soon after
+        wait_until(lambda: held(cut).get(new.name) == {str(a.ip) for a in new.addresses})
+        wait_until(lambda: addresses_in_the_cloud(cut) == addresses_on_the_nodes(cut))
+        # What comes by the same way after all of it: another segment of a peer, and its route.
+        more = [far.start_pod(f"last-{number}") for number in range(3)]
+        wait_until(lambda: prefixes_of(far, 4) > before)
+        wait_until(lambda: prefixes_of(far, 4) <= routes(node).keys())
 
         told = stop()
 
     assert [line for line in told if line.startswith("Deleted")] == []
     everybody_reaches_everybody(cut)
+    node.stop_pod(new.name)
+    for pod in more:
+        far.stop_pod(pod.name)
 
 
 def held(world: World) -> dict[str, set[str]]:

@@ -1,0 +1,34 @@
+"""Waiting for what tells nobody that it has happened: another process, the kernel, the disk.
+
+There is one patience for all. It bounds nothing that the product promises; it only ends a test that
+would never end. No test is slower for it, and none fails because the machine is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 50.0
+"""Shorter than the minute after which an agent looks at everything (`resync_s`), so that what a
+notification should have brought is not put down to the timer."""
+
+
+def wait_until(holds: Callable[[], T], what: str = "it never came to be so") -> T:
+    """The first true value of `holds`. Raises: AssertionError with `what` and the last value."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not (value := holds()):
+        assert time.monotonic() < end_s, f"{what} (last: {value!r})"
+        time.sleep(0.01)
+    return value
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Lets the loop work until `holds`. Raises: TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.005)
