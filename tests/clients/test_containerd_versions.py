@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from tests.clients.containerd import Containerd, containerd_on, url
-from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine, wait_until
+from tests.clients.machine import NODE_V4, NODE_V6, OUTSIDE, Machine
 from tests.clients.networks import LimpetNetwork
+from tests.waiting import wait_until
 
 VERSIONS = ("1.6", "1.7", "2")
 ASKS_STATUS = ("2",)
