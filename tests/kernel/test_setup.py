@@ -7,7 +7,9 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PARTS = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "scripts", "shim", "src")
-WHERE = "import limpet, limpet.cni.shim_binary as binary; print(limpet.__file__, binary.shim_path())"
+WHERE = (
+    "import limpet, limpet.cni.shim_binary as binary; print(limpet.__file__, binary.shim_path())"
+)
 
 
 def imported_by(checkout: Path) -> list[str]:
