@@ -21,6 +21,7 @@ from limpet.agent.dispatch import Dispatcher
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.agent.watch import Watch
 from limpet.base import faults
+from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
 from limpet.base.process import (
     allow_many_files,
@@ -208,11 +209,9 @@ class _Originals:
         self._path = path
         self._values: dict[str, str] = {}
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = json.loads(read_if_there(path) or b"")
+        except ValueError:
             return
-        except OSError as error:
-            raise StorageError("read", str(path), error.strerror or str(error)) from error
         if isinstance(found, dict):
             self._values = found
 
@@ -225,17 +224,13 @@ class _Originals:
         if sysctl in self._values or value is None:
             return
         self._values[sysctl] = value
-        temporary = self._path.with_suffix(".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(self._values, file, indent=1, sort_keys=True)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, self._path)
-        except OSError as error:
+            with refusals("make folder", self._path.parent):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(self._path, json.dumps(self._values, indent=1, sort_keys=True).encode())
+        except StorageError:
             del self._values[sysctl]
-            raise StorageError("write", str(self._path), error.strerror or str(error)) from error
+            raise
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
-"""Every file operation of the ledger, one method each, so that tests see and disturb them."""
+"""Files that survive power loss.
+
+Every operation is a method of `Disk`, so that tests see and disturb them; `write_durably` and its
+neighbours are for small files that are read and written whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+
+from limpet.base.errors import StorageError
 
 _LARGEST_FILE_BYTES = 16 * 1024 * 1024
 
@@ -60,6 +68,13 @@ class Disk:
     def fsync_folder(self, folder: Path) -> None:
         self.fsync(folder)
 
+    def replace(self, path: Path, content: bytes, temporary: Path) -> None:
+        """The old or the new content is at `path`, whatever happens; the new when this returns."""
+        self.write(temporary, content)
+        self.fsync(temporary)
+        self.rename(temporary, path)
+        self.fsync_folder(path.parent)
+
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
 
@@ -97,3 +112,55 @@ class Disk:
             os.close(fd)
             raise
         return fd
+
+
+@contextlib.contextmanager
+def refusals(operation: str, path: Path, hint: str = "") -> Iterator[None]:
+    """Turns an OSError into the StorageError that says what could not be done to `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(operation, str(path), cause(error), hint=hint) from error
+
+
+def cause(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """None: there is no such file. Raises: StorageError."""
+    with refusals("read", path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """The old or the new content is there, whatever happens; the new when this returns.
+
+    The temporary file is in the same folder: containerd reloads its configuration for a rename
+    within the folder only. Its name ends in nothing that a runtime reads. Raises: StorageError.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    with refusals("write", path, hint="free space, or check the disk"):
+        try:
+            temporary.unlink(missing_ok=True)  # whatever its mode and whatever it is
+            temporary.touch(mode, exist_ok=False)
+            temporary.chmod(mode)  # whatever the umask
+            Disk().replace(path, content, temporary)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def remove_durably(path: Path) -> bool:
+    """False when it was gone already. Raises: StorageError."""
+    with refusals("remove", path):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        Disk().fsync_folder(path.parent)
+        return True

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from limpet.base.disk import cause, refusals
 from limpet.base.errors import StorageError
 
 _OPEN_FILES = 65536
@@ -84,8 +85,29 @@ def only_one(path: Path, *, folder_mode: int, taken: str, hint: str) -> Iterator
         except BlockingIOError as error:
             raise StorageError("lock", str(path), taken, hint=hint) from error
         except OSError as error:
-            raise StorageError("lock", str(path), error.strerror or str(error)) from error
+            raise StorageError("lock", str(path), cause(error)) from error
         yield
+
+
+def listen_on_socket(path: Path, backlog: int) -> socket.socket:
+    """A Unix socket for the owner alone; whoever waits for it finds one that answers.
+
+    Raises: StorageError.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    temporary = Path(f"{path}.new")
+    try:
+        with refusals("listen on", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            listener.bind(str(temporary))
+            temporary.chmod(0o600)
+            listener.listen(backlog)
+            temporary.rename(path)
+    except StorageError:
+        listener.close()
+        raise
+    return listener
 
 
 def notify_service_manager(state: str) -> None:

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from limpet.base.addresses import Prefix
+from limpet.base.disk import Disk, read_if_there, refusals, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.settings import Folders
 from limpet.base.tls import client_context
@@ -42,8 +43,6 @@ from limpet.cluster.identity import (
     KEY_BYTES,
     ClusterFile,
     load_identity,
-    sync_folder,
-    write_durably,
 )
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import (
@@ -131,11 +130,9 @@ def _check(order: JoinOrder) -> None:
 @contextlib.contextmanager
 def _only_join(state_dir: Path) -> Iterator[None]:
     """Raises: StorageError; LimpetError when another join runs."""
-    try:
+    with refusals("open", state_dir):
         state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageError("open", str(state_dir), error.strerror or str(error)) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -160,13 +157,8 @@ def _check_no_agent(run_dir: Path) -> None:
 def _known_key(folder: Path) -> bytes | None:
     """The node's private key; None: none was made yet. Raises: StorageError."""
     path = folder / "node.key"
-    try:
-        key = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError("read", str(path), error.strerror or str(error)) from error
-    if len(key) != KEY_BYTES:
+    key = read_if_there(path)
+    if key is not None and len(key) != KEY_BYTES:
         raise StorageError(
             "read",
             str(path),
@@ -178,11 +170,9 @@ def _known_key(folder: Path) -> bytes | None:
 
 def _keep_key(folder: Path, key: bytes) -> None:
     """The node's private key is on the disk when this returns. Raises: StorageError."""
-    try:
+    with refusals("make folder", folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise StorageError("make folder", str(folder), error.strerror or str(error)) from error
+        Disk().fsync_folder(folder.parent)
     if _known_key(folder) is None:
         write_durably(folder / "node.key", key)
     pem = Ed25519PrivateKey.from_private_bytes(key).private_bytes(
@@ -312,13 +302,11 @@ def _write(
 
 def _put_in_place(folder: Path, target: Path) -> None:
     """Raises: StorageError."""
-    try:
+    with refusals("rename", folder):
         if target.exists():
             number = 1
             while (aside := target.with_name(f"{target.name}.old-{number}")).exists():
                 number += 1
             os.rename(target, aside)
         os.rename(folder, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        raise StorageError("rename", str(folder), error.strerror or str(error)) from error
+        Disk().fsync_folder(target.parent)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.disk import cause
 from limpet.base.errors import ConfigError, StorageError
 
 _KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
@@ -78,7 +79,7 @@ def load_identity(folder: Path) -> Identity | None:
             return None
         raise _damaged(folder / _KEY_FILE, "it is missing") from error
     except OSError as error:
-        raise StorageError("read", error.filename, error.strerror or str(error)) from error
+        raise StorageError("read", error.filename, cause(error)) from error
     try:
         found = msgspec.json.decode(text, type=ClusterFile)
     except msgspec.MsgspecError as error:
@@ -112,31 +113,3 @@ def _namespace_number() -> int:
         except OSError:  # before Linux 5.14; the number of an inode is given to others later
             return os.stat("/proc/self/ns/net").st_ino
     return int.from_bytes(cookie, sys.byteorder)
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """The old or the new content is there, whatever happens; the new when this returns.
-
-    Only the owner may read it. Raises: StorageError.
-    """
-    temporary = path.with_name(f"{path.name}.new")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise StorageError(
-            "write", str(path), error.strerror or str(error), hint="free space, or check the disk"
-        ) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Names in it are on the disk. Raises: OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
 
-from limpet.base.errors import StorageError
+from limpet.base.process import listen_on_socket
 from limpet.cni import frames as shim
 
 _log = structlog.get_logger("server")
@@ -140,23 +139,8 @@ class Server:
 
     async def start(self) -> None:
         """Raises: StorageError."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        temporary = f"{self._path}.new"
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            Path(temporary).unlink(missing_ok=True)
-            listener.bind(temporary)
-            os.chmod(temporary, 0o600)
-            listener.listen(_BACKLOG)
-            # Whoever waits for the socket finds one that answers, never a half-made one.
-            os.rename(temporary, self._path)
-        except OSError as error:
-            listener.close()
-            raise StorageError(
-                "listen on", str(self._path), error.strerror or str(error)
-            ) from error
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._listener = listen_on_socket(self._path, _BACKLOG)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         """One connection for each turn of the loop, so that none waits for a burst of others."""

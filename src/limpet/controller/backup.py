@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.disk import refusals
 from limpet.base.errors import LimpetError, StorageError
 from limpet.base.process import only_one
 from limpet.controller.settings import ControllerSettings
@@ -44,13 +45,9 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
             for path in (coming, *_companions(coming)):
                 path.unlink(missing_ok=True)
             raise
-        try:
+        with refusals("restore", settings.database):
             former = _put_aside(settings.database)
             os.replace(coming, settings.database)
-        except OSError as error:
-            raise StorageError(
-                "restore", str(settings.database), error.strerror or str(error)
-            ) from error
         return former
 
 

@@ -7,7 +7,6 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import logging
-import os
 import socket
 import ssl
 import sys
@@ -19,11 +18,13 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from limpet.base.disk import cause
 from limpet.base.errors import ConfigError, KernelError, LimpetError, StorageError
 from limpet.base.listen import Listen
 from limpet.base.process import (
     allow_many_files,
     configure_log,
+    listen_on_socket,
     notify_service_manager,
     until_stopped,
 )
@@ -156,7 +157,7 @@ async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext |
         raise StorageError(
             "listen on",
             _text(at),
-            error.strerror or str(error),
+            cause(error),
             hint="set `listen` in the controller's configuration",
         ) from error
     await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
@@ -171,19 +172,8 @@ def _text(at: Listen) -> str:
 async def _listen_on_socket(
     runner: web.AppRunner, path: Path, undo: contextlib.AsyncExitStack
 ) -> None:
-    """Whoever waits for the socket finds one that answers. Raises: StorageError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    temporary = Path(f"{path}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        listener.bind(str(temporary))
-        os.chmod(temporary, 0o600)
-        await web.SockSite(runner, listener, backlog=_BACKLOG).start()
-        os.rename(temporary, path)
-    except OSError as error:
-        listener.close()
-        raise StorageError("listen on", str(path), error.strerror or str(error)) from error
+    """Raises: StorageError."""
+    await web.SockSite(runner, listen_on_socket(path, _BACKLOG), backlog=_BACKLOG).start()
     undo.callback(path.unlink, missing_ok=True)
 
 

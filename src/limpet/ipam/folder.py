@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from limpet.base.addresses import Address
-from limpet.base.disk import Disk
-from limpet.base.errors import StorageError
+from limpet.base.disk import Disk, refusals
 from limpet.ipam.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,
@@ -94,18 +93,14 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
 
 
 def _list(path: Path, disk: Disk) -> list[str]:
-    try:
+    with refusals("read folder", path):
         return disk.list_folder(path)
-    except OSError as error:
-        raise StorageError("read folder", str(path), error.strerror or str(error)) from error
 
 
 def _read_journal(path: Path, disk: Disk) -> bytes:
-    try:
+    hint = "it may hold addresses that no other file does; check the disk before you remove it"
+    with refusals("read", path, hint):
         return disk.read(path)
-    except OSError as error:
-        hint = "it may hold addresses that no other file does; check the disk before you remove it"
-        raise StorageError("read", str(path), error.strerror or str(error), hint=hint) from error
 
 
 def _find(folder: Folder, name: str, problem: str, action: str) -> None:

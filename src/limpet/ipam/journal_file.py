@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 
-from limpet.base.disk import Disk
+from limpet.base.disk import Disk, cause, refusals
 from limpet.base.errors import StorageError
 from limpet.ipam.folder import Folder
 from limpet.ipam.hostlocal import DAMAGED_JOURNAL, JOURNAL, NEW_JOURNAL
@@ -47,7 +46,7 @@ class JournalFile:
             if folder.journal_data:
                 self._keep_damaged(folder)
             self._make(state or Journal(), new_bytes)
-        with refusals("open", self.path):
+        with refusals("open", self.path, WHAT_TO_DO):
             self._fd = disk.open(self.path)
         # What a killed process wrote last may never have reached the disk, or failed to.
         if state and not state.damage:
@@ -102,7 +101,7 @@ class JournalFile:
         self._disk.close(self._fd)
 
     def _write(self, record: bytes, offset: int) -> None:
-        with refusals("write", self.path):
+        with refusals("write", self.path, WHAT_TO_DO):
             self._disk.pwrite(self._fd, record, offset)
             self._disk.fdatasync(self._fd)
 
@@ -111,11 +110,8 @@ class JournalFile:
         self._half = max(wanted_bytes // 2, 4 * len(carried))
         base = encode_base(self._number, carried, 2 * self._half)
         new = self._folder / NEW_JOURNAL
-        with refusals(f"make a journal of {2 * self._half} bytes,", new):
-            self._disk.write(new, base.ljust(2 * self._half, b"\0"))
-            self._disk.fsync(new)
-            self._disk.rename(new, self.path)
-            self._disk.fsync_folder(self._folder)
+        with refusals(f"make a journal of {2 * self._half} bytes,", new, WHAT_TO_DO):
+            self._disk.replace(self.path, base.ljust(2 * self._half, b"\0"), new)
         self._number += 1
         self._begin, self._end = 0, len(base)
 
@@ -127,16 +123,3 @@ class JournalFile:
         except OSError as error:
             problem = f"could not be written as a copy of the damaged journal: {cause(error)}"
         folder.findings.append(Finding(str(copy), problem, "remove it when nobody needs it"))
-
-
-@contextmanager
-def refusals(operation: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into the StorageError that says what could not be done to `path`."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(operation, str(path), cause(error), hint=WHAT_TO_DO) from error
-
-
-def cause(error: OSError) -> str:
-    return error.strerror or str(error)

@@ -16,13 +16,13 @@ from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 
 from limpet.base.addresses import Address
-from limpet.base.disk import Disk
+from limpet.base.disk import Disk, refusals
 from limpet.base.errors import ExhaustedError, StorageError
 from limpet.ipam.allocation import Choice, Claim, Pool, choose
 from limpet.ipam.folder import Folder, read_folder
 from limpet.ipam.hostlocal import LOCK
 from limpet.ipam.index import Index
-from limpet.ipam.journal_file import refusals
+from limpet.ipam.journal_file import WHAT_TO_DO
 from limpet.ipam.leases import (
     FREE,
     AddressRecord,
@@ -84,7 +84,7 @@ class Ledger:
         Raises: StorageError: another process has the folder, or it cannot be read or written.
         """
         disk, tuning = disk or Disk(), tuning or Tuning()
-        with refusals("make folder", folder):
+        with refusals("make folder", folder, WHAT_TO_DO):
             disk.make_folder(folder)
         lock = _take_lock(folder / LOCK, disk, tuning.lock_wait_s)
         try:
@@ -336,7 +336,7 @@ def _always(address: Address, holder: Holder) -> bool:
 def _take_lock(path: Path, disk: Disk, wait_s: float) -> int:
     give_up_s = time.monotonic() + wait_s
     while True:
-        with refusals("lock", path):
+        with refusals("lock", path, WHAT_TO_DO):
             lock = disk.lock(path)
         if lock is not None:
             return lock

@@ -23,12 +23,12 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
-from limpet.base.disk import Disk
+from limpet.base.disk import Disk, cause, refusals
 from limpet.base.errors import StorageError
 from limpet.ipam.folder import Folder
 from limpet.ipam.hostlocal import encode_files, mark_name
 from limpet.ipam.journal_codec import encode_entries
-from limpet.ipam.journal_file import WHAT_TO_DO, JournalFile, cause, refusals
+from limpet.ipam.journal_file import WHAT_TO_DO, JournalFile
 from limpet.ipam.leases import FREE, Entry, Finding, address_of
 
 _STEPS = 8
@@ -291,10 +291,10 @@ class Store:
         self._names[number] = names | files.keys()
         try:
             for name, content in files.items():
-                with refusals("write", self._path / name):
+                with refusals("write", self._path / name, WHAT_TO_DO):
                     self._disk.write(self._path / name, content)
             for name in names - files.keys():
-                with refusals("remove", self._path / name):
+                with refusals("remove", self._path / name, WHAT_TO_DO):
                     self._disk.unlink(self._path / name)
         except StorageError as error:
             self._refuse(number, entry, error)
@@ -310,7 +310,7 @@ class Store:
         """For host-local, should it come back; the journal has it in any case."""
         error = None
         try:
-            with refusals("write", self._path / mark_name(index)):
+            with refusals("write", self._path / mark_name(index), WHAT_TO_DO):
                 content = str(address_of(self._marks[index])).encode()
                 self._disk.write(self._path / mark_name(index), content)
         except StorageError as refusal:
@@ -322,7 +322,7 @@ class Store:
     def _sync_files(self, number: int, entry: Entry) -> None:
         try:
             for name in encode_files(self._network, address_of(number), entry):
-                with refusals("sync", self._path / name):
+                with refusals("sync", self._path / name, WHAT_TO_DO):
                     self._disk.fsync(self._path / name)
         except StorageError as error:
             self._refuse(number, entry, error)
@@ -336,7 +336,7 @@ class Store:
         """Everything is in its files: sync the folder and leave the journal's present half."""
         self._checkpoint_wanted = False
         try:
-            with refusals("sync folder", self._path):
+            with refusals("sync folder", self._path, WHAT_TO_DO):
                 self._disk.fsync_folder(self._path)
             carried = encode_entries(self._refused, self._marks)
             self._journal.begin_anew(carried, clean=not self._refused)

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from limpet.base.disk import write_durably
 from limpet.base.errors import StorageError
 from limpet.base.faults import noted
-from limpet.cluster.identity import write_durably
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 

@@ -11,6 +11,7 @@ import typer
 
 from limpet.agent.client import call
 from limpet.agent.settings import Settings
+from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
 from limpet.cli.output import Output, put, put_json, put_table, say
@@ -151,6 +152,6 @@ def _views(data_dir: Path) -> Iterator[tuple[str, LedgerView]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError("read folder", str(data_dir), error.strerror or str(error)) from error
+        raise StorageError("read folder", str(data_dir), cause(error)) from error
     for folder in folders:
         yield folder.name, read_ledger(folder)

@@ -13,6 +13,7 @@ from typing import Any
 from limpet import __version__
 from limpet.agent.client import call
 from limpet.agent.settings import Settings
+from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import ALIAS
@@ -23,7 +24,7 @@ from limpet.cli.doctor.firewall.examine import InboundPort
 from limpet.cli.doctor.sites import across_findings, inbound_ports
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
 from limpet.cli.install.conflist import CONFLIST
-from limpet.cli.install.files import Manifest, read_if_there
+from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.service import UNIT, systemd_runs

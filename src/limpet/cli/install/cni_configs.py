@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.base.addresses import Prefix
+from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 
 _EXTENSIONS = (".conf", ".conflist", ".json")
@@ -41,7 +42,7 @@ def read_cni_configs(folder: Path) -> list[CniConfig]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError("read folder", str(folder), error.strerror or str(error)) from error
+        raise StorageError("read folder", str(folder), cause(error)) from error
     return [_read(path) for path in paths]
 
 

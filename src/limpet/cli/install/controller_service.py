@@ -8,8 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from limpet.base.disk import remove_durably
 from limpet.base.errors import ConfigError, LimpetError
-from limpet.cli.install.files import Manifest, remove
+from limpet.cli.install.files import Manifest
 from limpet.cli.install.install import PlannedFile, put_file
 from limpet.cli.install.service import DEFAULT_UNIT_DIR, exec_start, systemctl, systemd_runs
 from limpet.cli.install.uninstall import Removal, attempt, take_back
@@ -203,7 +204,7 @@ def _remove_cluster(settings: ControllerSettings, removal: Removal) -> None:
     """With all its keys. Raises: StorageError."""
     was_there = settings.database.exists()
     for path in sorted(settings.state_dir.glob(f"{settings.database.stem}.*")):
-        remove(path)
+        remove_durably(path)
     if was_there:
         removal.steps.append(f"{settings.database}: removed, with the keys of the cluster")
 
@@ -220,7 +221,7 @@ def _remove_record(settings: ControllerSettings, manifest: Manifest, removal: Re
             "the database and without a back-up the cluster's keys are lost)"
         )
         return
-    remove(manifest.path)
+    remove_durably(manifest.path)
     try:
         settings.socket.parent.rmdir()
     except OSError:  # an agent's too, or gone

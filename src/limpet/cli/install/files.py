@@ -7,71 +7,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from limpet.base.disk import read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import StorageError
-
-
-@contextmanager
-def _refusals(operation: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(operation, str(path), error.strerror or str(error)) from error
-
-
-def read_if_there(path: Path) -> bytes | None:
-    """Raises: StorageError for anything but an absent file."""
-    with _refusals("read", path):
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
-
-
-def write_atomically(path: Path, content: bytes, mode: int) -> None:
-    """Either the old or the new content is at `path`, whatever happens.
-
-    The temporary file is in the same folder: containerd reloads its configuration for a rename
-    within the folder only. Its name ends in nothing that a runtime reads. Raises: StorageError.
-    """
-    with _refusals("write", path):
-        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), mode)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def remove(path: Path) -> bool:
-    """False when it was gone already. Raises: StorageError."""
-    with _refusals("remove", path):
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return False
-        _sync_folder(path.parent)
-        return True
 
 
 def sha256(content: bytes) -> str:
@@ -127,7 +67,7 @@ class Manifest:
             "files": [asdict(file) for file in self.files.values()],
             "folders": self.folders,
         }
-        write_atomically(self.path, json.dumps(document, indent=1).encode() + b"\n", 0o600)
+        write_durably(self.path, json.dumps(document, indent=1).encode() + b"\n", 0o600)
 
     def of_role(self, role: str) -> list[InstalledFile]:
         return [file for file in self.files.values() if file.role == role]
@@ -145,7 +85,7 @@ class Manifest:
         if missing and record:
             self.save()
         for each in reversed(missing):
-            with _refusals("make folder", each):
+            with refusals("make folder", each):
                 each.mkdir(exist_ok=True)
 
     def is_edited(self, path: Path) -> bool:
@@ -176,17 +116,17 @@ class Manifest:
         self.make_folder(path.parent)
         self.save()
         if not same:
-            write_atomically(path, content, mode)
+            write_durably(path, content, mode)
         return not same
 
     def take_back(self, file: InstalledFile) -> str:
         """Removes the file, or puts back what was there; says which. Raises: StorageError."""
         path = Path(file.path)
         if file.replaced is not None:
-            write_atomically(path, base64.b64decode(file.replaced), file.replaced_mode)
+            write_durably(path, base64.b64decode(file.replaced), file.replaced_mode)
             said = f"{path}: what was there before is back"
         else:
-            said = f"{path}: removed" if remove(path) else f"{path}: was gone already"
+            said = f"{path}: removed" if remove_durably(path) else f"{path}: was gone already"
         del self.files[file.path]
         if self.path.exists():
             self.save()

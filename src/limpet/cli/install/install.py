@@ -12,12 +12,13 @@ from typing import Any
 
 from limpet.agent.client import call
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings, parse_settings
+from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import Target, examine
 from limpet.cli.doctor.findings import Finding, error, errors, warn
 from limpet.cli.install.conflist import CONFLIST, conflist_text
-from limpet.cli.install.files import Manifest, read_if_there
+from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import (
     JoinOptions,
     folders_of,

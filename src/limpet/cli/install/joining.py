@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Prefix
+from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.node_state import NodeState
-from limpet.cli.install.files import Manifest, read_if_there, remove
+from limpet.cli.install.files import Manifest
 from limpet.cluster.documents import Snapshot
 from limpet.cluster.identity import Identity, load_identity
 
@@ -137,7 +138,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
         if fresh and isinstance(error.__cause__, RefusedError):
             shutil.rmtree(settings.folders.cluster_dir)
         if not settings.folders.cluster_dir.exists() and not manifest.files:
-            remove(manifest.path)
+            remove_durably(manifest.path)
             manifest.remove_folders()
         raise
 

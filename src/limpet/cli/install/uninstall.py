@@ -16,8 +16,9 @@ from typing import Any
 
 from limpet.agent.client import call
 from limpet.agent.settings import Settings
+from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
-from limpet.cli.install.files import InstalledFile, Manifest, read_if_there, remove
+from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
@@ -164,7 +165,7 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
     if not report.failed:
-        remove(path)
+        remove_durably(path)
 
 
 def _remove_run_dir(settings: Settings) -> None:
@@ -172,12 +173,12 @@ def _remove_run_dir(settings: Settings) -> None:
     folders = [settings.folders.run_dir / name for name in _RUN_FOLDERS]
     for folder in folders:
         for path in folder.glob("*"):
-            remove(path)
+            remove_durably(path)
     for path in (
         settings.folders.socket,
         *(settings.folders.run_dir / name for name in _RUN_FILES),
     ):
-        remove(path)
+        remove_durably(path)
     for folder in (*folders, settings.folders.run_dir, SOCKET_FOLDER):
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -241,7 +242,7 @@ def _remove_state(settings: Settings, manifest: Manifest, removal: Removal, *, p
         kept = ", ".join([*manifest.files, *identity, *left])
         removal.steps.append(f"kept: {kept} (`limpet uninstall --purge` removes them)")
         return
-    remove(manifest.path)
+    remove_durably(manifest.path)
     for folder in manifest.remove_folders():
         removal.steps.append(f"{folder}: removed")
 

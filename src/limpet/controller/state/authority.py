@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from limpet.base.errors import StorageError
+from limpet.base.disk import refusals
 from limpet.cluster.api import SERVER_NAME, ca_digest
 from limpet.cluster.kinds.network import ClusterKey, Network
 from limpet.cluster.seal import public_key_of, seal_network, uid_of
@@ -107,15 +107,13 @@ def server_context(authority: AuthorityRecord) -> ssl.SSLContext:
 def _secret_file(content: bytes) -> Iterator[Path]:
     """OpenSSL's binding reads keys from files only. In memory where there is /dev/shm."""
     folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:  # mode 0600
-            file.write(content)
-            file.flush()
-            yield Path(file.name)
-    except OSError as error:
-        raise StorageError(
-            "write", folder or tempfile.gettempdir(), error.strerror or str(error)
-        ) from error
+    with (
+        refusals("write", Path(folder or tempfile.gettempdir())),
+        tempfile.NamedTemporaryFile(dir=folder) as file,  # mode 0600
+    ):
+        file.write(content)
+        file.flush()
+        yield Path(file.name)
 
 
 def _pem(key: Ed25519PrivateKey) -> bytes:

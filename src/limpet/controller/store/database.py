@@ -9,6 +9,7 @@ import sqlite3
 import struct
 from pathlib import Path
 
+from limpet.base.disk import Disk, cause, refusals
 from limpet.base.errors import StorageError
 
 FORMAT = 1
@@ -46,13 +47,12 @@ def check_database(path: Path) -> None:
 
     Only reads. No file at all is in order.
     """
-    try:
-        with open(path, "rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError("read database", str(path), error.strerror or str(error)) from error
+    with refusals("read database", path):
+        try:
+            with open(path, "rb") as file:
+                header = file.read(_HEADER_BYTES)
+        except FileNotFoundError:
+            return
     restore = "put a back-up in its place with `limpet controller restore FILE`; it was not touched"
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise StorageError("open database", str(path), "it is no SQLite database", hint=restore)
@@ -75,8 +75,8 @@ def check_database(path: Path) -> None:
     except sqlite3.Error as error:
         problem = str(error)
     if problem != "ok":
-        cause = f"it is damaged: {' '.join(problem.split())}"
-        raise StorageError("open database", str(path), cause, hint=restore)
+        problem = f"it is damaged: {' '.join(problem.split())}"
+        raise StorageError("open database", str(path), problem, hint=restore)
 
 
 def copy_database(source: Path, target: Path) -> None:
@@ -99,9 +99,9 @@ def copy_database(source: Path, target: Path) -> None:
             ):
                 reader.backup(writer)
                 writer.execute("PRAGMA journal_mode = DELETE")
-            _sync(temporary)
+            Disk().fsync(temporary)
             os.rename(temporary, target)
-            _sync(target.absolute().parent)
+            Disk().fsync_folder(target.absolute().parent)
         finally:
             temporary.unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
@@ -139,9 +139,9 @@ def make_database(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
         connection.executescript(_SCHEMA)
         connection.execute("INSERT INTO state VALUES (1, ?, 0, 0)", (secrets.token_hex(4),))
-    _sync(temporary)
+    Disk().fsync(temporary)
     os.rename(temporary, path)
-    _sync(path.absolute().parent)
+    Disk().fsync_folder(path.absolute().parent)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -152,15 +152,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def storage_error(operation: str, path: Path, error: Exception) -> StorageError:
-    cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return StorageError(operation, str(path), cause, hint=_HINTS.get(code, ""))
+    words = cause(error) if isinstance(error, OSError) else str(error)
+    return StorageError(operation, str(path), words, hint=_HINTS.get(code, ""))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from limpet.base.disk import refusals
 from limpet.base.errors import StorageError
 from limpet.datapath.node.attachment import Attachment
 from limpet.datapath.node.attachment_codec import decode_attachment, encode_attachment
@@ -26,12 +27,10 @@ class Attachments:
         """In the order in which they were made."""
         self.damaged: list[tuple[Path, str]] = []
         """Files that could not be read, with the reason."""
-        try:
+        with refusals("use", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
                 self._load(path)
-        except OSError as error:
-            raise StorageError("use", str(folder), error.strerror or str(error)) from error
 
     def _load(self, path: Path) -> None:
         try:
@@ -68,10 +67,8 @@ class Attachments:
         attachment = self._live.pop((network, holder), None)
         if attachment is not None:
             path = self._path(attachment)
-            try:
+            with refusals("remove", path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise StorageError("remove", str(path), error.strerror or str(error)) from error
         return attachment
 
     def _path(self, attachment: Attachment) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from limpet.base.errors import StorageError
+from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.ownership import VXLAN_GROUPS, VXLAN_IFNAME_PREFIX
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -50,36 +49,20 @@ def derived_vtep_mac(uid: str, version: int) -> str:
 
 def _read(path: Path) -> dict[int, str]:
     try:
-        macs = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+        macs = msgspec.json.decode(read_if_there(path) or b"{}", type=dict[int, str])
         if wrong := [mac for mac in macs.values() if not _UNICAST_MAC.fullmatch(mac)]:
             raise ValueError(f"{wrong[0]!r} is no MAC of one device")
         return macs
-    except FileNotFoundError:
-        return {}
     except (msgspec.MsgspecError, ValueError) as error:  # also of what is no UTF-8
         # What it held is in the cluster's record, or on the device, nearly always.
         _log.warning("the kept MACs cannot be read", path=str(path), error=str(error))
         return {}
-    except OSError as error:
-        raise StorageError("read", str(path), error.strerror or str(error)) from error
 
 
 def _write(path: Path, macs: Mapping[int, str]) -> None:
-    temporary = path.with_suffix(".new")
-    try:
+    with refusals("make folder", path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(msgspec.json.encode(macs))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise StorageError("write", str(path), error.strerror or str(error)) from error
+    write_durably(path, msgspec.json.encode(macs))
 
 
 def read_vtep_macs(route: RouteSocket) -> dict[int, str]:

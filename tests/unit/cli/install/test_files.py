@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.base.errors import StorageError
-from limpet.cli.install.files import Manifest, write_atomically
+from limpet.cli.install.files import Manifest
 
 NAMES = ["bin/limpet", "net.d/10-limpet.conflist", "unit/limpet-agent.service"]
 theirs = st.binary(max_size=8).map(lambda content: b"theirs" + content)
@@ -121,23 +121,6 @@ def test_only_what_somebody_else_wrote_counts_as_edited(tmp_path: Path) -> None:
 
     path.write_bytes(b"a person's")
     assert manifest.is_edited(path)
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "10-limpet.conflist"
-    path.write_bytes(b"old")
-
-    def full(_fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match=str(path)):
-            write_atomically(path, b"new", 0o644)
-
-    assert tree(tmp_path) == {path.name: b"old"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"files": [{"role": 1}], "folders": []}', "{}"])
