@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -28,7 +29,25 @@ def bounds_of(prefix: Prefix) -> tuple[int, int]:
     return first, first | (1 << (prefix.max_prefixlen - prefix.prefixlen)) - 1
 
 
-_LOCAL = tuple(
+Bounds = tuple[tuple[int, int], ...]
+"""First and last addresses of some prefixes of one IP version."""
+
+
+def bounds_by_version(prefixes: Iterable[Prefix]) -> dict[int, Bounds]:
+    """For questions that are asked of thousands of addresses."""
+    held = list(prefixes)
+    return {v: tuple(bounds_of(each) for each in held if each.version == v) for v in (4, 6)}
+
+
+def is_within(value: int, bounds: Bounds) -> bool:
+    """`value`: an address of the bounds' IP version."""
+    for first, last in bounds:  # noqa: SIM110  # three times as fast as any() of a generator
+        if first <= value <= last:
+            return True
+    return False
+
+
+LOCAL_BOUNDS = bounds_by_version(
     map(
         ip_network,
         (
@@ -40,11 +59,16 @@ _LOCAL = tuple(
         ),
     )
 )
+"""Of what is not public."""
+NO_NODE_BOUNDS = bounds_by_version(
+    map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "224.0.0.0/4", "::1/128", "::/128", "ff00::/8"))
+)
+"""Loopback, unspecified, multicast: no other node has such an address."""
 
 
 def is_public(address: Address) -> bool:
     """Whether the whole Internet may know a way to it: no RFC 1918, 4193 or 6598, nor of a link."""
-    return not any(address.version == prefix.version and address in prefix for prefix in _LOCAL)
+    return not is_within(int(address), LOCAL_BOUNDS[address.version])
 
 
 Endpoint = tuple[Address, int]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from limpet.base.addresses import Prefix, bounds_of
 from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.kinds.grant import Grant
 
 
 def merge_snapshots(one: Snapshot, other: Snapshot) -> Snapshot:
@@ -64,11 +67,10 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     Where grants overlap (a cut-off node has not heard that a segment went to another) the one of
     the higher revision counts, then that of the higher uid.
     """
-    newest_first = sorted(
-        (entry.grant for entry in snapshot.nodes.values() if not entry.grant.tombstone),
-        key=lambda grant: (grant.revision, grant.uid),
-        reverse=True,
-    )
+    grants = [entry.grant for entry in snapshot.nodes.values() if not entry.grant.tombstone]
+    if not _any_overlap(grants):
+        return {grant.uid: grant.segments for grant in grants}
+    newest_first = sorted(grants, key=lambda grant: (grant.revision, grant.uid), reverse=True)
     taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
     found: dict[str, tuple[Prefix, ...]] = {}
     for grant in newest_first:
@@ -76,6 +78,19 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
         whole = len(kept) == len(grant.segments)
         found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
     return found
+
+
+def _any_overlap(grants: Iterable[Grant]) -> bool:
+    """Mostly none do, and then nothing has to be decided."""
+    spans: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
+    for grant in grants:
+        for prefix in grant.segments:
+            spans[prefix.version].append(bounds_of(prefix))
+    for held in spans.values():
+        held.sort()
+        if any(before[1] >= after[0] for before, after in pairwise(held)):
+            return True
+    return False
 
 
 def _take(prefix: Prefix, taken: dict[int, list[tuple[int, int]]]) -> bool:

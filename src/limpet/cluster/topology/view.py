@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
-from limpet.base.addresses import Address, InterfaceAddress, Prefix, bounds_of
+from limpet.base.addresses import (
+    LOCAL_BOUNDS,
+    Address,
+    Bounds,
+    InterfaceAddress,
+    Prefix,
+    bounds_by_version,
+    bounds_of,
+    is_public,
+)
 from limpet.base.layered_map import differing
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cluster.documents import Snapshot
@@ -56,6 +65,9 @@ class View:
     """By IP version of the underlay."""
     taken: Mapping[int, tuple[tuple[int, int, str], ...]] = field(default_factory=dict)
     """First and last address by IP version of what no peer may have, and what it is."""
+    sites: Mapping[int, Bounds] = field(default_factory=dict)
+    """By IP version: underlay addresses that peers may send from in clear, on a subnet of ours or,
+    if we have one there too, in private networks."""
     tunnel_only: frozenset[str] = frozenset()
     """Peers that send through tunnels only (`TunnelOnly`)."""
 
@@ -113,8 +125,17 @@ def view_of(
             if firsts
         },
         taken={version: tuple(intervals) for version, intervals in taken.items()},
+        sites=_sites(own),
         tunnel_only=tunnel_only,
     )
+
+
+def _sites(own: OwnSide) -> dict[int, Bounds]:
+    private = {p.version for p in own.link_prefixes if not is_public(p.network_address)}
+    return {
+        version: (*bounds, *(LOCAL_BOUNDS[version] if version in private else ()))
+        for version, bounds in bounds_by_version(own.link_prefixes).items()
+    }
 
 
 def _same_segments(snapshot: Snapshot, before: View) -> bool:

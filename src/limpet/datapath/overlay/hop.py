@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.documents import NodeEntry
@@ -25,8 +25,7 @@ _UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 """An entry for no MAC or a multicast one would draw other peers' packets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """The way for one IP version of the overlay."""
 
     device: str
@@ -72,28 +71,28 @@ def overlay_hops(
 ) -> dict[int, Hop | str]:
     """In clear: by the path's link, else by VXLAN."""
     vxlan = vxlan_entry(view, entry, path)
-    return {version: _clear_hop(view, entry, path, vxlan, each) for version, each in firsts.items()}
-
-
-def _clear_hop(
-    view: View, entry: NodeEntry, path: PeerPath, vxlan: FdbEntry | str, first: Prefix
-) -> Hop | str:
-    version = first.version
-    if version not in view.sources:
-        return f"this node has no segment of IPv{version}"
     mtu_bytes = _underlay_mtu_bytes(view, entry, path)
     # A path outlives its link: it may be from the disk, or the link has gone just now.
     on_link = path.device in view.own.links
-    next_hop = _next_hop(path, version) if on_link else None
-    if next_hop is not None:
-        return _fitting(Hop(path.device, next_hop, mtu_bytes), version)
-    if isinstance(vxlan, FdbEntry):
-        mtu_bytes -= VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
-        # As flannel: the network address stands for the peer, and never travels.
-        return _fitting(Hop(vxlan.device, first.network_address, mtu_bytes, vxlan), version)
-    if on_link:
-        return f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
-    return f"{path.device} leads to no other node now, and {vxlan}" if path.device else vxlan
+    hops: dict[int, Hop | str] = {}
+    for version, first in firsts.items():
+        next_hop = _next_hop(path, version) if on_link else None
+        if version not in view.sources:
+            hops[version] = f"this node has no segment of IPv{version}"
+        elif next_hop is not None:
+            hops[version] = _fitting(Hop(path.device, next_hop, mtu_bytes), version)
+        elif isinstance(vxlan, FdbEntry):
+            room_bytes = mtu_bytes - VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
+            # As flannel: the network address stands for the peer, and never travels.
+            hop = Hop(vxlan.device, first.network_address, room_bytes, vxlan)
+            hops[version] = _fitting(hop, version)
+        elif on_link:
+            hops[version] = f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
+        elif path.device:
+            hops[version] = f"{path.device} leads to no other node now, and {vxlan}"
+        else:
+            hops[version] = vxlan
+    return hops
 
 
 def tunnel_hops(

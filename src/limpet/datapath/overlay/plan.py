@@ -6,20 +6,21 @@ part (`replan_overlay`) and gives what planning everything anew would give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import collapse_addresses
+from typing import NamedTuple
 
-from limpet.base.addresses import Address, Prefix, bounds_of, is_public
+from limpet.base.addresses import NO_NODE_BOUNDS, Address, Prefix, bounds_of, is_within
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
 from limpet.cluster.documents import (
     NodeEntry,
 )
 from limpet.cluster.topology import transports
-from limpet.cluster.topology.paths import OwnSide, PeerPath
+from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind
 from limpet.cluster.topology.transports import Transport
 from limpet.cluster.topology.view import View, VxlanDevice, _first_of_each_version, changed_peers
-from limpet.datapath.overlay.hop import HOP_PLANNERS, leads_into_itself
+from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop, leads_into_itself
 from limpet.datapath.overlay.parts import assemble, replace_parts
 from limpet.datapath.overlay.state import (
     Neighbour,
@@ -29,6 +30,8 @@ from limpet.datapath.overlay.state import (
     Touched,
 )
 
+Without = tuple[Prefix, str]
+"""A prefix that nothing is planned for, and the reason."""
 _OUTER_MOST = 16
 """Addresses of a peer that its packets may come from; it says them itself."""
 
@@ -46,37 +49,38 @@ def plan_peer(view: View, uid: str) -> PeerPart:
     segments, without = _free(view, view.segments.get(uid, ()))
     if not segments:
         lost = f" that is its own: {without[0][0]} {without[0][1]}" if without else ""
-        return PeerPart(refused=f"it has no segment{lost}", without=tuple(without))
-    behind, lost_behind = _free(view, grant.prefixes_behind) if grant.prefixes_behind else ([], [])
+        return PeerPart(refused=f"it has no segment{lost}", without=without)
+    behind, lost_behind = _free(view, grant.prefixes_behind) if grant.prefixes_behind else ((), ())
     if behind and share_what_is_behind(view.grant, grant):
-        lost_behind += [
-            (each, "the cloud has ways of its own between its nodes") for each in behind
-        ]
-        behind = []
-    without += lost_behind
+        ways = "the cloud has ways of its own between its nodes"
+        lost_behind, behind = (*lost_behind, *((each, ways) for each in behind)), ()
     path = view.paths.get(uid)
     in_clear = _may_send_in_clear(view, uid, path)
-    let_in = PeerPart(
-        sources=_collapsed([*segments, *behind]) if behind else tuple(segments),
-        outer=_outer(view, entry, path) if in_clear else (),
-        in_clear=in_clear,
-        without=tuple(without),
+    let_in = _LetIn(
+        _collapsed((*segments, *behind)) if behind else segments,
+        _outer(view, entry, path) if in_clear else (),
+        in_clear,
     )
+    without += lost_behind
     if path is None:
-        return _refused(let_in, "no path to it is proven")
+        return let_in.refused("no path to it is proven", without)
     if not path.rung.encrypted and in_clear_refused(view.network):
-        return _refused(let_in, "the cluster encrypts everything, and no tunnel to it is proven")
-    return _reach(view, entry, segments, behind, path, let_in)
+        words = "the cluster encrypts everything, and no tunnel to it is proven"
+        return let_in.refused(words, without)
+    firsts = _first_of_each_version(segments)
+    hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts, let_in.sources)
+    return _reach(view, path, (segments, behind), hops, let_in, without)
 
 
-def _refused(let_in: PeerPart, reason: str) -> PeerPart:
-    return PeerPart(
-        sources=let_in.sources,
-        outer=let_in.outer,
-        in_clear=let_in.in_clear,
-        without=let_in.without,
-        refused=reason,
-    )
+class _LetIn(NamedTuple):
+    """What may come from a peer; as `PeerPart` has it."""
+
+    sources: tuple[Prefix, ...]
+    outer: tuple[Address, ...]
+    in_clear: bool
+
+    def refused(self, reason: str, without: tuple[Without, ...]) -> PeerPart:
+        return PeerPart((), (), (), *self, without, reason)
 
 
 def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
@@ -85,24 +89,25 @@ def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
     return uid not in view.tunnel_only or path is None or not path.rung.encrypted
 
 
-def _free(view: View, prefixes: Iterable[Prefix]) -> tuple[list[Prefix], list[tuple[Prefix, str]]]:
+def _free(
+    view: View, prefixes: tuple[Prefix, ...]
+) -> tuple[tuple[Prefix, ...], tuple[Without, ...]]:
     """The prefixes that meet nothing of our own, and the others, each with what it meets."""
-    free: list[Prefix] = []
-    lost: list[tuple[Prefix, str]] = []
+    lost: list[Without] = []
     for prefix in prefixes:
         first, last = bounds_of(prefix)
         for start, end, what in view.taken[prefix.version]:
             if first <= end and start <= last:
                 lost.append((prefix, f"overlaps {what}"))
                 break
-        else:
-            free.append(prefix)
-    return free, lost
+    if not lost:
+        return prefixes, ()
+    met = [prefix for prefix, _ in lost]
+    return tuple(prefix for prefix in prefixes if prefix not in met), tuple(lost)
 
 
-def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+def _collapsed(held: Collection[Prefix]) -> tuple[Prefix, ...]:
     """Without those that lie in others: sets of intervals take none twice."""
-    held = list(prefixes)
     return (
         *collapse_addresses(prefix for prefix in held if prefix.version == 4),
         *collapse_addresses(prefix for prefix in held if prefix.version == 6),
@@ -112,64 +117,50 @@ def _collapsed(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
 def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
     """Every address that the peer may send from in clear: which one it takes is its routing's
     choice. An address that only tunnels lead to is none: whoever wrote it would be let in."""
-    found: dict[Address, None] = {}
-    if path is not None and path.underlay is not None:
-        found[path.underlay] = None
+    underlay = path.underlay if path is not None else None
+    found = [] if underlay is None else [underlay]
     if entry.presence is not None:
-        named = entry.presence.addresses[:_OUTER_MOST]
-        found |= dict.fromkeys(each for each in named if _is_of_a_site(each, view.own))
-    return tuple(
-        address
-        for address in found
-        if not (address.is_loopback or address.is_unspecified or address.is_multicast)
-    )
-
-
-def _is_of_a_site(address: Address, own: OwnSide) -> bool:
-    """On a subnet of ours, or both the address and one of ours in private networks."""
-    subnets = [prefix for prefix in own.link_prefixes if prefix.version == address.version]
-    if any(address in prefix for prefix in subnets):
-        return True
-    return not is_public(address) and any(
-        not is_public(prefix.network_address) for prefix in subnets
-    )
+        for each in entry.presence.addresses[:_OUTER_MOST]:
+            if is_within(int(each), view.sites[each.version]) and each not in found:
+                found.append(each)
+    return tuple(each for each in found if not is_within(int(each), NO_NODE_BOUNDS[each.version]))
 
 
 def _reach(
     view: View,
-    entry: NodeEntry,
-    segments: list[Prefix],
-    behind: list[Prefix],
     path: PeerPath,
-    let_in: PeerPart,
+    prefixes: tuple[tuple[Prefix, ...], tuple[Prefix, ...]],
+    hops: Mapping[int, Hop | str],
+    let_in: _LetIn,
+    without: tuple[Without, ...],
 ) -> PeerPart:
-    plan_hops = HOP_PLANNERS[path.rung.part]
-    hops = plan_hops(view, entry, path, _first_of_each_version(segments), let_in.sources)
+    """`prefixes`: the peer's segments, and what is behind it."""
     routes: list[PeerRoute] = []
-    without = list(let_in.without)
-    for prefixes, metric in ((segments, PEER_METRIC), (behind, BEHIND_METRIC)):
-        for prefix in prefixes:
-            hop = hops.get(prefix.version, f"it has no segment of IPv{prefix.version}")
+    lost: list[Without] = []
+    for held, metric in zip(prefixes, (PEER_METRIC, BEHIND_METRIC), strict=True):
+        for prefix in held:
+            version = prefix.version
+            hop = hops.get(version, f"it has no segment of IPv{version}")
             if isinstance(hop, str):
-                without.append((prefix, hop))
+                lost.append((prefix, hop))
             elif metric == BEHIND_METRIC and leads_into_itself(prefix, path):
-                without.append((prefix, "the peer's own address on the underlay lies in it"))
+                lost.append((prefix, "the peer's own address on the underlay lies in it"))
             else:
-                source = view.sources[prefix.version]
+                source = view.sources[version]
                 routes.append(
                     PeerRoute(prefix, hop.device, hop.address, source, metric, hop.mtu_bytes)
                 )
+    if lost:
+        without += tuple(lost)
     if not routes:
-        return _refused(let_in, without[-1][1])
+        return let_in.refused(without[-1][1], without)
     vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
     return PeerPart(
         tuple(routes),
-        tuple(Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans),
+        tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
         (vxlans[0][1],) if vxlans else (),
-        let_in.sources,
-        let_in.outer,
-        let_in.in_clear,
-        tuple(without),
+        *let_in,
+        without,
     )
 
 

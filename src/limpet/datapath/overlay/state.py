@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.topology.view import VxlanDevice
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRoute:
+class PeerRoute(NamedTuple):
     """A route of our table to what is reached through a peer; the next hop counts as on link."""
 
     prefix: Prefix
@@ -23,8 +23,7 @@ class PeerRoute:
     mtu_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """Link-layer address of a peer's device, by an address that stands for the peer."""
 
     device: str
@@ -33,8 +32,7 @@ class Neighbour:
     permanent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FdbEntry:
+class FdbEntry(NamedTuple):
     """Underlay address of a peer's device."""
 
     device: str
@@ -65,8 +63,7 @@ class OverlayState:
     """Links on which a packet need not come in where its answer would go out."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerPart:
+class PeerPart(NamedTuple):
     """What one peer adds to the plan."""
 
     routes: tuple[PeerRoute, ...] = ()

@@ -521,12 +521,8 @@ def test_a_peers_changed_address_is_one_change_and_its_changed_mac_four() -> Non
     assert diff_overlay(moved, STATE) == [
         PutFdb(FdbEntry("limvx4", mac(2, 4), ip_address("192.0.2.9")))
     ]
-    assert [type(change) for change in diff_overlay(other, STATE)] == [
-        PutFdb,
-        PutNeighbour,
-        PutNeighbour,
-        DropFdb,
-    ]
+    kinds = [type(change).__name__ for change in diff_overlay(other, STATE)]
+    assert kinds == ["PutFdb", "PutNeighbour", "PutNeighbour", "DropFdb"]
 
 
 def test_a_peer_that_changes_its_rung_has_its_routes_replaced_in_place() -> None:
