@@ -1,7 +1,7 @@
 # Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
 py := .venv/bin/python
 
-.PHONY: demo test test-vm check bench format setup clean
+.PHONY: demo test test-vm check bench bench-quick format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -27,6 +27,10 @@ check: setup
 
 bench: setup
 	$(py) -m bench
+
+# What a change is likely to hurt, in less than four minutes.
+bench-quick: setup
+	$(py) -m bench --quick
 
 format: setup
 	.venv/bin/ruff format src tests bench

@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from bench.figures import Figure, Target
+from bench.figures import Figure, Target, Unit
 from bench.node import Node, Pod, ip, ip_json, output_of
 from bench.plugins import Limpet
-from bench.single_flow import datagrams_kpps, stream_gbit_per_s
+from bench.single_flow import Open, datagrams, pairs_until_narrow, stream
 from bench.throughput import differences, link_settings, link_settings_of
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
@@ -41,7 +41,7 @@ from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 
 if TYPE_CHECKING:
-    from bench.measures import Bed, Samples
+    from bench.measures import Bed
 
 NUMBERS = (1, 2)
 POD_CIDRS = (IPv4Network("10.244.0.0/16"), IPv6Network("fd00:244::/48"))
@@ -49,6 +49,8 @@ _MTU_BYTES = 1500
 _POD_MTU_BYTES = 1450
 LINK, BRIDGE, _DEVICE = "site0", "limpet0", f"{VXLAN_IFNAME_PREFIX}4"
 _ENTRIES = ("route", "rules", "neighbour", "fdb")
+_NARROW = 0.05
+"""Of the interval of a ratio; the target is that far from no difference."""
 UNSEALED = Sealed(b"", b"")
 _OF_A_ROUTE = ("dst", "gateway", "dev", "prefsrc", "metric", "flags", "metrics")
 _OF_A_NEIGHBOUR = ("dst", "lladdr", "state")
@@ -92,28 +94,28 @@ def _across(
 ) -> list[Figure]:
     if bed.reference_only:
         return []
-    rates: Samples = {"limpet": [], "by hand": []}
-    counts: Samples = {"limpet": [], "by hand": []}
+    name, what = f"across-{rung.name}", f"pod to pod across nodes, {rung.name}, against by hand"
+    if masquerade:
+        name, what = f"{name}-masq", f"{what}, both with ipMasq"
+    flows: tuple[tuple[str, str, Unit, Open], ...] = (
+        ("tcp", "TCP", "Gbit/s", stream),
+        ("udp", "64-byte UDP", "kpps", datagrams),
+    )
+    figures = []
     with (
         _ours(bed, rung, masquerade=masquerade) as ours,
         _by_hand(bed, rung, ours, masquerade=masquerade) as hand,
     ):
         _compare(bed, rung, ours, hand)
-        sides = (("limpet", ours), ("by hand", hand))
-        for number in range(rounds):
-            for label, nodes in sides if number % 2 == 0 else reversed(sides):
-                pods = nodes[0].pods[0], nodes[1].pods[0]
-                rates[label].append(stream_gbit_per_s(*pods))
-                counts[label].append(datagrams_kpps(*pods))
-    name, what = f"across-{rung.name}", f"pod to pod across nodes, {rung.name}, against by hand"
-    if masquerade:
-        name, what = f"{name}-masq", f"{what}, both with ipMasq"
-    target = Target(0.95, at_least=True)
-    tcp, udp = ((samples["limpet"], samples["by hand"], target) for samples in (rates, counts))
-    return [
-        Figure(f"{name}-tcp", f"{what}: TCP", "Gbit/s", *tcp),
-        Figure(f"{name}-udp", f"{what}: 64-byte UDP", "kpps", *udp),
-    ]
+        pods, its = ((nodes[0].pods[0], nodes[1].pods[0]) for nodes in (ours, hand))
+        for key, title, unit, flow in flows:
+            rates, of_hand = pairs_until_narrow(flow, pods, its, pairs=rounds, width=_NARROW)
+            bed.notes.append(f"{what}: {title}: {len(rates)} pairs")
+            target = Target(0.95, at_least=True)
+            figures.append(
+                Figure(f"{name}-{key}", f"{what}: {title}", unit, rates, of_hand, target)
+            )
+    return figures
 
 
 @contextmanager

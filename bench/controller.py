@@ -67,9 +67,9 @@ def controller_https(bed: Bed, rounds: int) -> list[Figure]:
     return [
         Figure("joins-https", "nodes that join, over HTTPS", "1/s", joined),
         Figure("grants-https", "segments granted over HTTPS", "1/s", granted, target=enough),
-        Figure("grants-https-cpu", "... the controller's CPU", "ms each", server),
+        Figure("grants-https-cpu", "... the controller", "CPU ms each", server),
         Figure(
-            "grants-https-clients", "... the clients' CPU, on the same cores", "ms each", clients
+            "grants-https-clients", "... the clients, on the same cores", "CPU ms each", clients
         ),
     ]
 

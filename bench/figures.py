@@ -6,9 +6,15 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 _RESAMPLES = 4000
+
+CpuTime = Literal["CPU ms", "CPU us", "CPU ms each", "CPU s/GB", "CPU %"]
+WallTime = Literal["ms", "s", "1/s", "Gbit/s", "Mbit/s", "kpps"]
+"""Worth something on a quiet machine only, unless it is one of two in a ratio."""
+NoTime = Literal["MB", "objects"]
+Unit = CpuTime | WallTime | NoTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,17 @@ class Figure:
 
     name: str
     title: str
-    unit: str
+    unit: Unit
     ours: Sequence[float] = ()
     reference: Sequence[float] = ()
     target: Target | None = None
+
+    @property
+    def clock(self) -> str:
+        """By which it is measured; empty: by none."""
+        if self.unit in get_args(NoTime):
+            return ""
+        return "CPU" if self.unit in get_args(CpuTime) else "wall"
 
     @property
     def ratio(self) -> float | None:
@@ -73,19 +86,7 @@ class Figure:
 
     def ratio_interval(self) -> tuple[float, float] | None:
         """95 % bootstrap interval of the ratio of medians; rounds are drawn whole, as pairs."""
-        pairs = list(zip(self.ours, self.reference, strict=False))
-        if self.ratio is None or len(pairs) < 3:
-            return None
-        draw = random.Random(0)
-        ratios = []
-        for _ in range(_RESAMPLES):
-            ours, reference = zip(*draw.choices(pairs, k=len(pairs)), strict=True)
-            if (divisor := statistics.median(reference)) > 0:
-                ratios.append(statistics.median(ours) / divisor)
-        if not ratios:
-            return None
-        ratios.sort()
-        return ratios[int(len(ratios) * 0.025)], ratios[int(len(ratios) * 0.975)]
+        return ratio_interval(self.ours, self.reference) if self.ratio is not None else None
 
     def as_json(self) -> dict[str, Any]:
         ours, reference = Spread.of(self.ours), Spread.of(self.reference)
@@ -93,6 +94,7 @@ class Figure:
         return {
             "name": self.name,
             "unit": self.unit,
+            "clock": self.clock,
             "ours": ours and ours.as_json(),
             "reference": reference and reference.as_json(),
             "ratio": self.ratio,
@@ -103,14 +105,34 @@ class Figure:
         }
 
 
+def ratio_interval(
+    ours: Sequence[float], reference: Sequence[float], *, resamples: int = _RESAMPLES
+) -> tuple[float, float] | None:
+    """95 % bootstrap interval of the ratio of medians; rounds are drawn whole, as pairs."""
+    pairs = list(zip(ours, reference, strict=False))
+    if len(pairs) < 3:
+        return None
+    draw = random.Random(0)
+    ratios = []
+    for _ in range(resamples):
+        drawn, of_reference = zip(*draw.choices(pairs, k=len(pairs)), strict=True)
+        if (divisor := statistics.median(of_reference)) > 0:
+            ratios.append(statistics.median(drawn) / divisor)
+    if not ratios:
+        return None
+    ratios.sort()
+    return ratios[int(len(ratios) * 0.025)], ratios[int(len(ratios) * 0.975)]
+
+
 def table(figures: Sequence[Figure]) -> str:
     """For people: a line for each figure."""
-    lines = [("", "limpet", "reference", "ratio [95 %]", "target", "")]
+    lines = [("", "time", "limpet", "reference", "ratio [95 %]", "target", "")]
     for figure in figures:
         unit = f" {figure.unit}" if figure.target and not figure.target.of_ratio else ""
         lines.append(
             (
                 f"{figure.title}, {figure.unit}",
+                figure.clock,
                 _spread(figure.ours),
                 _spread(figure.reference),
                 _ratio(figure),
@@ -121,7 +143,7 @@ def table(figures: Sequence[Figure]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if place in (0, 5) else cell.rjust(width)
+            cell.ljust(width) if place in (0, 1, 6) else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -109,11 +109,11 @@ def _watch(bed: Bed, pids: tuple[int, int], peers: Part, watched_s: float) -> li
         Figure(
             "tunnel-idle",
             f"{what}: the agent, of one core",
-            "%",
+            "CPU %",
             [of_agent],
             target=Target(2, of_ratio=False),
         ),
-        Figure("tunnel-idle-wireguard", "... wireguard-go", "%", [of_wireguard]),
+        Figure("tunnel-idle-wireguard", "... wireguard-go", "CPU %", [of_wireguard]),
     ]
 
 

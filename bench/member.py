@@ -78,7 +78,7 @@ def member(bed: Bed, rounds: int) -> list[Figure]:
     return [
         Figure("member-ready", f"{what}: start to ready", "ms", ready),
         Figure("member-memory", f"{what}: resident", "MB", resident, target=small),
-        Figure("member-cpu", "... while no other node answers: of one core", "%", busy),
+        Figure("member-cpu", "... while no other node answers: of one core", "CPU %", busy),
     ]
 
 

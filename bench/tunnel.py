@@ -330,7 +330,7 @@ def tunnel_peers(bed: Bed, rounds: int) -> list[Figure]:
         Figure(
             "tunnel-idle-cpu",
             "... the agent while none of them answers: of one core",
-            "%",
+            "CPU %",
             busy,
         ),
         Figure(
