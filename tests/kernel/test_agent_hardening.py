@@ -306,7 +306,7 @@ def test_of_an_adopted_pod_only_the_address_that_is_gone_is_released(
     make_node: NodeFactory,
 ) -> None:
     node = make_node(segments=SEGMENTS)
-    pod = _adopted(node, "running", "10.244.7.8", "running\r\neth0")
+    pod = adopted(node, "running", "10.244.7.8", "running\r\neth0")
     (node.data_dir / "limpet" / "fd00:7::8").write_text("running\r\neth0")
     node.start_agent()
     node.pod("other").add()
@@ -322,8 +322,8 @@ def test_gc_spares_a_valid_container_whose_interface_is_not_on_record(
     make_node: NodeFactory,
 ) -> None:
     node = make_node(segments=SEGMENTS)
-    _adopted(node, "kept", "10.244.7.8", "kept")
-    _adopted(node, "stale", "10.244.7.9", "stale")
+    adopted(node, "kept", "10.244.7.8", "kept")
+    adopted(node, "stale", "10.244.7.9", "stale")
     node.start_agent()
     node.pod("other").add()
 
@@ -334,7 +334,7 @@ def test_gc_spares_a_valid_container_whose_interface_is_not_on_record(
     assert live(node) == {"10.244.7.8"}
 
 
-def _adopted(node: LabNode, name: str, address: str, reservation: str) -> LabPod:
+def adopted(node: LabNode, name: str, address: str, reservation: str) -> LabPod:
     """A pod that host-local gave an address to."""
     folder = node.data_dir / "limpet"
     folder.mkdir(parents=True, exist_ok=True)
@@ -348,7 +348,7 @@ def _adopted(node: LabNode, name: str, address: str, reservation: str) -> LabPod
 def test_a_namespace_is_found_wherever_it_is_mounted(make_node: NodeFactory) -> None:
     """Names of mounts are bytes; blanks come escaped."""
     node = make_node(segments=SEGMENTS)
-    pod = _adopted(node, "running", "10.244.7.8", "running\r\neth0")
+    pod = adopted(node, "running", "10.244.7.8", "running\r\neth0")
     other = node.pod("other")
     odd = os.fsencode(node.folder) + b"/a m\xfcll\xc3\xbc"
     with open(odd, "wb"):

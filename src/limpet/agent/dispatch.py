@@ -73,7 +73,7 @@ class Dispatcher:
             case Verb.GC:
                 await node.collect(request)
             case Verb.STATUS:
-                reasons = node.reasons_not_ready(request.conf)
+                reasons = await node.reasons_not_ready(request.conf)
                 if reasons:
                     raise CniError(
                         CniCode.NOT_AVAILABLE,

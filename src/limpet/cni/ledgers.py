@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import structlog
@@ -14,20 +17,37 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.cni.attachment_plan import PlannedNetwork
-from limpet.cni.namespace_scan import scan_namespaces
 from limpet.cni.protocol.values import CniRequest
+from limpet.cni.turns import Turns
 from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.plan import host_ifname
 from limpet.ipam.leases import Holder, PodKey, Reservation
 from limpet.ipam.ledger import Ledger
 from limpet.ipam.ranges import Range
 from limpet.ipam.store import Tuning
+from limpet.linux.namespace_scan import scan_namespaces
 
 _log = structlog.get_logger("books")
 
 
+class NotLookedYet(Exception):
+    """A container that is not known to be the pod's older sandbox has an address: does it live?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What all network namespaces have, and who held what before they were looked at."""
+
+    holders: Mapping[Address, Holder]
+    addresses: frozenset[bytes]
+
+    def is_alive(self, address: Address, holder: Holder) -> bool:
+        """Whether the holder still has its address; who came while we looked was not looked for."""
+        return self.holders.get(address) != holder or address.packed in self.addresses
+
+
 class Ledgers:
-    """Ledgers by folder."""
+    """Ledgers by folder; of one event loop."""
 
     def __init__(self, data_dir: Path, rest_s: float, attachments: Attachments) -> None:
         """`rest_s`: how long an address rests after its release while others are free."""
@@ -36,6 +56,7 @@ class Ledgers:
         self._rest_s = rest_s
         self._attachments = attachments
         self._ledgers: dict[Path, Ledger] = {}
+        self._opening = Turns()
         self.failed: dict[Path, str] = {}
         """Folders that could not be opened, with the reason."""
 
@@ -46,49 +67,87 @@ class Ledgers:
                 self.ledger(journal.parent.name)
 
     def ledger(self, network: str, data_dir: str | None = None) -> Ledger:
-        """Raises: StorageError."""
+        """Opened on the calling thread if it is not open. Raises: StorageError."""
         folder = self._folder(network, data_dir)
         ledger = self._ledgers.get(folder)
         if ledger is None:
-            # Waiting for another's lock holds up everybody: once is enough.
-            tuning = Tuning(lock_wait_s=0) if folder in self.failed else None
-            try:
-                ledger = Ledger.open(folder, network, rest_s=self._rest_s, tuning=tuning)
-            except LimpetError as error:
-                self.failed[folder] = str(error)
-                _log.error("record of addresses cannot be used", error=str(error))
-                raise
-            self.failed.pop(folder, None)
-            self._ledgers[folder] = ledger
-            self._hold_live(ledger, folder)
+            with self._noted(folder):
+                ledger = self._open(folder, network)
+            self._take(folder, ledger)
         return ledger
 
-    def known(self, network: str, data_dir: str | None = None) -> Ledger | None:
-        """The ledger if it is open or its folder is there; none is made."""
+    async def open(self, network: str, data_dir: str | None = None) -> Ledger:
+        """As `ledger`, but opened in a thread: files are read, and another's lock waited for.
+
+        Raises: StorageError.
+        """
+        folder = self._folder(network, data_dir)
+        ledger = self._ledgers.get(folder)
+        if ledger is not None:
+            return ledger
+        async with self._opening.of(folder):
+            ledger = self._ledgers.get(folder)
+            if ledger is None:
+                with self._noted(folder):
+                    ledger = await asyncio.to_thread(self._open, folder, network)
+                self._take(folder, ledger)
+        return ledger
+
+    async def find(self, network: str, data_dir: str | None = None) -> Ledger | None:
+        """The ledger if it is open or its folder is there; none is made. Raises: StorageError."""
         known = os.path.isdir(self._folder(network, data_dir))
-        return self.ledger(network, data_dir) if known else None
+        return await self.open(network, data_dir) if known else None
+
+    def _open(self, folder: Path, network: str) -> Ledger:
+        # Waiting for another's lock holds up everybody: once is enough.
+        tuning = Tuning(lock_wait_s=0) if folder in self.failed else None
+        return Ledger.open(folder, network, rest_s=self._rest_s, tuning=tuning)
+
+    @contextlib.contextmanager
+    def _noted(self, folder: Path) -> Iterator[None]:
+        """Whether the folder can be opened is known from here on."""
+        try:
+            yield
+        except LimpetError as error:
+            self.failed[folder] = str(error)
+            _log.error("record of addresses cannot be used", error=str(error))
+            raise
+        self.failed.pop(folder, None)
+
+    def _take(self, folder: Path, ledger: Ledger) -> None:
+        self._ledgers[folder] = ledger
+        self._hold_live(ledger, folder)
 
     def _folder(self, network: str, data_dir: str | None) -> Path:
-        return Path(data_dir or self.data_dir) / network
+        return _path(data_dir or self.data_dir, network)
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(list(self._ledgers.values()))
 
     def reserve(
-        self, request: CniRequest, network: PlannedNetwork, *, now_s: float
-    ) -> tuple[Ledger, Reservation]:
-        """Raises: AddressError, StorageError."""
-        ledger = self.ledger(network.name, request.conf.ipam.data_dir)
-        reservation = ledger.reserve(
+        self,
+        ledger: Ledger,
+        request: CniRequest,
+        network: PlannedNetwork,
+        *,
+        now_s: float,
+        seen: Seen | None,
+    ) -> Reservation:
+        """Raises: NotLookedYet when `seen` is needed; AddressError, StorageError."""
+        return ledger.reserve(
             request.holder,
             request.pod_key,
             network.range_sets,
             requested=request.requested_addresses,
             now_s=now_s,
             taken_elsewhere=self._taken_elsewhere(ledger) if network.shares_segments else None,
-            is_alive=_is_alive,
+            is_alive=_not_looked_yet if seen is None else seen.is_alive,
         )
-        return ledger, reservation
+
+    async def look(self, ledger: Ledger) -> Seen:
+        """Looks into every network namespace, in a thread."""
+        holders = ledger.holders()
+        return Seen(holders, (await asyncio.to_thread(scan_namespaces)).addresses)
 
     def _taken_elsewhere(self, ledger: Ledger) -> Callable[[Address], bool] | None:
         """Networks that draw on the same segments must not give one address twice."""
@@ -134,9 +193,13 @@ class Ledgers:
             ledger.close()
 
 
-def _is_alive(address: Address, _holder: Holder) -> bool:
-    """Asked only of a container that an adopted record names and that we never attached."""
-    return address.packed in scan_namespaces().addresses
+@lru_cache(maxsize=64)  # every request asks
+def _path(data_dir: str | Path, network: str) -> Path:
+    return Path(data_dir) / network
+
+
+def _not_looked_yet(_address: Address, _holder: Holder) -> bool:
+    raise NotLookedYet
 
 
 def _whole(address: InterfaceAddress) -> Range:

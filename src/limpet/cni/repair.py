@@ -9,11 +9,11 @@ import structlog
 
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
-from limpet.cni.namespace_scan import NamespaceScan, scan_namespaces
 from limpet.cni.verbs import Node
 from limpet.datapath.node.attachment import Attachment
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger
+from limpet.linux.namespace_scan import NamespaceScan, scan_namespaces
 from limpet.linux.namespaces import NamespaceId, namespace_id
 
 _log = structlog.get_logger("repair")

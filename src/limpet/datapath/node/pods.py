@@ -231,9 +231,3 @@ def read_inside(
     """Links by name, addresses and routes of a namespace."""
     with netns.entered(), RouteSocket() as inside:
         return inside.links(), inside.addresses(), inside.routes()
-
-
-def addresses_inside(netns: Namespace) -> list[wire.AddressInfo]:
-    """Addresses of all links of a namespace."""
-    with netns.entered(), RouteSocket() as inside:
-        return inside.addresses()

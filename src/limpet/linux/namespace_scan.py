@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from limpet.base.errors import KernelError
-from limpet.datapath.node.pods import addresses_inside
 from limpet.linux.namespaces import Namespace, NamespaceId, every_namespace, own_namespace_id
+from limpet.linux.netlink.socket import RouteSocket
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ def scan_namespaces() -> NamespaceScan:
     for path in every_namespace():
         try:
             with Namespace(path) as netns:
-                inside = frozenset(info.packed for info in addresses_inside(netns))
+                with netns.entered(), RouteSocket() as route:
+                    inside = frozenset(info.packed for info in route.addresses())
                 namespaces[netns.id] = inside
                 if netns.id != ours:
                     addresses |= inside

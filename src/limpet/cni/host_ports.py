@@ -1,0 +1,59 @@
+"""The hostPorts of pods in nftables: opened by an ADD, closed or given back by a DEL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limpet.base.errors import KernelError
+from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.reconciler import NodeReconciler
+from limpet.datapath.node.ruleset import HostPort, host_port_commands, plan_host_ports_of
+from limpet.linux.nftables import Nftables
+
+
+class HostPorts:
+    """Changes the maps that the node's rounds have planned; a round puts right what fails here."""
+
+    def __init__(self, nft: Nftables, attachments: Attachments, rounds: NodeReconciler) -> None:
+        self._nft = nft
+        self._attachments = attachments
+        self._rounds = rounds
+
+    def open(self, pod: Attachment) -> None:
+        """Adds the pod's hostPorts; one that a former pod still has is taken over.
+
+        Raises: KernelError.
+        """
+        added = plan_host_ports_of([pod]) if pod.port_mappings else ()
+        if not added:
+            return
+        self._rounds.expect_host_ports()
+        commands = host_port_commands(add=added, delete=self._same(added))
+        try:
+            self._nft.run(commands, what="hostPorts")
+        except KernelError as error:
+            # The table is not as planned (somebody flushed it). The round puts it right, as it was
+            # before this pod.
+            self._rounds.run(f"hostPorts could not be changed: {error}")
+            self._nft.run(commands, what="hostPorts")
+
+    def close(self, pod: Attachment) -> None:
+        """Gives the pod's hostPorts back to others that ask for them, or closes them.
+
+        Whatever fails is met again in the next round; the pod is none of the attachments any more.
+        """
+        mine = plan_host_ports_of([pod]) if pod.port_mappings else ()
+        commands = host_port_commands(add=self._same(mine), delete=mine)
+        if not commands:
+            return
+        try:
+            self._nft.run(commands, what="hostPorts")
+        except KernelError as error:
+            self._rounds.run(f"hostPorts could not be changed: {error}")
+
+    def _same(self, ports: Iterable[HostPort]) -> list[HostPort]:
+        """What the attachments have under the keys of `ports`."""
+        keys = {(port.map_name, port.key) for port in ports}
+        held = plan_host_ports_of(self._attachments) if keys else ()
+        return [port for port in held if (port.map_name, port.key) in keys]

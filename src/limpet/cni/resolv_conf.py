@@ -1,0 +1,49 @@
+"""The `dns` of a result where the network configuration leaves it to a resolv.conf."""
+
+from __future__ import annotations
+
+import os
+
+from limpet.base.errors import CniCode, CniError
+from limpet.cni.protocol.values import Dns, NetworkConf
+
+_RESOLV_CONF_BYTES = 1 << 16
+
+
+def read_dns(conf: NetworkConf) -> Dns:
+    """What the configuration says, else what the file `ipam.resolvConf` says. Raises: CniError (7).
+
+    Source: cmdAdd of the reference bridge plugin, and of host-local.
+    """
+    if conf.ipam.resolv_conf is None or conf.dns != Dns():
+        return conf.dns
+    try:
+        # Non-blocking: a FIFO must not hold us up.
+        fd = os.open(conf.ipam.resolv_conf, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            text = os.read(fd, _RESOLV_CONF_BYTES).decode(errors="replace")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise CniError(
+            CniCode.INVALID_NETWORK_CONFIG,
+            f"network {conf.name}: read ipam.resolvConf {conf.ipam.resolv_conf}: {error.strerror}",
+        ) from error
+    return parse_resolv_conf(text)
+
+
+def parse_resolv_conf(text: str) -> Dns:
+    """Source: man 5 resolv.conf; of `domain` and `search` lines the last one counts."""
+    found: dict[str, list[str]] = {"nameserver": [], "domain": [], "search": [], "options": []}
+    for line in text.splitlines():
+        keyword, *values = line.split("#")[0].split(";")[0].split() or [""]
+        if keyword in ("nameserver", "options"):
+            found[keyword] += values
+        elif keyword in ("domain", "search"):
+            found[keyword] = values
+    return Dns(
+        tuple(found["nameserver"]),
+        (found["domain"] or [""])[0],
+        tuple(found["search"]),
+        tuple(found["options"]),
+    )
