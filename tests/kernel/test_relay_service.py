@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import convert
 from msgspec.structs import replace
 
+from limpet.agent.status import Relaying
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.sites import relay_findings
 from limpet.cluster.kinds.grant import Role
@@ -278,7 +280,9 @@ def test_a_relay_that_cannot_be_one_says_what_to_do(hosts: list[Host]) -> None:
     async def scenario() -> None:
         clash = replace(SETTINGS, ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
         async with Cluster(hosts, settings=clash) as cluster:
-            (found,) = relay_findings(cluster.relay.service.report(), TUNNEL_PORT, far=True)
+            (found,) = relay_findings(
+                convert(cluster.relay.service.report(), Relaying), TUNNEL_PORT, far=True
+            )
             assert found.level is Level.ERROR
             assert "hold the port of the tunnel, 51820: set others" in found.what
             assert not cluster.relay.service.active
@@ -302,7 +306,7 @@ def said_of(relay: Relay, *, later_s: float) -> str:
         for kind, age_s in report["heard_s"].items()
     }
     told = {**report, "heard_s": heard, "for_s": report["for_s"] + later_s}
-    (found,) = relay_findings(told, TUNNEL_PORT, far=True)
+    (found,) = relay_findings(convert(told, Relaying), TUNNEL_PORT, far=True)
     assert found.level is Level.OK or (found.why and found.advice)
     return found.what
 

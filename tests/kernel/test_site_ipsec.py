@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.cluster_admin import peer_documents
+from limpet.agent.cluster_admin import peer_statuses
+from limpet.agent.status import PeerStatus
 from limpet.base import child_process as companion
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal_network
@@ -89,11 +90,11 @@ class IpsecAgent(Agent):
     def unable(self) -> dict[str, str]:
         return self.do(lambda: unable_peers(self.site.tunnels, time.monotonic()))
 
-    def peer(self, other: Agent) -> dict[str, Any]:
+    def peer(self, other: Agent) -> PeerStatus:
         """As `limpet peer list` shows it."""
         site = self.site
-        listed = peer_documents(site.view, site.plan, heard_s={}, every=False)
-        return next(each for each in listed if each["uid"] == other.node.uid)
+        listed = peer_statuses(site.view, site.plan, heard_s={}, every=False, readings={}, now_ns=0)
+        return next(each for each in listed if each.uid == other.node.uid)
 
     def stop(self) -> None:
         super().stop()
@@ -161,7 +162,7 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
     # It does not tell others in between that it has a tunnel, and then that it has none.
     wait_until(lambda: one.document()["problem"] != "")
     assert one.sequence == said
-    assert one.peer(other)["why"] == "this node has no encrypted tunnel by IPsec"
+    assert one.peer(other).why == "this node has no encrypted tunnel by IPsec"
 
     one.mend()
     wait_until(lambda: one.document()["problem"] == "" and one.document()["backend"] != "")

@@ -9,14 +9,33 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
+
 from limpet import __version__
 from limpet.agent.health import reasons_not_ready, segment_states
+from limpet.agent.status import (
+    Attached,
+    LastRound,
+    Leak,
+    NetworkUse,
+    PathAnswer,
+    Peers,
+    RecordCheck,
+    RecordFinding,
+    Records,
+    Released,
+    Repaired,
+    Said,
+    Status,
+    UnknownKey,
+    record_line,
+)
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
 from limpet.cni.verbs import Node
 from limpet.datapath.node.attachment_codec import attachment_document
-from limpet.ipam.leases import AddressRecord, PodKey
+from limpet.ipam.leases import PodKey
 from limpet.ipam.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -24,7 +43,6 @@ if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
 
 Arguments = dict[str, Any]
-Document = dict[str, Any]
 
 
 class Admin:
@@ -40,7 +58,7 @@ class Admin:
             self._cluster = ClusterAdmin(cluster, node)
         self._repair = repair
         self._started_s = time.monotonic()
-        self._verbs: dict[str, Callable[[Arguments], Awaitable[Document]]] = {
+        self._verbs: dict[str, Callable[[Arguments], Awaitable[Said]]] = {
             "status": self._status,
             "attachments": self._attachments,
             "peers": self._peers,
@@ -51,7 +69,7 @@ class Admin:
             "ipam.release": self._release,
         }
 
-    async def answer(self, verb: str, arguments: Arguments) -> Document:
+    async def answer(self, verb: str, arguments: Arguments) -> Said:
         """Raises: LimpetError."""
         known = self._verbs.get(verb)
         if known is None:
@@ -64,56 +82,54 @@ class Admin:
             return reasons_not_ready(self._node)
         return reasons_not_ready(self._node, without_segments=self._cluster.why_no_segments())
 
-    async def _status(self, _: Arguments) -> Document:
+    async def _status(self, _: Arguments) -> Status:
         node, rounds = self._node, self._node.rounds
         reasons = self.reasons_not_ready()
-        return {
-            "cluster": self._cluster.status() if self._cluster is not None else None,
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._started_s, 1),
-            "ready": not reasons,
-            "reasons": reasons,
-            "bridge": node.settings.bridge,
-            "mtu_bytes": node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
-            "cluster_cidrs": [str(each) for each in node.state.cluster_cidrs],
-            "segments": segment_states(node),
-            "networks": [_network(ledger) for ledger in node.books],
-            "attachments": len(node.attachments),
-            "unknown_keys": [
-                {"network": network, "key": key}
+        return Status(
+            cluster=self._cluster.status() if self._cluster is not None else None,
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=round(time.monotonic() - self._started_s, 1),
+            ready=not reasons,
+            reasons=reasons,
+            bridge=node.settings.bridge,
+            mtu_bytes=node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
+            cluster_cidrs=[str(each) for each in node.state.cluster_cidrs],
+            segments=segment_states(node),
+            networks=[_network(ledger) for ledger in node.books],
+            attachments=len(node.attachments),
+            unknown_keys=[
+                UnknownKey(network=network, key=key)
                 for network, keys in sorted(node.unknown_keys.items())
                 for key in keys
             ],
-            "findings": self._findings(),
-            "last_round": {
-                "changes": rounds.changes,
-                "failed": rounds.failures,
-                "took_ms": round(rounds.took_ms, 1),
-            },
-        }
+            findings=self._findings(),
+            last_round=LastRound(
+                changes=rounds.changes, failed=rounds.failures, took_ms=round(rounds.took_ms, 1)
+            ),
+        )
 
-    def _findings(self) -> list[Document]:
+    def _findings(self) -> list[RecordFinding]:
         node = self._node
         found = [
-            {"path": str(finding.path), "problem": finding.problem, "advice": finding.action}
+            RecordFinding(path=str(finding.path), problem=finding.problem, advice=finding.action)
             for ledger in node.books
             for finding in ledger.findings
         ]
         found += [
-            {"path": str(folder), "problem": problem, "advice": "mend it and restart the agent"}
+            RecordFinding(path=str(folder), problem=problem, advice="mend it and restart the agent")
             for folder, problem in node.books.failed.items()
         ]
         found += [
-            {"path": str(path), "problem": problem, "advice": "delete it and restart the pod"}
+            RecordFinding(path=str(path), problem=problem, advice="delete it and restart the pod")
             for path, problem in node.attachments.damaged
         ]
         return found
 
-    async def _peers(self, arguments: Arguments) -> Document:
+    async def _peers(self, arguments: Arguments) -> Peers:
         return await self._required("peers").peers(arguments)
 
-    async def _path(self, arguments: Arguments) -> Document:
+    async def _path(self, arguments: Arguments) -> PathAnswer:
         return await self._required("path").path(arguments)
 
     def _required(self, verb: str) -> ClusterAdmin:
@@ -125,21 +141,21 @@ class Admin:
             )
         return self._cluster
 
-    async def _attachments(self, _: Arguments) -> Document:
-        return {"attachments": [attachment_document(each) for each in self._node.attachments]}
+    async def _attachments(self, _: Arguments) -> Attached:
+        return Attached(attachments=[attachment_document(each) for each in self._node.attachments])
 
-    async def _list(self, arguments: Arguments) -> Document:
+    async def _list(self, arguments: Arguments) -> Records:
         wanted = arguments.get("network")
-        return {
-            "records": [
-                record_document(ledger.network, record)
+        return Records(
+            records=[
+                record_line(ledger.network, record)
                 for ledger in self._node.books
                 if wanted in (None, ledger.network)
                 for record in ledger.records(now_s=time.monotonic())
             ]
-        }
+        )
 
-    async def _check(self, _: Arguments) -> Document:
+    async def _check(self, _: Arguments) -> RecordCheck:
         gone, leaks = await self._repair.find()
         found = [
             leak_document(a.network, address.ip, a.holder, "the pod's namespace is gone")
@@ -150,12 +166,12 @@ class Admin:
             leak_document(ledger.network, address, holder, "no interface on this machine has it")
             for ledger, address, holder in leaks
         ]
-        return {"leaks": found, "findings": self._findings()}
+        return RecordCheck(leaks=convert(found, list[Leak]), findings=self._findings())
 
-    async def _repair_now(self, _: Arguments) -> Document:
-        return {"released": await self._repair()}
+    async def _repair_now(self, _: Arguments) -> Repaired:
+        return Repaired(released=convert(await self._repair(), list[Leak]))
 
-    async def _release(self, arguments: Arguments) -> Document:
+    async def _release(self, arguments: Arguments) -> Released:
         """Gives up a binding; a reservation too when forced."""
         node, now_s = self._node, time.monotonic()
         ledger = next((x for x in node.books if x.network == arguments.get("network")), None)
@@ -185,7 +201,7 @@ class Admin:
         for address in meant:
             ledger.forget(address, now_s=now_s)
         await asyncio.wrap_future(ledger.durable())
-        return {"released": [str(address) for address in meant]}
+        return Released(released=[str(address) for address in meant])
 
 
 def _what(arguments: Arguments) -> Address | PodKey:
@@ -199,25 +215,7 @@ def _what(arguments: Arguments) -> Address | PodKey:
         raise LimpetError(f"release: {error}") from error
 
 
-def _network(ledger: Ledger) -> Document:
+def _network(ledger: Ledger) -> NetworkUse:
     records = ledger.records(now_s=time.monotonic())
     states = [record.state.value for record in records]
-    return {
-        "name": ledger.network,
-        "live": states.count("live"),
-        "bound": states.count("bound"),
-    }
-
-
-def record_document(network: str, record: AddressRecord) -> Document:
-    """One line of `limpet ipam list`."""
-    return {
-        "network": network,
-        "address": str(record.address),
-        "state": record.state.value,
-        "container_id": record.holder.container_id if record.holder else "",
-        "ifname": record.holder.ifname if record.holder else "",
-        "pod_namespace": record.key.namespace if record.key else "",
-        "pod": record.key.pod if record.key else "",
-        "order": record.order,
-    }
+    return NetworkUse(name=ledger.network, live=states.count("live"), bound=states.count("bound"))

@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cni import frames as shim
 
 _ANSWER_TIMEOUT_S = 60.0
+
+
+Kind = TypeVar("Kind", bound=Struct)
+
+
+def ask(socket_path: Path, verb: str, kind: type[Kind], **arguments: Any) -> Kind:
+    """The agent's answer to an admin verb, as `agent.status` types it.
+
+    Raises: AgentUnavailable; AnotherVersion; LimpetError with the agent's words on failure.
+    """
+    return typed(call(socket_path, verb, **arguments), kind)
+
+
+def typed(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
+    """Raises: AnotherVersion."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise AnotherVersion(
+            f"the agent that runs is older or newer than this command: {error}"
+        ) from error
+
+
+class AnotherVersion(LimpetError):
+    """The agent does not say what this version's does."""
 
 
 def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:

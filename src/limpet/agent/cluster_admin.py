@@ -8,14 +8,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
+
 from limpet.agent.path_report import (
     LocalPod,
     NodeWords,
     addresses_of,
     endpoint_text,
     pairs_of,
-    path_document,
+    path_status,
     peer_between,
+)
+from limpet.agent.status import (
+    ClusterStatus,
+    ControllerStatus,
+    LinkStatus,
+    PathAnswer,
+    PeerRound,
+    Peers,
+    PeerStatus,
+    ProbeStatus,
+    SharedEndpoint,
+    TunnelStatus,
 )
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
@@ -30,6 +44,7 @@ from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.datapath.overlay.plan import transport_of
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
+from limpet.datapath.tunnel.state import PeerReading
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Trial
@@ -39,7 +54,6 @@ if TYPE_CHECKING:
     from limpet.cni.verbs import Node
     from limpet.datapath.overlay.reconciler import PeerReconciler
 
-Document = dict[str, Any]
 _PROBES = 4
 """One may be lost."""
 _NOBODY: Mapping[str, str] = {}
@@ -53,48 +67,50 @@ class ClusterAdmin:
         self._cluster = cluster
         self._node = node
 
-    def status(self) -> Document:
+    def status(self) -> ClusterStatus:
         """The cluster's part of `limpet status`."""
         cluster, membership = self._cluster, self._cluster.membership
         site, network, grant = cluster.site, membership.network, membership.grant
-        return {
-            "name": network.cluster if network is not None else "",
-            "node": grant.name if grant is not None else membership.identity.name,
-            "uid": membership.uid,
-            "granted": grant is not None,
-            "removed": membership.removed,
-            "cloned": membership.cloned,
-            "controller": session_document(cluster.session.state, now_s=time.monotonic()),
-            "revision": membership.snapshot.revision,
-            "segments": [str(each) for each in site.view.segments.get(membership.uid, ())],
-            "pod_cidrs": [str(each) for each in network.pod_cidrs] if network is not None else [],
-            "vxlan_id": network.vxlan_id if network is not None else 0,
-            "vxlan_port": network.vxlan_port if network is not None else 0,
-            "links": [
-                {
-                    "ifname": link.ifname,
-                    "mtu_bytes": link.mtu_bytes,
-                    "addresses": [str(address) for address in link.addresses],
-                }
+        tunnel, ipsec = tunnel_statuses(site)
+        return ClusterStatus(
+            name=network.cluster if network is not None else "",
+            node=grant.name if grant is not None else membership.identity.name,
+            uid=membership.uid,
+            granted=grant is not None,
+            removed=membership.removed,
+            cloned=membership.cloned,
+            controller=session_status(cluster.session.state, now_s=time.monotonic()),
+            revision=membership.snapshot.revision,
+            segments=[str(each) for each in site.view.segments.get(membership.uid, ())],
+            pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
+            vxlan_id=network.vxlan_id if network is not None else 0,
+            vxlan_port=network.vxlan_port if network is not None else 0,
+            links=[
+                LinkStatus(
+                    ifname=link.ifname,
+                    mtu_bytes=link.mtu_bytes,
+                    addresses=[str(address) for address in link.addresses],
+                )
                 for link in site.links
             ],
-            "peers": count_peers(site.view, site.plan, _unable(site)),
-            "contested": len(site.plan.contested),
-            "shared_endpoints": shared_endpoints(site.view.snapshot, membership.uid),
-            **tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns()),
-            "disk": [*membership.problems, *filter(None, [membership.trouble])],
-            "last_round": {
-                "rounds": site.totals.rounds,
-                "changes": site.totals.changes,
-                "failed": site.failures,
-                "took_ms": round(site.took_ms, 1),
-            },
-            "messages": dict(sorted(cluster.courier.counters.items())),
-            "exchange": dict(sorted(cluster.exchange.counters.items())),
-            "probes": dict(sorted(cluster.probing.counters.items())),
-            "across": cluster.across.report(),
-            "offers": dict(sorted(membership.counters.items())),
-        }
+            peers=count_peers(site.view, site.plan, _unable(site)),
+            contested=len(site.plan.contested),
+            shared_endpoints=shared_endpoints(site.view.snapshot, membership.uid),
+            tunnel=tunnel,
+            ipsec=ipsec,
+            disk=[*membership.problems, *filter(None, [membership.trouble])],
+            last_round=PeerRound(
+                rounds=site.totals.rounds,
+                changes=site.totals.changes,
+                failed=site.failures,
+                took_ms=round(site.took_ms, 1),
+            ),
+            messages=dict(sorted(cluster.courier.counters.items())),
+            exchange=dict(sorted(cluster.exchange.counters.items())),
+            probes=dict(sorted(cluster.probing.counters.items())),
+            across=cluster.across.report(),
+            offers=dict(sorted(membership.counters.items())),
+        )
 
     def why_no_segments(self) -> str:
         """In words, should the node have none."""
@@ -104,25 +120,24 @@ class ClusterAdmin:
         why = state.refused or state.error or "the controller has not answered yet"
         return f"the cluster has granted this node no segment yet: {why}"
 
-    async def peers(self, arguments: Mapping[str, Any]) -> Document:
+    async def peers(self, arguments: Mapping[str, Any]) -> Peers:
         """Every other node; removed ones too if `all` is true."""
         site, now_s = self._cluster.site, time.monotonic()
         heard_s = {uid: now_s - heard.at_s for uid, heard in self._cluster.exchange.heard.items()}
         every = bool(arguments.get("all"))
         peers = await asyncio.to_thread(
-            peer_documents,
+            peer_statuses,
             site.view,
             site.plan,
             heard_s=heard_s,
             every=every,
             unable=_unable(site),
+            readings=site.tunnels.readings_by_uid(),
+            now_ns=time.time_ns(),
         )
-        readings, now_ns = site.tunnels.readings_by_uid(), time.time_ns()
-        for peer in peers:
-            peer |= peer_document(readings.get(peer["uid"]), now_ns)
-        return {"peers": peers}
+        return Peers(peers=peers)
 
-    async def path(self, arguments: Mapping[str, Any]) -> Document:
+    async def path(self, arguments: Mapping[str, Any]) -> PathAnswer:
         """Between two words, each an address or a pod of this node. Raises: LimpetError.
 
         `probe`: the node at the other end is asked as well.
@@ -136,7 +151,7 @@ class ClusterAdmin:
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
             await asyncio.to_thread(
-                path_document,
+                path_status,
                 site.view,
                 site.plan,
                 *pair,
@@ -146,19 +161,13 @@ class ClusterAdmin:
             )
             for pair in pairs
         ]
-        nodes = site.view.snapshot.nodes
         probes = [
-            {
-                "node": nodes[uid].grant.name if uid in nodes else uid,
-                "uid": uid,
-                **probe,
-                "relay": name_of(site.view.snapshot, probe["relay"] or None),
-            }
+            probe
             for uid, rounds in measured.items()
-            for probe in probe_documents(rounds)
+            for probe in probe_statuses(rounds, uid, site.view.snapshot)
         ]
         nat = self._cluster.across.relays.report()["nat"]
-        return {"paths": paths, "probes": probes, "nat": nat, "failed": site.failures}
+        return PathAnswer(paths=paths, probes=probes, nat=nat, failed=site.failures)
 
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
@@ -193,46 +202,56 @@ class ClusterAdmin:
         return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
 
 
-def session_document(state: SessionState, *, now_s: float) -> Document:
+def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:
     """`for_s`: seconds that it has been connected, or has not."""
-    return {
-        "address": state.controller,
-        "connected": state.connected,
-        "for_s": round(now_s - state.since_s, 1),
-        "error": state.error,
-        "refused": state.refused,
-        "over": state.over,
-    }
+    return ControllerStatus(
+        address=state.controller,
+        connected=state.connected,
+        for_s=round(now_s - state.since_s, 1),
+        error=state.error,
+        refused=state.refused,
+        over=state.over,
+    )
 
 
-def probe_documents(rounds: Iterable[Iterable[Measured]]) -> list[Document]:
-    """Of each kind of probe how many were sent and answered, in the order of the first round."""
+def probe_statuses(
+    rounds: Iterable[Iterable[Measured]], uid: str, snapshot: Snapshot
+) -> list[ProbeStatus]:
+    """Of each kind of probe how many were sent and answered, in the order of the first round.
+
+    `uid`: of the node that was asked.
+    """
     found: dict[Trial, list[Measured]] = {}
     for measured in rounds:
         for each in measured:
             found.setdefault(each.trial, []).append(each)
-    return [_probe_document(trial, answers) for trial, answers in found.items()]
+    return [_probe_status(trial, answers, uid, snapshot) for trial, answers in found.items()]
 
 
-def _probe_document(trial: Trial, answers: list[Measured]) -> Document:
+def _probe_status(
+    trial: Trial, answers: list[Measured], uid: str, snapshot: Snapshot
+) -> ProbeStatus:
+    entry = snapshot.nodes.get(uid)
     trips_ms = [each.rtt_ms for each in answers if each.rtt_ms is not None]
-    return {
-        "asked": trial.ask.name.lower(),
-        "address": str(trial.address),
-        "endpoint": endpoint_text((trial.address, trial.port))
+    return ProbeStatus(
+        node=entry.grant.name if entry is not None else uid,
+        uid=uid,
+        asked=trial.ask.name.lower(),
+        address=str(trial.address),
+        endpoint=endpoint_text((trial.address, trial.port))
         if trial.ask is ProbeKind.TUNNEL
         else "",
-        "relay": trial.relay,
-        "device": trial.device,
-        "version": trial.version or trial.address.version,
-        "in_use": answers[-1].in_use,
-        "sent": len(answers),
-        "answered": len(trips_ms),
-        "rtts_ms": [round(trip_ms, 3) for trip_ms in trips_ms],
-    }
+        relay=name_of(snapshot, trial.relay or None),
+        device=trial.device,
+        version=trial.version or trial.address.version,
+        in_use=answers[-1].in_use,
+        sent=len(answers),
+        answered=len(trips_ms),
+        rtts_ms=[round(trip_ms, 3) for trip_ms in trips_ms],
+    )
 
 
-def shared_endpoints(snapshot: Snapshot, uid: str) -> list[Document]:
+def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:
     """Endpoints that the node tells and others too: at most one of them is reached there."""
     entry = snapshot.nodes.get(uid)
     own = entry.presence.endpoints if entry is not None and entry.presence is not None else ()
@@ -242,10 +261,16 @@ def shared_endpoints(snapshot: Snapshot, uid: str) -> list[Document]:
             for endpoint in names.keys() & set(each.presence.endpoints):
                 names[endpoint].append(each.grant.name)
     return [
-        {"endpoint": endpoint_text(endpoint), "nodes": sorted(found)}
+        SharedEndpoint(endpoint=endpoint_text(endpoint), nodes=sorted(found))
         for endpoint, found in names.items()
         if found
     ]
+
+
+def tunnel_statuses(site: PeerReconciler) -> tuple[TunnelStatus, TunnelStatus | None]:
+    """WireGuard's, and IPsec's where the cluster names it."""
+    found = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
+    return convert((found["tunnel"], found["ipsec"]), tuple[TunnelStatus, TunnelStatus | None])
 
 
 def _unable(site: PeerReconciler) -> Mapping[str, str]:
@@ -289,24 +314,34 @@ def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None, *, able: boo
     return min(rows, key=lambda row: row.preference).name
 
 
-def peer_documents(
+def peer_statuses(
     view: View,
     plan: OverlayPlan,
     *,
     heard_s: Mapping[str, float],
     every: bool,
     unable: Mapping[str, str] = _NOBODY,
-) -> list[Document]:
+    readings: Mapping[str, PeerReading],
+    now_ns: int,
+) -> list[PeerStatus]:
     """By name. `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
 
     `every`: also what was removed from the cluster. `unable`: as `unable_peers` tells them.
+    `readings`: of tunnels' devices, by uid, at `now_ns` of the wall clock.
     """
     found = [
-        {**_peer_document(uid, view, plan, unable), "heard_s": _rounded(heard_s.get(uid))}
+        _peer_status(
+            uid,
+            view,
+            plan,
+            unable,
+            heard_s=_rounded(heard_s.get(uid)),
+            **peer_document(readings.get(uid), now_ns),
+        )
         for uid, entry in view.snapshot.nodes.items()
         if uid != view.uid and (every or not entry.grant.tombstone)
     ]
-    return sorted(found, key=lambda peer: (peer["name"], peer["uid"]))
+    return sorted(found, key=lambda peer: (peer.name, peer.uid))
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -321,27 +356,30 @@ def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
     return path.underlay if path is not None and proven else None
 
 
-def _peer_document(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> Document:
+def _peer_status(
+    uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str], **heard: Any
+) -> PeerStatus:
     entry = view.snapshot.nodes[uid]
     grant, presence = entry.grant, entry.presence
     nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
     part, path = plan.parts.get(uid, PeerPart(refused=nothing)), view.paths.get(uid)
     tunnelled = path if path is not None and path.rung.encrypted and part.routes else None
     relay = view.snapshot.nodes.get(tunnelled.relay) if tunnelled is not None else None
-    return {
-        "name": grant.name,
-        "uid": uid,
-        "state": _STATES.get(_kind(uid, view, plan, unable), "reached"),
-        "rung": _rung(part, plan, path, able=uid not in unable),
-        "endpoint": endpoint_text(tunnelled.endpoint) if tunnelled is not None else "",
-        "relay": relay.grant.name if relay is not None else "",
-        "devices": sorted({route.device for route in part.routes}),
-        "next_hops": sorted({str(route.next_hop) for route in part.routes}),
-        "underlay": str(_underlay(part, path) or ""),
-        "mtu_bytes": min((route.mtu_bytes for route in part.routes), default=None),
-        "segments": [str(prefix) for prefix in view.segments.get(uid, ())],
-        "addresses": [str(each) for each in presence.addresses] if presence is not None else [],
-        "sequence": presence.sequence if presence is not None else None,
-        "why": part.refused or (unable.get(uid, "") if tunnelled is not None else ""),
-        "without": [f"{prefix}: {reason}" for prefix, reason in part.without],
-    }
+    return PeerStatus(
+        name=grant.name,
+        uid=uid,
+        state=_STATES.get(_kind(uid, view, plan, unable), "reached"),
+        rung=_rung(part, plan, path, able=uid not in unable),
+        endpoint=endpoint_text(tunnelled.endpoint) if tunnelled is not None else "",
+        relay=relay.grant.name if relay is not None else "",
+        devices=sorted({route.device for route in part.routes}),
+        next_hops=sorted({str(route.next_hop) for route in part.routes}),
+        underlay=str(_underlay(part, path) or ""),
+        mtu_bytes=min((route.mtu_bytes for route in part.routes), default=None),
+        segments=[str(prefix) for prefix in view.segments.get(uid, ())],
+        addresses=[str(each) for each in presence.addresses] if presence is not None else [],
+        sequence=presence.sequence if presence is not None else None,
+        why=part.refused or (unable.get(uid, "") if tunnelled is not None else ""),
+        without=[f"{prefix}: {reason}" for prefix, reason in part.without],
+        **heard,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from limpet.agent.admin import Admin
@@ -86,7 +87,7 @@ class Dispatcher:
 
     async def _answer_admin(self, call: shim.AdminCall) -> tuple[int, bytes]:
         try:
-            document = await self._admin.answer(call.verb, dict(call.args))
+            said = await self._admin.answer(call.verb, dict(call.args))
         except LimpetError as error:
             return 1, json.dumps({"error": str(error)}).encode()
         except Exception as error:  # noqa: BLE001 - a person needs an answer in any case
@@ -94,7 +95,7 @@ class Dispatcher:
             return 1, json.dumps(
                 {"error": f"{call.verb}: {error!r} (see the agent's log)"}
             ).encode()
-        return 0, json.dumps(document).encode()
+        return 0, msgspec.json.encode(said)
 
 
 def cni_error(error: Exception) -> CniError:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from limpet.agent.status import SegmentUse
 from limpet.cni.usage import segment_usage
 from limpet.cni.verbs import Node
-
-Document = dict[str, Any]
 
 
 def reasons_not_ready(node: Node, *, without_segments: str = "no segments") -> list[str]:
@@ -26,16 +23,16 @@ def reasons_not_ready(node: Node, *, without_segments: str = "no segments") -> l
     ]
 
 
-def segment_states(node: Node) -> list[Document]:
+def segment_states(node: Node) -> list[SegmentUse]:
     """Of each segment its size, and how many addresses are in each state."""
     return [
-        {
-            "prefix": str(use.prefix),
-            "size": use.size,
-            "free": use.size - use.live - use.bound,
-            "live": use.live,
-            "resting": use.resting,
-            "bound": use.bound,
-        }
+        SegmentUse(
+            prefix=str(use.prefix),
+            size=use.size,
+            free=use.size - use.live - use.bound,
+            live=use.live,
+            resting=use.resting,
+            bound=use.bound,
+        )
         for use in segment_usage(node.books, node.state.segments)
     ]

@@ -11,12 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from limpet import __version__
 from limpet.agent.admin import Admin
-from limpet.agent.cluster_admin import count_peers
+from limpet.agent.cluster_admin import count_peers, tunnel_statuses
 from limpet.agent.health import segment_states
 from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.datapath.round_totals import RoundTotals
-from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
+from limpet.datapath.tunnel.report import unable_peers
 
 if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
@@ -75,7 +75,7 @@ class Metrics:
             "addresses",
             "Addresses of the node's segments by state; bound ones are absent pods'.",
             {
-                (segment["prefix"], state): segment[state]
+                (segment.prefix, state): getattr(segment, state)
                 for segment in segment_states(node)
                 for state in ("live", "bound", "resting", "free")
             },
@@ -156,32 +156,34 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
 
 
 def _of_tunnels(site: PeerReconciler) -> Iterator[Metric]:
-    documents = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
-    found = [each for each in documents.values() if each is not None]
-    made = [each for each in found if each["backend"]]
+    found = [each for each in tunnel_statuses(site) if each is not None]
+    made = [each for each in found if each.backend]
     yield _gauge(
         "tunnel_info",
         "What makes the encrypted tunnels; none while there is no device.",
-        {(each["backend"], each["version"]): 1 for each in made} or {("none", ""): 1},
+        {(each.backend, each.version): 1 for each in made} or {("none", ""): 1},
         "backend",
         "version",
     )
     yield _gauge(
         "tunnel_trouble",
         "1 while the node cannot have a tunnel that it should.",
-        {(): any(each["problem"] for each in found)},
+        {(): any(each.problem for each in found)},
     )
     yield _gauge(
         "tunnel_peers",
         "Peers of the tunnel: all, those with a session, those with packets of pods just now.",
-        {(state,): sum(each[key] for each in found) for state, key in _TUNNEL_PEERS.items()},
+        {
+            (state,): sum(getattr(each, key) for each in found)
+            for state, key in _TUNNEL_PEERS.items()
+        },
         "state",
     )
     yield _counter(
         "tunnel_bytes",
         "Encrypted bytes since the device and each peer were made.",
         {
-            (direction,): sum(each[f"{direction}_bytes"] for each in found)
+            (direction,): sum(getattr(each, f"{direction}_bytes") for each in found)
             for direction in ("received", "sent")
         },
         "direction",

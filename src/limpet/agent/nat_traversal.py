@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import structlog
+from msgspec import convert
 
 from limpet.agent.settings import Settings
+from limpet.agent.status import Across
 from limpet.base.errors import LimpetError
 from limpet.base.link import UnderlayLink
 from limpet.cluster.exchange.exchange import Exchange
@@ -207,11 +208,12 @@ class NatTraversal:
             self._following = None
         self._follow()  # what is wanted may have changed meanwhile
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Across:
         """For `limpet status`."""
-        return {
+        said = {
             "relays": self.relays.report(),
             "relaying": self.service.report() if self.service.has_role else None,
             "relaying_tls": self.server.report() if self.server is not None else None,
             "tls": self.tls.report(),
         }
+        return convert(said, Across)

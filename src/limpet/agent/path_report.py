@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
+from limpet.agent import status
+from limpet.agent.status import LetIn, PathStatus
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import TUNNEL_IFNAME
@@ -15,8 +17,6 @@ from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
 from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_side
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _by_version(addresses: Iterable[Address], view: View) -> dict[int, Address]:
     return found
 
 
-def path_document(
+def path_status(
     view: View,
     plan: OverlayPlan,
     origin: Address,
@@ -95,7 +95,7 @@ def path_document(
     words: NodeWords,
     ways: Mapping[str, PeerPath | None],
     unable: Mapping[str, str] | None = None,
-) -> Document:
+) -> PathStatus:
     """Both directions. `reachable` is None where only other nodes know.
 
     `ways`: by which path peers have said that they reach this node; None: by none. `unable`: peers
@@ -112,15 +112,15 @@ def path_document(
     legs = [_unable(leg, lacking) for leg in (answer.there, answer.back)]
     if peer_uid in ways:
         legs = [_told(leg) if holders[leg.ends.origin] == peer_uid else leg for leg in legs]
-    there, back = (_leg_document(leg, holders, view, plan, words) for leg in legs)
-    return {
-        "version": origin.version,
-        "reachable": _reachable((there, back), doubtful=any(leg.told for leg in legs)),
-        "there": there,
-        "back": back,
-        "peer_uid": peer_uid,
-        "notes": [*_notes(origin, view, words), *_notes(target, view, words)],
-    }
+    there, back = (_leg_status(leg, holders, view, plan, words) for leg in legs)
+    return PathStatus(
+        version=origin.version,
+        reachable=_reachable((there, back), doubtful=any(leg.told for leg in legs)),
+        there=there,
+        back=back,
+        peer_uid=peer_uid,
+        notes=[*_notes(origin, view, words), *_notes(target, view, words)],
+    )
 
 
 def _unable(leg: Leg, lacking: str) -> Leg:
@@ -161,18 +161,18 @@ def _peer(uid: str, one: str | None, other: str | None) -> str:
     return next((b for a, b in ((one, other), (other, one)) if a == uid and b != uid), None) or ""
 
 
-def _leg_document(
+def _leg_status(
     leg: Leg,
     holders: Mapping[Address, str | None],
     view: View,
     plan: OverlayPlan,
     words: NodeWords,
-) -> Document:
+) -> status.Leg:
     ends, way = leg.ends, leg.way
     local = leg.known and not leg.reason and way is None
     here = local and holders[ends.origin] == view.uid
     named = {pod.address: str(pod) for pod in words.pods}
-    document = {
+    document: dict[str, Any] = {
         "origin": str(ends.origin),
         "origin_pod": named.get(ends.origin, ""),
         "origin_node": ends.origin_node,
@@ -182,10 +182,6 @@ def _leg_document(
         "known": leg.known and (not local or here),
         "rung": "local" if local else "",
         "device": words.bridge if here else "",
-        "next_hop": "",
-        "underlay": "",
-        "endpoint": "",
-        "relay": "",
         "mtu_bytes": words.mtu_bytes if here else None,
         "reason": leg.reason,
         "let_in": None,
@@ -205,7 +201,7 @@ def _leg_document(
     part = plan.parts.get(holders[ends.origin] or "")
     if holders[ends.target] == view.uid and part is not None:
         document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
-    return document
+    return status.Leg(**document)
 
 
 def endpoint_text(endpoint: Endpoint | None) -> str:
@@ -216,7 +212,7 @@ def endpoint_text(endpoint: Endpoint | None) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
+def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> dict[str, Any]:
     """What the other end may choose: any rung, and the filter here takes these packets only."""
     if not any(leg.ends.origin in prefix for prefix in part.sources):
         words = part.refused or "its address is in no prefix that it may use here"
@@ -224,18 +220,18 @@ def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> Document:
     if leg.known or leg.told:
         return {}
     return {
-        "let_in": {
-            "sources": [str(prefix) for prefix in part.sources],
-            "outer": [str(address) for address in part.outer],
-            "tunnel": by_tunnel,
-        }
+        "let_in": LetIn(
+            sources=[str(prefix) for prefix in part.sources],
+            outer=[str(address) for address in part.outer],
+            tunnel=by_tunnel,
+        )
     }
 
 
-def _reachable(legs: Iterable[Mapping[str, Any]], *, doubtful: bool) -> bool | None:
+def _reachable(legs: Iterable[status.Leg], *, doubtful: bool) -> bool | None:
     """What is known here comes first; `doubtful`: a peer has told that it has no way."""
-    known = [leg for leg in legs if leg["known"]]
-    if any(leg["reason"] for leg in known):
+    known = [leg for leg in legs if leg.known]
+    if any(leg.reason for leg in known):
         return False
     return True if known and not doubtful else None
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 
 class Output(StrEnum):
     """How a result is printed."""
@@ -27,7 +29,8 @@ def say(text: str) -> None:
 
 
 def put_json(document: Any) -> None:
-    put(json.dumps(document, indent=2))
+    """`document`: of dicts, lists and structs."""
+    put(json.dumps(msgspec.to_builtins(document), indent=2))
 
 
 def put_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from typing import Any
 
 import pytest
 from hypothesis import given
+from msgspec.structs import asdict
 
 from limpet.agent.cluster_admin import (
     count_peers,
-    peer_documents,
-    probe_documents,
-    session_document,
+    peer_statuses,
+    probe_statuses,
+    session_status,
     shared_endpoints,
 )
-from limpet.agent.path_report import LocalPod, NodeWords, addresses_of, pairs_of, path_document
+from limpet.agent.path_report import LocalPod, NodeWords, addresses_of, pairs_of, path_status
+from limpet.agent.status import PathStatus, PeerStatus, SharedEndpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.documents import NodeEntry, Snapshot
@@ -57,10 +58,10 @@ def seen(*paths: tuple[str, PeerPath], community: str = "") -> View:
 
 def path(
     origin: str, target: str, seen_from: View, ways: Mapping[str, PeerPath | None] | None = None
-) -> dict[str, Any]:
+) -> PathStatus:
     plan = plan_overlay(seen_from)
     ends = ip_address(origin), ip_address(target)
-    return path_document(seen_from, plan, *ends, WORDS, ways or {})
+    return path_status(seen_from, plan, *ends, WORDS, ways or {})
 
 
 def test_the_way_back_is_what_the_peer_has_told() -> None:
@@ -68,20 +69,20 @@ def test_the_way_back_is_what_the_peer_has_told() -> None:
 
     found = path("10.244.1.2", THERE, here, {PEER: vxlan(1)})
 
-    assert found["back"]["known"]
-    assert (found["back"]["rung"], found["back"]["device"]) == ("vxlan", "limvx4")
-    assert found["back"]["mtu_bytes"] == found["there"]["mtu_bytes"] - 50
-    assert found["reachable"] is True
+    assert found.back.known
+    assert (found.back.rung, found.back.device) == ("vxlan", "limvx4")
+    assert (found.back.mtu_bytes or 0) + 50 == found.there.mtu_bytes
+    assert found.reachable is True
 
 
 def test_that_a_peer_had_no_way_back_is_no_proof_that_it_has_none_now() -> None:
     found = path("10.244.1.2", THERE, seen((PEER, plain(2))), {PEER: None})
 
-    assert found["there"]["known"]
-    assert found["there"]["rung"] == "route"
-    assert not found["back"]["known"]
-    assert found["reachable"] is None
-    assert "when node-2 was last heard: it has told that it had no way" in found["back"]["reason"]
+    assert found.there.known
+    assert found.there.rung == "route"
+    assert not found.back.known
+    assert found.reachable is None
+    assert "when node-2 was last heard: it has told that it had no way" in found.back.reason
 
 
 def test_that_a_way_which_a_peer_told_does_not_carry_the_packets_is_not_sure_either() -> None:
@@ -89,16 +90,16 @@ def test_that_a_way_which_a_peer_told_does_not_carry_the_packets_is_not_sure_eit
 
     found = path(*six, seen((PEER, plain(2))), {PEER: vxlan(1, mtu_bytes=1320)})
 
-    assert found["reachable"] is None
-    assert "IPv6 needs an MTU of 1280, the path has 1270" in found["back"]["reason"]
+    assert found.reachable is None
+    assert "IPv6 needs an MTU of 1280, the path has 1270" in found.back.reason
 
 
 @pytest.mark.parametrize("told", [None, plain(1)])
 def test_what_is_known_here_comes_before_what_a_peer_told(told: PeerPath | None) -> None:
     found = path("10.244.1.2", THERE, seen(), {PEER: told})
 
-    assert found["reachable"] is False
-    assert "no path to it is proven" in found["there"]["reason"]
+    assert found.reachable is False
+    assert "no path to it is proven" in found.there.reason
 
 
 class Strict(dict[str, PeerPath]):
@@ -114,18 +115,18 @@ def test_no_other_peer_is_planned_for_than_the_one_that_is_explained() -> None:
     plan = plan_overlay(here)
     strict = replace(here, paths=Strict(here.paths))
 
-    found = path_document(
+    found = path_status(
         strict, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS, {PEER: plain(1)}
     )
 
-    assert (found["reachable"], found["there"]["rung"]) == (True, "route")
-    assert found["back"]["rung"] == "route"
+    assert (found.reachable, found.there.rung) == (True, "route")
+    assert found.back.rung == "route"
 
 
 def test_what_a_peer_told_of_its_way_to_us_says_nothing_of_its_way_to_others() -> None:
     found = path(THERE, "10.244.3.7", seen((PEER, plain(2))), {PEER: plain(1), uid(3): plain(1)})
 
-    assert found["reachable"] is None
+    assert found.reachable is None
 
 
 def test_a_pod_is_known_by_namespace_and_name_with_all_its_addresses() -> None:
@@ -168,15 +169,16 @@ def test_of_a_pods_addresses_one_of_the_cluster_counts() -> None:
 def test_the_way_to_a_peer_is_known_and_of_its_way_back_what_is_let_in() -> None:
     found = path("10.244.1.2", THERE, seen((PEER, vxlan(2))))
 
-    there, back = found["there"], found["back"]
-    assert found["reachable"] is True
-    assert (there["origin_pod"], there["target_node"]) == ("default/web-0", "node-2")
-    assert (there["rung"], there["device"], there["underlay"]) == ("vxlan", "limvx4", "192.0.2.2")
-    assert there["mtu_bytes"] == 1450
-    assert not back["known"]
-    assert "10.244.2.0/24" in back["let_in"]["sources"]
-    assert back["let_in"]["outer"] == ["192.0.2.2"]
-    assert found["peer_uid"] == PEER
+    there, back = found.there, found.back
+    assert found.reachable is True
+    assert (there.origin_pod, there.target_node) == ("default/web-0", "node-2")
+    assert (there.rung, there.device, there.underlay) == ("vxlan", "limvx4", "192.0.2.2")
+    assert there.mtu_bytes == 1450
+    assert not back.known
+    assert back.let_in is not None
+    assert "10.244.2.0/24" in back.let_in.sources
+    assert back.let_in.outer == ["192.0.2.2"]
+    assert found.peer_uid == PEER
 
 
 def test_asked_from_the_other_end_the_same_is_said_the_other_way_round() -> None:
@@ -184,57 +186,57 @@ def test_asked_from_the_other_end_the_same_is_said_the_other_way_round() -> None
 
     one, other = path("10.244.1.2", THERE, here), path(THERE, "10.244.1.2", here)
 
-    assert (one["there"], one["back"]) == (other["back"], other["there"])
-    assert other["peer_uid"] == PEER
-    assert other["reachable"] is True
+    assert (one.there, one.back) == (other.back, other.there)
+    assert other.peer_uid == PEER
+    assert other.reachable is True
 
 
 def test_without_a_proven_path_it_is_not_reachable_and_the_reason_is_said() -> None:
     found = path("10.244.1.2", THERE, seen())
 
-    assert found["reachable"] is False
-    assert "no path to it is proven" in found["there"]["reason"]
+    assert found.reachable is False
+    assert "no path to it is proven" in found.there.reason
 
 
 def test_packets_of_a_peer_that_shares_no_community_are_dropped_here_for_sure() -> None:
     found = path("10.244.1.2", THERE, seen((PEER, plain(2)), community="a"))
 
-    assert found["reachable"] is False
-    assert found["back"]["known"]
-    assert "shares no community" in found["back"]["reason"]
+    assert found.reachable is False
+    assert found.back.known
+    assert "shares no community" in found.back.reason
 
 
 def test_two_pods_of_this_node_meet_on_its_bridge() -> None:
     found = path("10.244.1.2", "10.244.1.9", seen())
 
-    assert (found["there"]["rung"], found["there"]["device"]) == ("local", "limpet0")
-    assert found["reachable"] is True
-    assert found["peer_uid"] == ""
-    assert found["notes"] == ["10.244.1.9 is kept for pod default/db-0, which is not attached now"]
+    assert (found.there.rung, found.there.device) == ("local", "limpet0")
+    assert found.reachable is True
+    assert found.peer_uid == ""
+    assert found.notes == ["10.244.1.9 is kept for pod default/db-0, which is not attached now"]
 
 
 def test_an_address_of_ours_that_no_pod_has_is_noted_but_not_the_gateways() -> None:
-    assert path("10.244.1.77", THERE, seen())["notes"] == [
+    assert path("10.244.1.77", THERE, seen()).notes == [
         "10.244.1.77 belongs to no pod of this node now"
     ]
-    assert path("10.244.1.1", THERE, seen())["notes"] == []
+    assert path("10.244.1.1", THERE, seen()).notes == []
 
 
 @pytest.mark.parametrize("target", ["10.244.3.7", "10.244.2.8"])
 def test_what_goes_on_between_other_nodes_is_not_guessed(target: str) -> None:
     found = path(THERE, target, seen((PEER, plain(2)), (uid(3), plain(3))))
 
-    assert found["reachable"] is None
-    assert not found["there"]["known"]
-    assert "node-2 does is known there" in found["there"]["reason"]
-    assert found["peer_uid"] == ""
+    assert found.reachable is None
+    assert not found.there.known
+    assert "node-2 does is known there" in found.there.reason
+    assert found.peer_uid == ""
 
 
 def test_an_address_outside_of_the_cluster_is_noted_as_such() -> None:
     found = path("10.244.1.2", "198.51.100.1", seen())
 
-    assert found["reachable"] is False
-    assert found["notes"] == [
+    assert found.reachable is False
+    assert found.notes == [
         "198.51.100.1 is no address of the cluster: the node's own routes lead there"
     ]
 
@@ -242,8 +244,8 @@ def test_an_address_outside_of_the_cluster_is_noted_as_such() -> None:
 def test_addresses_of_different_ip_versions_have_no_way() -> None:
     found = path("10.244.1.2", "fd00:0:0:2::7", seen((PEER, plain(2))))
 
-    assert found["reachable"] is False
-    assert "not of the same IP version" in found["there"]["reason"]
+    assert found.reachable is False
+    assert "not of the same IP version" in found.there.reason
 
 
 @given(clusters())
@@ -253,14 +255,14 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
     here = view_of(cluster[0], UID, cluster[1], OWN)
     plan = plan_overlay(here)
 
-    found = path_document(here, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS, {})
+    found = path_status(here, plan, ip_address("10.244.1.2"), ip_address(THERE), WORDS, {})
 
-    for leg in (found["there"], found["back"]):
-        if leg["rung"] in ("route", "vxlan"):
-            target = ip_address(leg["target"])
-            assert any(target in route.prefix for route in plan.parts[found["peer_uid"]].routes)
-    if found["reachable"] and found["peer_uid"]:
-        assert any(leg["rung"] for leg in (found["there"], found["back"]))
+    for leg in (found.there, found.back):
+        if leg.rung in ("route", "vxlan"):
+            target = ip_address(leg.target)
+            assert any(target in route.prefix for route in plan.parts[found.peer_uid].routes)
+    if found.reachable and found.peer_uid:
+        assert any(leg.rung for leg in (found.there, found.back))
 
 
 # Probes
@@ -277,8 +279,10 @@ def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
         [Measured(LINK, 0.1234, in_use=True), Measured(RELAYED, 9.0, in_use=False)],
     ]
 
-    assert probe_documents(rounds) == [
+    assert [asdict(each) for each in probe_statuses(rounds, PEER, seen().snapshot)] == [
         {
+            "node": "node-2",
+            "uid": PEER,
             "asked": "link",
             "address": "192.0.2.2",
             "endpoint": "",
@@ -291,6 +295,8 @@ def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
             "rtts_ms": [0.5, 0.123],
         },
         {
+            "node": "node-2",
+            "uid": PEER,
             "asked": "overlay",
             "address": "192.0.2.2",
             "endpoint": "",
@@ -303,6 +309,8 @@ def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
             "rtts_ms": [],
         },
         {
+            "node": "node-2",
+            "uid": PEER,
             "asked": "tunnel",
             "address": "2001:db8::9",
             "endpoint": "[2001:db8::9]:21000",
@@ -320,9 +328,11 @@ def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:
 # Peers
 
 
-def peers(seen_from: View, *, every: bool = False) -> dict[str, dict[str, Any]]:
-    found = peer_documents(seen_from, plan_overlay(seen_from), heard_s={PEER: 1.26}, every=every)
-    return {peer["name"]: peer for peer in found}
+def peers(seen_from: View, *, every: bool = False) -> dict[str, PeerStatus]:
+    found = peer_statuses(
+        seen_from, plan_overlay(seen_from), heard_s={PEER: 1.26}, every=every, readings={}, now_ns=0
+    )
+    return {peer.name: peer for peer in found}
 
 
 def test_each_peer_is_listed_with_its_way_or_with_why_there_is_none() -> None:
@@ -330,24 +340,24 @@ def test_each_peer_is_listed_with_its_way_or_with_why_there_is_none() -> None:
 
     assert list(found) == ["node-2", "node-3"]
     reached, other = found.values()
-    assert (reached["state"], reached["rung"], reached["devices"]) == (
+    assert (reached.state, reached.rung, reached.devices) == (
         "reached",
         "vxlan",
         ["limvx4"],
     )
-    assert (reached["underlay"], reached["mtu_bytes"]) == ("192.0.2.2", 1450)
-    assert (other["state"], other["why"]) == ("unreached", "no path to it is proven")
+    assert (reached.underlay, reached.mtu_bytes) == ("192.0.2.2", 1450)
+    assert (other.state, other.why) == ("unreached", "no path to it is proven")
 
 
 def test_when_a_peer_was_heard_from_is_said_as_far_as_it_is_remembered() -> None:
-    assert [peer["heard_s"] for peer in peers(seen()).values()] == [1.3, None]
+    assert [peer.heard_s for peer in peers(seen()).values()] == [1.3, None]
 
 
 def test_a_removed_node_is_listed_only_when_asked_for() -> None:
     here = view(node(2), node(3, tombstone=True), paths={})
 
     assert list(peers(here)) == ["node-2"]
-    assert peers(here, every=True)["node-3"]["state"] == "removed"
+    assert peers(here, every=True)["node-3"].state == "removed"
 
 
 def test_what_of_a_peer_is_not_reached_is_said_beside_what_is() -> None:
@@ -355,14 +365,14 @@ def test_what_of_a_peer_is_not_reached_is_said_beside_what_is() -> None:
 
     (found, _) = peers(seen((PEER, only_ipv4))).values()
 
-    assert found["state"] == "reached"
-    assert [each.split(": ")[0] for each in found["without"]] == ["fd00:0:0:2::/64"]
+    assert found.state == "reached"
+    assert [each.split(": ")[0] for each in found.without] == ["fd00:0:0:2::/64"]
 
 
 def test_a_node_without_a_grant_lists_its_peers_as_unreached() -> None:
     here = view_of(snapshot(node(2)), UID, {}, OWN)
 
-    assert peers(here)["node-2"]["why"] == "this node has no grant"
+    assert peers(here)["node-2"].why == "this node has no grant"
 
 
 def counted(here: View) -> dict[str, int]:
@@ -385,21 +395,21 @@ def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
 ) -> None:
     here = view_of(cluster[0], UID, cluster[1], OWN)
     plan = plan_overlay(here)
-    listed = peer_documents(here, plan, heard_s={}, every=False)
+    listed = peer_statuses(here, plan, heard_s={}, every=False, readings={}, now_ns=0)
 
     assert count_peers(here, plan) == {
-        kind: sum(kind in (peer["rung"], peer["state"]) for peer in listed)
+        kind: sum(kind in (peer.rung, peer.state) for peer in listed)
         for kind in (*(row for row in transports.TRANSPORTS), "unreached", "apart")
     }
     for peer in listed:
-        assert (peer["state"] == "reached") == bool(peer["rung"])
-        assert bool(peer["why"]) == (peer["state"] != "reached")
+        assert (peer.state == "reached") == bool(peer.rung)
+        assert bool(peer.why) == (peer.state != "reached")
 
 
 def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
     state = SessionState("c:7470", connected=True, since_s=100.0, error="", refused="", over=False)
 
-    assert session_document(state, now_s=161.24) == {
+    assert asdict(session_status(state, now_s=161.24)) == {
         "address": "c:7470",
         "connected": True,
         "for_s": 61.2,
@@ -415,8 +425,8 @@ def test_a_peers_segments_are_those_that_count_not_those_it_once_had() -> None:
 
     found = peers(view(node(2, segments=shared), newer, paths={}))
 
-    assert found["node-2"]["segments"] == []
-    assert found["node-3"]["segments"] == ["10.244.2.0/24"]
+    assert found["node-2"].segments == []
+    assert found["node-3"].segments == ["10.244.2.0/24"]
 
 
 def test_endpoints_that_another_node_names_too_are_told_and_those_of_removed_nodes_are_not() -> (
@@ -436,6 +446,6 @@ def test_endpoints_that_another_node_names_too_are_told_and_those_of_removed_nod
     )
 
     assert shared_endpoints(known, UID) == [
-        {"endpoint": "203.0.113.7:51820", "nodes": ["node-2", "node-3"]}
+        SharedEndpoint(endpoint="203.0.113.7:51820", nodes=["node-2", "node-3"])
     ]
     assert shared_endpoints(snapshot(node(1), telling(2, 51820)), UID) == []

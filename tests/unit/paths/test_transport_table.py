@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.cluster_admin import count_peers, peer_documents
-from limpet.agent.path_report import NodeWords, path_document
+from limpet.agent.cluster_admin import count_peers, peer_statuses
+from limpet.agent.path_report import NodeWords, path_status
 from limpet.base.addresses import Prefix
 from limpet.base.link import UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row
@@ -97,12 +97,12 @@ def test_the_plan_asks_the_rows_part_and_a_person_reads_the_rows_words() -> None
     plan = plan_overlay(here)
     ends = ip_address("10.244.1.2"), ip_address("10.244.2.2")
 
-    found = path_document(here, plan, *ends, NodeWords((), "limpet0", 1450), {})
-    (peer,) = peer_documents(here, plan, heard_s={}, every=True)
+    found = path_status(here, plan, *ends, NodeWords((), "limpet0", 1450), {})
+    (peer,) = peer_statuses(here, plan, heard_s={}, every=True, readings={}, now_ns=0)
 
     assert {(route.device, route.mtu_bytes) for route in plan.parts[PEER].routes} == {
         ("toy0", 1472)
     }
     assert f"  there: toy, over toy0 to {UNDERLAY}, MTU 1472" in list(path_lines(found))
-    assert (peer["rung"], peer_row(peer)["via"]) == ("toy", f"toy at {UNDERLAY}")
+    assert (peer.rung, peer_row(peer)["via"]) == ("toy", f"toy at {UNDERLAY}")
     assert count_peers(here, plan)["toy"] == 1

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import typer
+from msgspec.structs import asdict
 
-from limpet.agent.client import call
+from limpet.agent.client import ask
 from limpet.agent.settings import Settings
+from limpet.agent.status import (
+    AddressRecord,
+    RecordCheck,
+    RecordFinding,
+    Records,
+    Released,
+    Repaired,
+    Status,
+    record_line,
+)
 from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
@@ -24,14 +34,14 @@ _LEAK_COLUMNS = ("network", "address", "container_id", "ifname", "why")
 def list_addresses(settings: Settings, network: str | None, output: Output) -> None:
     """From the agent; from the folders when none runs. Raises: LimpetError."""
     try:
-        records = call(settings.folders.socket, "ipam.list", network=network)["records"]
+        records = ask(settings.folders.socket, "ipam.list", Records, network=network).records
     except AgentUnavailable:
         _say_from_disk(settings.folders)
         records = _records(settings.folders.data_dir, network)
     if output is Output.JSON:
         put_json({"records": records})
     elif records:
-        put_table(records, _RECORD_COLUMNS)
+        put_table(map(asdict, records), _RECORD_COLUMNS)
     else:
         say("no address is held or kept" + (f" on network {network}" if network else ""))
 
@@ -39,34 +49,34 @@ def list_addresses(settings: Settings, network: str | None, output: Output) -> N
 def check_addresses(settings: Settings, output: Output) -> int:
     """Exit code: 1 when something was found, or could not be looked at. Raises: LimpetError."""
     try:
-        found = call(settings.folders.socket, "ipam.check")
+        found = ask(settings.folders.socket, "ipam.check", RecordCheck)
     except AgentUnavailable:
         found = _check_records(settings)
     if output is Output.JSON:
         put_json(found)
     else:
         _put_check(found)
-    return 1 if found["leaks"] is None or found["leaks"] or found["findings"] else 0
+    return 1 if found.leaks is None or found.leaks or found.findings else 0
 
 
-def _check_records(settings: Settings) -> dict[str, Any]:
+def _check_records(settings: Settings) -> RecordCheck:
     """`leaks` is None: only an agent can tell which addresses are in use."""
     _say_from_disk(settings.folders)
     findings = [
-        {"path": each.path, "problem": each.problem, "advice": each.action}
+        RecordFinding(path=each.path, problem=each.problem, advice=each.action)
         for _, view in _views(settings.folders.data_dir)
         for each in view.findings
     ]
-    return {"leaks": None, "findings": findings}
+    return RecordCheck(leaks=None, findings=findings)
 
 
-def _put_check(found: dict[str, Any]) -> None:
-    leaks, findings = found["leaks"], found["findings"]
+def _put_check(found: RecordCheck) -> None:
+    leaks, findings = found.leaks, found.findings
     if leaks:
-        put_table(leaks, _LEAK_COLUMNS)
+        put_table(map(asdict, leaks), _LEAK_COLUMNS)
         say("`limpet ipam repair` releases them")
     for each in findings:
-        put(f"{each['path']}: {each['problem']} ({each['advice']})")
+        put(f"{each.path}: {each.problem} ({each.advice})")
     if leaks is None:
         sound = "the records have the damage above" if findings else "the records are sound"
         say(
@@ -79,11 +89,11 @@ def _put_check(found: dict[str, Any]) -> None:
 
 def repair_addresses(settings: Settings, output: Output) -> None:
     """Raises: AgentUnavailable: only the agent may write the records."""
-    released = call(settings.folders.socket, "ipam.repair")["released"]
+    released = ask(settings.folders.socket, "ipam.repair", Repaired).released
     if output is Output.JSON:
         put_json({"released": released})
     elif released:
-        put_table(released, _LEAK_COLUMNS)
+        put_table(map(asdict, released), _LEAK_COLUMNS)
     else:
         say("nothing to repair")
 
@@ -95,15 +105,15 @@ def release_address(
     arguments = _address_or_pod(what)
     if network is None:
         network = _only_network(settings)
-    released = call(
-        settings.folders.socket, "ipam.release", network=network, force=force, **arguments
+    released = ask(
+        settings.folders.socket, "ipam.release", Released, network=network, force=force, **arguments
     )
-    if not released["released"]:
+    if not released.released:
         raise LimpetError(f"release {what}: nothing is kept for it on network {network}")
     if output is Output.JSON:
         put_json(released)
     else:
-        for address in released["released"]:
+        for address in released.released:
             put(f"{address} released")
 
 
@@ -120,7 +130,7 @@ def _address_or_pod(what: str) -> dict[str, str]:
 
 
 def _only_network(settings: Settings) -> str:
-    names = [network["name"] for network in call(settings.folders.socket, "status")["networks"]]
+    names = [network.name for network in ask(settings.folders.socket, "status", Status).networks]
     if len(names) != 1:
         known = f"there are {', '.join(names)}" if names else "there is none yet"
         raise LimpetError(f"release: say which network with --network ({known})")
@@ -134,12 +144,9 @@ def _say_from_disk(folders: Folders) -> None:
     say(f"limpet: no agent answers at {folders.socket}; read from {folders.data_dir}")
 
 
-def _records(data_dir: Path, network: str | None) -> list[dict[str, Any]]:
-    # Only here: it brings the whole agent.
-    from limpet.agent.admin import record_document
-
+def _records(data_dir: Path, network: str | None) -> list[AddressRecord]:
     return [
-        record_document(name, record)
+        record_line(name, record)
         for name, view in _views(data_dir)
         if network in (None, name)
         for record in view.records

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
-from limpet.agent.client import call
+from limpet.agent.client import ask
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
+from limpet.agent.status import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
 from limpet.cli.output import Output, duration, put, put_json, put_table, say
 from limpet.cluster.topology.transports import TRANSPORTS
 
@@ -80,57 +82,59 @@ def print_path(settings: Settings, origin: str, target: str, output: Output, *, 
 
     Raises: AgentUnavailable, LimpetError.
     """
-    answer = call(settings.folders.socket, "path", origin=origin, target=target, probe=probe)
+    answer = ask(
+        settings.folders.socket, "path", PathAnswer, origin=origin, target=target, probe=probe
+    )
     if output is Output.JSON:
         put_json(answer)
     else:
-        for path in answer["paths"]:
+        for path in answer.paths:
             for line in path_lines(path):
                 put(line)
-        if answer["probes"]:
+        if answer.probes:
             put("")
-            put_table([_probe_row(each) for each in answer["probes"]], _PROBE_COLUMNS)
-            for words in why_relayed(answer["paths"], answer["probes"], answer["nat"]):
+            put_table([_probe_row(each) for each in answer.probes], _PROBE_COLUMNS)
+            for words in why_relayed(answer.paths, answer.probes, answer.nat):
                 put(words)
-            for name in silent(answer["probes"]):
+            for name in silent(answer.probes):
                 put(f"{name} does not answer: it is off or cut off, or its agent does not run")
-        for failure in answer["failed"]:
+        for failure in answer.failed:
             say(f"limpet: the node is not as planned: {failure}")
-    reached = all(path["reachable"] for path in answer["paths"])
-    return 0 if reached and not silent(answer["probes"]) else 1
+    reached = all(path.reachable for path in answer.paths)
+    return 0 if reached and not silent(answer.probes) else 1
 
 
-def silent(probes: Iterable[Mapping[str, Any]]) -> list[str]:
+def silent(probes: Iterable[ProbeStatus]) -> list[str]:
     """Names of nodes that were asked and do not answer at all."""
     heard: dict[tuple[str, str], bool] = {}
     for each in probes:
-        key = each["node"], each["uid"]
-        heard[key] = heard.get(key, False) or each["answered"] > 0
+        key = each.node, each.uid
+        heard[key] = heard.get(key, False) or each.answered > 0
     return [name for (name, _), has_answered in heard.items() if not has_answered]
 
 
 def why_relayed(
-    paths: Iterable[Mapping[str, Any]],
-    probes: Iterable[Mapping[str, Any]],
+    paths: Iterable[PathStatus],
+    probes: Iterable[ProbeStatus],
     nat: Mapping[str, str],
 ) -> Iterator[str]:
     """Of each node that is reached by a relay. `nat`: in front of this node, by IP version."""
-    relayed = {path["peer_uid"] for path in paths if path["there"]["relay"]}
-    direct: dict[str, list[Mapping[str, Any]]] = {}
+    relayed = {path.peer_uid for path in paths if path.there.relay}
+    direct: dict[str, list[ProbeStatus]] = {}
     names = {}
     for each in probes:
-        if each["uid"] in relayed:
-            names[each["uid"]] = each["node"]
-            direct.setdefault(each["uid"], [])
-            if each["asked"] == "tunnel" and not each["relay"]:
-                direct[each["uid"]].append(each)
+        if each.uid in relayed:
+            names[each.uid] = each.node
+            direct.setdefault(each.uid, [])
+            if each.asked == "tunnel" and not each.relay:
+                direct[each.uid].append(each)
     for uid, ways in direct.items():
         name = names[uid]
-        if any(each["answered"] for each in ways):
+        if any(each.answered for each in ways):
             yield f"{name} answers directly too: the pair leaves the relay when that has held"
             continue
-        kinds = {nat[f"ipv{each['version']}"] for each in ways} or set(nat.values())
-        tried = _joined(each["endpoint"] for each in ways) or "nothing, no address of it is known"
+        kinds = {nat[f"ipv{each.version}"] for each in ways} or set(nat.values())
+        tried = _joined(each.endpoint for each in ways) or "nothing, no address of it is known"
         yield (
             f"{name} is reached by a relay, since it does not answer directly (tried: {tried}): "
             f"{_why_not_direct(name, kinds)}"
@@ -149,29 +153,30 @@ def _why_not_direct(name: str, kinds: Container[str]) -> str:
     return f"perhaps its NAT is symmetric, or a firewall between the two drops UDP ({there})"
 
 
-def _probe_row(each: Mapping[str, Any]) -> dict[str, Any]:
-    trips_ms = each["rtts_ms"]
+def _probe_row(each: ProbeStatus) -> dict[str, Any]:
+    trips_ms = each.rtts_ms
     return {
-        **each,
-        "asked": _ASKED.get(each["asked"], each["asked"]),
-        "ip": f"IPv{each['version']}",
-        "address": each["endpoint"] or each["address"],
-        "by": f"relay {each['relay']}" if each["relay"] else each["device"],
-        "path": "yes" if each["in_use"] else "",
-        "answers": f"{each['answered']}/{each['sent']}",
+        **asdict(each),
+        "asked": _ASKED.get(each.asked, each.asked),
+        "ip": f"IPv{each.version}",
+        "address": each.endpoint or each.address,
+        "by": f"relay {each.relay}" if each.relay else each.device,
+        "path": "yes" if each.in_use else "",
+        "answers": f"{each.answered}/{each.sent}",
         "rtt": f"{min(trips_ms):.2f} to {max(trips_ms):.2f} ms" if trips_ms else "",
     }
 
 
-def path_lines(path: Mapping[str, Any]) -> Iterator[str]:
+def path_lines(path: PathStatus) -> Iterator[str]:
     """One pair of addresses, for a person."""
-    there, back = path["there"], path["back"]
-    yield f"{_end(there, 'origin')} -> {_end(there, 'target')}"
+    there, back = path.there, path.back
+    origin = _end(there.origin, there.origin_pod, there.origin_node)
+    yield f"{origin} -> {_end(there.target, there.target_pod, there.target_node)}"
     yield f"  there: {_leg(there)}"
     yield f"  back:  {_leg(back)}"
-    for note in path["notes"]:
+    for note in path.notes:
         yield f"  note:  {note}"
-    match path["reachable"]:
+    match path.reachable:
         case True:
             yield "  reachable, as far as this node knows"
         case False:
@@ -180,28 +185,27 @@ def path_lines(path: Mapping[str, Any]) -> Iterator[str]:
             yield "  not known here"
 
 
-def _end(leg: Mapping[str, Any], which: str) -> str:
-    address, pod, node = leg[which], leg[f"{which}_pod"], leg[f"{which}_node"]
+def _end(address: str, pod: str, node: str) -> str:
     return " ".join([f"{pod} ({address})" if pod else address, *([f"on {node}"] if node else [])])
 
 
-def _leg(leg: Mapping[str, Any]) -> str:
-    if leg["let_in"] is not None:
-        sources, outer = (_joined(leg["let_in"][key]) for key in ("sources", "outer"))
+def _leg(leg: Leg) -> str:
+    if leg.let_in is not None:
+        sources, outer = _joined(leg.let_in.sources), _joined(leg.let_in.outer)
         ways = (
-            *(["the tunnel"] if leg["let_in"]["tunnel"] else []),
+            *(["the tunnel"] if leg.let_in.tunnel else []),
             *([f"VXLAN from {outer}"] if outer else []),
         )
         return (
-            f"{leg['origin_node']} chooses (ask it); from it this node lets in {sources}, "
+            f"{leg.origin_node} chooses (ask it); from it this node lets in {sources}, "
             f"by {' and by '.join(ways) or 'a plain route only'}"
         )
-    if leg["reason"]:
-        return f"{'no way' if leg['known'] else 'not known'}: {leg['reason']}"
-    size = f"MTU {leg['mtu_bytes']}"
-    if leg["rung"] == "local":
-        return f"on this node, over {leg['device']}, {size}"
-    return f"{TRANSPORTS[leg['rung']].path_words.format_map(leg)}, {size}"
+    if leg.reason:
+        return f"{'no way' if leg.known else 'not known'}: {leg.reason}"
+    size = f"MTU {leg.mtu_bytes}"
+    if leg.rung == "local":
+        return f"on this node, over {leg.device}, {size}"
+    return f"{TRANSPORTS[leg.rung].path_words.format_map(asdict(leg))}, {size}"
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -210,29 +214,29 @@ def _joined(texts: Iterable[str]) -> str:
 
 def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
     """Raises: AgentUnavailable, LimpetError."""
-    answer = call(settings.folders.socket, "peers", all=every)
+    answer = ask(settings.folders.socket, "peers", Peers, all=every)
     if output is Output.JSON:
         put_json(answer)
-    elif answer["peers"]:
-        put_table([peer_row(each) for each in answer["peers"]], _PEER_COLUMNS)
+    elif answer.peers:
+        put_table([peer_row(each) for each in answer.peers], _PEER_COLUMNS)
     else:
         say("no other node is known here")
 
 
-def _via(each: Mapping[str, Any]) -> str:
-    row = TRANSPORTS.get(each["rung"])
-    hops = _joined(each["next_hops"])
-    return hops if row is None else row.via_words.format_map({**each, "next_hops": hops})
+def _via(each: PeerStatus) -> str:
+    row = TRANSPORTS.get(each.rung)
+    hops = _joined(each.next_hops)
+    return hops if row is None else row.via_words.format_map({**asdict(each), "next_hops": hops})
 
 
-def peer_row(each: Mapping[str, Any]) -> dict[str, Any]:
+def peer_row(each: PeerStatus) -> dict[str, Any]:
     """One peer, for a person."""
     return {
-        **each,
-        "device": _joined(each["devices"]),
+        **asdict(each),
+        "device": _joined(each.devices),
         "via": _via(each),
-        "mtu": each["mtu_bytes"],
-        "segments": _joined(each["segments"]),
-        "heard": "" if each["heard_s"] is None else f"{duration(each['heard_s'])} ago",
-        "why": "; ".join([*filter(None, [each["why"]]), *each["without"]]),
+        "mtu": each.mtu_bytes,
+        "segments": _joined(each.segments),
+        "heard": "" if each.heard_s is None else f"{duration(each.heard_s)} ago",
+        "why": "; ".join([*filter(None, [each.why]), *each.without]),
     }

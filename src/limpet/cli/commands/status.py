@@ -2,78 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from limpet.agent.client import call
+from msgspec.structs import asdict
+
+from limpet.agent.client import ask
 from limpet.agent.settings import Settings
+from limpet.agent.status import (
+    Across,
+    ClusterStatus,
+    ControllerStatus,
+    LinkStatus,
+    RelayStatus,
+    Status,
+    TlsRelay,
+    TunnelStatus,
+)
 from limpet.cli.output import Output, duration, put, put_json, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
 def print_status(settings: Settings, output: Output) -> int:
     """Exit code: 0 when the agent is ready, else 1. Raises: AgentUnavailable, LimpetError."""
-    status = call(settings.folders.socket, "status")
+    status = ask(settings.folders.socket, "status", Status)
     if output is Output.JSON:
         put_json(status)
     else:
         _print_table(status)
-    return 0 if status["ready"] else 1
+    return 0 if status.ready else 1
 
 
-def _print_table(status: dict[str, Any]) -> None:
-    ready = "ready" if status["ready"] else f"not ready: {'; '.join(status['reasons'])}"
-    put(f"agent {status['version']}, process {status['pid']}, up {duration(status['uptime_s'])}")
+def _print_table(status: Status) -> None:
+    ready = "ready" if status.ready else f"not ready: {'; '.join(status.reasons)}"
+    put(f"agent {status.version}, process {status.pid}, up {duration(status.uptime_s)}")
     put(ready)
-    put(f"{status['attachments']} pods attached, bridge {status['bridge']}")
-    last = status["last_round"]
-    put(
-        f"last round: {last['changes']} changes, {len(last['failed'])} failed, "
-        f"{last['took_ms']:.1f} ms"
-    )
-    for failure in last["failed"]:
+    put(f"{status.attachments} pods attached, bridge {status.bridge}")
+    last = status.last_round
+    put(f"last round: {last.changes} changes, {len(last.failed)} failed, {last.took_ms:.1f} ms")
+    for failure in last.failed:
         put(f"  failed: {failure}")
-    if status.get("cluster") is not None:
+    if status.cluster is not None:
         put("")
-        for line in cluster_lines(status["cluster"]):
+        for line in cluster_lines(status.cluster):
             put(line)
-    if status["segments"]:
+    if status.segments:
         put("")
         put_table(
-            [{**segment, "segment": segment["prefix"]} for segment in status["segments"]],
+            [{**asdict(segment), "segment": segment.prefix} for segment in status.segments],
             ("segment", "size", "live", "resting", "bound", "free"),
         )
-    if status["networks"]:
+    if status.networks:
         put("")
         put_table(
-            [{**network, "network": network["name"]} for network in status["networks"]],
+            [{**asdict(network), "network": network.name} for network in status.networks],
             ("network", "live", "bound"),
         )
-    found = len(status["findings"]) + len(status["unknown_keys"])
+    found = len(status.findings) + len(status.unknown_keys)
     if found:
         put("")
         put(f"{found} findings; `limpet doctor` explains them")
 
 
-def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
+def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     """How the node stands in its cluster, for a person."""
-    yield f"cluster {cluster['name'] or 'not known yet'}, node {cluster['node']} ({cluster['uid']})"
-    if cluster["removed"]:
+    yield f"cluster {cluster.name or 'not known yet'}, node {cluster.node} ({cluster.uid})"
+    if cluster.removed:
         yield "THIS NODE WAS REMOVED from the cluster: it reaches no other node any more"
-    elif not cluster["granted"]:
+    elif not cluster.granted:
         yield "no grant of this node is known here"
-    if cluster["cloned"]:
+    if cluster.cloned:
         yield "ANOTHER MACHINE HAS THIS NODE'S IDENTITY: nothing is published any more"
-    yield _controller(cluster["controller"])
-    if cluster["controller"]["refused"]:
-        yield f"  no further segment now: {cluster['controller']['refused']}"
-    links = [f"{each['ifname']} ({', '.join(each['addresses'])})" for each in cluster["links"]]
+    yield _controller(cluster.controller)
+    if cluster.controller.refused:
+        yield f"  no further segment now: {cluster.controller.refused}"
+    links = [f"{each.ifname} ({', '.join(each.addresses)})" for each in cluster.links]
     yield f"links to other nodes: {', '.join(links) or 'none'}"
-    yield from _tunnel(cluster["tunnel"], "NO ENCRYPTED TUNNEL")
-    if cluster["ipsec"] is not None:
-        yield from _tunnel(cluster["ipsec"], "NO TUNNEL BY IPSEC")
-    yield from across_lines(cluster["across"], cluster["links"])
-    peers = cluster["peers"]
+    yield from _tunnel(cluster.tunnel, "NO ENCRYPTED TUNNEL")
+    if cluster.ipsec is not None:
+        yield from _tunnel(cluster.ipsec, "NO TUNNEL BY IPSEC")
+    yield from across_lines(cluster.across, cluster.links)
+    peers = cluster.peers
     reached = "".join(
         f"{peers[row.name]} by {row.words}, "
         for row in by_preference()
@@ -81,11 +89,11 @@ def cluster_lines(cluster: dict[str, Any]) -> Iterator[str]:
     )
     yield (
         f"{sum(peers.values())} other nodes: {reached}{peers['unreached']} not reached, "
-        f"{peers['apart']} in other communities; revision {cluster['revision']}"
+        f"{peers['apart']} in other communities; revision {cluster.revision}"
     )
-    for failure in cluster["last_round"]["failed"]:
+    for failure in cluster.last_round.failed:
         yield f"  failed: {failure}"
-    for problem in cluster["disk"]:
+    for problem in cluster.disk:
         yield f"  on disk: {problem}"
 
 
@@ -98,29 +106,29 @@ MADE_BY = {
 """What the agent calls a tunnel's backend, in words; a version may follow."""
 
 
-def _tunnel(tunnel: dict[str, Any], lacking: str) -> Iterator[str]:
+def _tunnel(tunnel: TunnelStatus, lacking: str) -> Iterator[str]:
     """Nothing where there is no device, and none was needed yet."""
-    if tunnel["problem"]:
-        yield f"{lacking}: {tunnel['problem']}"
-    elif tunnel["backend"]:
-        made_by = f"{MADE_BY[tunnel['backend']]} {tunnel['version']}".rstrip()
+    if tunnel.problem:
+        yield f"{lacking}: {tunnel.problem}"
+    elif tunnel.backend:
+        made_by = f"{MADE_BY[tunnel.backend]} {tunnel.version}".rstrip()
         yield (
-            f"encrypted tunnel {tunnel['ifname']}: {made_by}, UDP port {tunnel['port']}, "
-            f"MTU {tunnel['mtu_bytes']}; {tunnel['peers']} peers, {tunnel['sessions']} with a "
-            f"session, {tunnel['active']} with traffic"
+            f"encrypted tunnel {tunnel.ifname}: {made_by}, UDP port {tunnel.port}, "
+            f"MTU {tunnel.mtu_bytes}; {tunnel.peers} peers, {tunnel.sessions} with a "
+            f"session, {tunnel.active} with traffic"
         )
-    if tunnel["slow"]:
+    if tunnel.slow:
         yield "  slow: the userspace WireGuard is an old one, `limpet doctor` says what to do"
 
 
-def _controller(controller: dict[str, Any]) -> str:
-    if controller["over"]:
-        return f"no controller is asked any more: {controller['error']}"
-    for_ = duration(controller["for_s"])
-    if controller["connected"]:
-        return f"connected to the controller at {controller['address']} for {for_}"
-    why = f": {controller['error']}" if controller["error"] else ""
-    return f"not connected to the controller at {controller['address']} for {for_}{why}"
+def _controller(controller: ControllerStatus) -> str:
+    if controller.over:
+        return f"no controller is asked any more: {controller.error}"
+    for_ = duration(controller.for_s)
+    if controller.connected:
+        return f"connected to the controller at {controller.address} for {for_}"
+    why = f": {controller.error}" if controller.error else ""
+    return f"not connected to the controller at {controller.address} for {for_}{why}"
 
 
 # Between sites
@@ -136,33 +144,34 @@ _NATS = {
 }
 
 
-def across_lines(across: Mapping[str, Any], links: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def across_lines(across: Across, links: Iterable[LinkStatus]) -> Iterator[str]:
     """NATs, relays that are used, and the relay that the node is; nothing where there are none."""
-    relays = across["relays"]
-    has_ipv6 = any(":" in address for link in links for address in link["addresses"])
-    if relays["relays"] or relays["mapped"]:
-        for version, kind in relays["nat"].items():
+    relays = across.relays
+    has_ipv6 = any(":" in address for link in links for address in link.addresses)
+    if relays.relays or relays.mapped:
+        for version, kind in relays.nat.items():
             if version == "ipv4" or has_ipv6:
                 yield f"{version.replace('ipv', 'IPv')}: {_NATS[kind]}"
-    if relays["endpoints"]:
-        yield f"  others are told of it at {', '.join(relays['endpoints'])}"
-    mapping = relays["port_mapping"]
-    if mapping is not None and mapping["by"]:
-        yield f"  the gateway {mapping['gateway']} gives it a port, by {mapping['by']}"
-    if relays["relays"]:
-        tls = across["tls"]
-        names = [_relay(each, tls.get(each["uid"])) for each in relays["relays"]]
+    if relays.endpoints:
+        yield f"  others are told of it at {', '.join(relays.endpoints)}"
+    mapping = relays.port_mapping
+    if mapping is not None and mapping.by:
+        yield f"  the gateway {mapping.gateway} gives it a port, by {mapping.by}"
+    if relays.relays:
+        tls = across.tls
+        names = [_relay(each, tls.get(each.uid)) for each in relays.relays]
         yield f"relays: {', '.join(names)}"
-    relaying = across["relaying"]
-    if relaying is not None and relaying["active"]:
-        first, last = relaying["ports"]
-        yield f"this node is a relay: {len(relaying['pairs'])} pairs, UDP ports {first} to {last}"
-    if relaying is not None and (relaying["trouble"] or not relaying["active"]):
-        yield f"  OF LITTLE USE AS A RELAY: {relaying['trouble'] or 'it has no tunnel'}"
-    for at, why in (across["relaying_tls"] or {"troubles": {}})["troubles"].items():
+    relaying = across.relaying
+    if relaying is not None and relaying.active:
+        first, last = relaying.ports
+        yield f"this node is a relay: {len(relaying.pairs)} pairs, UDP ports {first} to {last}"
+    if relaying is not None and (relaying.trouble or not relaying.active):
+        yield f"  OF LITTLE USE AS A RELAY: {relaying.trouble or 'it has no tunnel'}"
+    troubles = across.relaying_tls.troubles if across.relaying_tls is not None else {}
+    for at, why in troubles.items():
         yield f"  NOTHING IS RELAYED IN TLS at {at}: {why}"
 
 
-def _relay(relay: Mapping[str, Any], tls: Mapping[str, Any] | None) -> str:
-    udp = f"{relay['rtt_ms']:.1f} ms" if relay["answers"] else "no answer over UDP"
-    return f"{relay['name']} {udp}" + (f", {tls['rtt_ms']:.1f} ms in TLS" if tls else "")
+def _relay(relay: RelayStatus, tls: TlsRelay | None) -> str:
+    udp = f"{relay.rtt_ms:.1f} ms" if relay.answers else "no answer over UDP"
+    return f"{relay.name} {udp}" + (f", {tls.rtt_ms:.1f} ms in TLS" if tls else "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from limpet.agent.status import ClusterStatus, ControllerStatus, TunnelStatus
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import VXLAN_GROUPS
 from limpet.cli.commands.status import MADE_BY
@@ -43,40 +43,40 @@ def examine_identity(folder: Path) -> Iterator[Finding]:
         )
 
 
-def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:
+def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
     """What the agent's words of its cluster amount to. Pure."""
-    if cluster["removed"]:
+    if cluster.removed:
         yield error(
             "this node was removed from its cluster",
             "its pods reach no other node, and new ones get no address",
             f"if it should be there: {_ANEW}",
         )
         return
-    if cluster["cloned"]:
+    if cluster.cloned:
         yield error(
-            f"another machine has this node's identity ({cluster['uid']})",
+            f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
             f"on the copy stop the agent, then {_ANEW}; then restart both agents",
         )
-    if not cluster["granted"]:
+    if not cluster.granted:
         yield error(
-            f"nothing is known of what the cluster has granted to {cluster['node']}",
+            f"nothing is known of what the cluster has granted to {cluster.node}",
             "pods get no addresses",
-            f"let it reach a controller ({cluster['controller']['address']}); else {_ANEW}",
+            f"let it reach a controller ({cluster.controller.address}); else {_ANEW}",
         )
-    yield from _controller(cluster["controller"])
+    yield from _controller(cluster.controller)
     yield from _links(cluster)
     yield from _peers(cluster)
-    yield from _tunnel(cluster["tunnel"], "encrypted tunnel")
-    if cluster["ipsec"] is not None:
-        yield from _tunnel(cluster["ipsec"], "tunnel by IPsec")
-    for failure in cluster["last_round"]["failed"]:
+    yield from _tunnel(cluster.tunnel, "encrypted tunnel")
+    if cluster.ipsec is not None:
+        yield from _tunnel(cluster.ipsec, "tunnel by IPsec")
+    for failure in cluster.last_round.failed:
         yield error(
             f"the way to other nodes is not as planned: {failure}",
             "the agent tries again by itself",
             "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
         )
-    for problem in cluster["disk"]:
+    for problem in cluster.disk:
         yield warn(
             problem,
             "what the node knows of the cluster may not survive its next start",
@@ -84,9 +84,9 @@ def cluster_findings(cluster: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _controller(controller: dict[str, Any]) -> Iterator[Finding]:
-    at, for_s, why = controller["address"], controller["for_s"], controller["error"]
-    if controller["connected"]:
+def _controller(controller: ControllerStatus) -> Iterator[Finding]:
+    at, for_s, why = controller.address, controller.for_s, controller.error
+    if controller.connected:
         yield ok(f"the controller at {at} is connected")
     elif for_s > _LONG_S:
         yield warn(
@@ -95,17 +95,17 @@ def _controller(controller: dict[str, Any]) -> Iterator[Finding]:
             "pods go on; but news of the cluster come from neighbours only, and no segment comes",
             "look at the uplink and the controller (where the cloud is cut off: nothing)",
         )
-    if controller["refused"]:
+    if controller.refused:
         yield warn(
-            f"the controller gives no further segment: {controller['refused']}",
+            f"the controller gives no further segment: {controller.refused}",
             "when the present segments are full, no more pods can be started here",
             "limpet segment list and limpet network show, where the controller runs",
         )
 
 
-def _links(cluster: dict[str, Any]) -> Iterator[Finding]:
-    if cluster["links"]:
-        names = ", ".join(link["ifname"] for link in cluster["links"])
+def _links(cluster: ClusterStatus) -> Iterator[Finding]:
+    if cluster.links:
+        names = ", ".join(link.ifname for link in cluster.links)
         yield ok(f"links to other nodes: {names}")
     else:
         yield error(
@@ -116,8 +116,8 @@ def _links(cluster: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _peers(cluster: dict[str, Any]) -> Iterator[Finding]:
-    peers = cluster["peers"]
+def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
+    peers = cluster.peers
     wanted = sum(peers.values()) - peers["apart"]
     if peers["unreached"]:
         yield warn(
@@ -127,32 +127,32 @@ def _peers(cluster: dict[str, Any]) -> Iterator[Finding]:
         )
     elif wanted:
         yield ok(f"all {wanted} other nodes are reached")
-    if cluster["contested"]:
+    if cluster.contested:
         yield warn(
-            f"{cluster['contested']} entries are wanted by several nodes, such as one MAC",
+            f"{cluster.contested} entries are wanted by several nodes, such as one MAC",
             "only one of those nodes is reached: the others are clones of it, perhaps",
             f"limpet peer list shows them; on a copy {_ANEW}",
         )
 
 
-def _tunnel(tunnel: dict[str, Any], what: str) -> Iterator[Finding]:
-    if tunnel["problem"]:
-        yield (error if tunnel["needed"] else warn)(
-            f"there is no {what}: {tunnel['problem']}",
+def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
+    if tunnel.problem:
+        yield (error if tunnel.needed else warn)(
+            f"there is no {what}: {tunnel.problem}",
             "nodes of other sites are not reached by it; those of this site are, in clear",
             "do what the message says; the agent looks again by itself",
         )
         return
-    if not tunnel["backend"]:
+    if not tunnel.backend:
         return
-    if tunnel["slow"]:
+    if tunnel.slow:
         yield warn(
-            f"the userspace WireGuard is of version {tunnel['version']}",
+            f"the userspace WireGuard is of version {tunnel.version}",
             "it passes a sixth of what those from 0.0.20230223 on do",
             "install a newer wireguard-go (on Debian 12 that of its backports), end the one that "
             "runs (pods of other sites are not reached for a moment); the agent starts the new one",
         )
-    if tunnel["rules"] != [4, 6]:
+    if tunnel.rules != [4, 6]:
         yield error(
             "the rule that keeps the tunnel's own packets out of the tunnel is not there",
             "where another site's pods have an address of this site's, the tunnel ends in itself",
@@ -161,9 +161,9 @@ def _tunnel(tunnel: dict[str, Any], what: str) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            f"{what} {tunnel['ifname']} ({MADE_BY[tunnel['backend']]}) on UDP port "
-            f"{tunnel['port']}, "
-            f"{tunnel['sessions']} of {tunnel['peers']} peers with a session"
+            f"{what} {tunnel.ifname} ({MADE_BY[tunnel.backend]}) on UDP port "
+            f"{tunnel.port}, "
+            f"{tunnel.sessions} of {tunnel.peers} peers with a session"
         )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 from limpet import __version__
-from limpet.agent.client import call
+from limpet.agent.client import AnotherVersion, ask
 from limpet.agent.settings import Settings
+from limpet.agent.status import LastRound, SegmentUse, Status
 from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.node_state import NodeState
@@ -85,45 +85,44 @@ class Said:
 
 
 def _listen(settings: Settings) -> Said:
-    status, findings = _ask_agent(settings)
-    if not status:
-        return Said(findings, granted_state(settings))
-    return said_by_agent(status, settings)
-
-
-def said_by_agent(status: dict[str, Any], settings: Settings) -> Said:
-    """What comes of its status, also where that is in the words of another version."""
     try:
-        return _said(status, settings)
-    except KeyError as missing:
-        return Said([_of_another_version(missing)], granted_state(settings))
-
-
-def _said(status: dict[str, Any], settings: Settings) -> Said:
-    """Raises: KeyError: the agent speaks as another version does."""
+        status = ask(settings.folders.socket, "status", Status)
+    except LimpetError as problem:
+        return Said([unheard(settings, problem)], granted_state(settings))
     findings = list(agent_findings(status))
-    cluster = status.get("cluster")
+    cluster = status.cluster
     state = NodeState(
-        tuple(ip_network(each["prefix"]) for each in status["segments"]),
-        tuple(ip_network(each) for each in status["cluster_cidrs"]),
+        tuple(ip_network(each.prefix) for each in status.segments),
+        tuple(ip_network(each) for each in status.cluster_cidrs),
         in_cluster=bool(cluster),
     )
     if not cluster:
         return Said(findings, state)
     findings += cluster_findings(cluster)
-    findings += examine_vxlan(cluster["vxlan_id"], cluster["vxlan_port"])
-    findings += across_findings(cluster, settings, agent_pid=status["pid"])
-    tunnel = cluster["tunnel"]
-    has_tunnel = bool(tunnel["backend"] or tunnel["problem"])
+    findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
+    findings += across_findings(cluster, settings, agent_pid=status.pid)
+    tunnel = cluster.tunnel
+    has_tunnel = bool(tunnel.backend or tunnel.problem)
     return Said(findings, state, has_tunnel, inbound_ports(cluster, settings))
 
 
-def _of_another_version(missing: KeyError) -> Finding:
-    return error(
-        f"the agent that runs is older or newer than this command: it says nothing of {missing}",
-        "it was not restarted after an upgrade, and its state is not known here",
-        f"systemctl restart {UNIT} (pods do not notice)",
-    )
+def unheard(settings: Settings, problem: LimpetError) -> Finding:
+    """What it means that the agent said nothing that is understood."""
+    if isinstance(problem, AgentUnavailable):
+        return error(
+            f"the agent does not answer at {settings.folders.socket}",
+            f"pods can neither be started nor removed ({problem.__cause__})",
+            f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
+            if systemd_runs()
+            else "start it: limpet agent",
+        )
+    if isinstance(problem, AnotherVersion):
+        return error(
+            str(problem),
+            "it was not restarted after an upgrade, and its state is not known here",
+            f"systemctl restart {UNIT} (pods do not notice)",
+        )
+    return error(str(problem), "the state of this node is not known", "limpet status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,71 +205,53 @@ def _conflist(place: _Place, target: Target) -> Iterator[Finding]:
 # The agent.
 
 
-def _ask_agent(settings: Settings) -> tuple[dict[str, Any], list[Finding]]:
-    """Its status; empty, and why, where it does not answer."""
-    try:
-        return call(settings.folders.socket, "status"), []
-    except AgentUnavailable as unavailable:
-        return {}, [
-            error(
-                f"the agent does not answer at {settings.folders.socket}",
-                f"pods can neither be started nor removed ({unavailable.__cause__})",
-                f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
-                if systemd_runs()
-                else "start it: limpet agent",
-            )
-        ]
-    except LimpetError as problem:
-        return {}, [error(str(problem), "the state of this node is not known", "limpet status")]
-
-
-def agent_findings(status: dict[str, Any]) -> Iterator[Finding]:
+def agent_findings(status: Status) -> Iterator[Finding]:
     """What the agent's own words amount to. Pure."""
-    if status["ready"]:
-        yield ok(f"the agent answers and is ready ({status['attachments']} pods attached)")
+    if status.ready:
+        yield ok(f"the agent answers and is ready ({status.attachments} pods attached)")
     else:
         yield error(
-            f"the agent is not ready: {'; '.join(status['reasons'])}",
+            f"the agent is not ready: {'; '.join(status.reasons)}",
             "pods cannot be started",
             "do what it says; `limpet status` shows whether that was it",
         )
-    if status["version"] != __version__:
+    if status.version != __version__:
         yield warn(
-            f"the agent that runs is version {status['version']}, this is {__version__}",
+            f"the agent that runs is version {status.version}, this is {__version__}",
             "it was not restarted after an upgrade",
             f"systemctl restart {UNIT} (pods do not notice)",
         )
-    yield from _round(status["last_round"])
-    for segment in status["segments"]:
+    yield from _round(status.last_round)
+    for segment in status.segments:
         yield from _segment(segment)
-    for found in status["findings"]:
+    for found in status.findings:
         yield warn(
-            f"{found['path']}: {found['problem']}",
+            f"{found.path}: {found.problem}",
             "it is part of the record of addresses",
-            found["advice"],
+            found.advice,
         )
-    for unknown in status["unknown_keys"]:
+    for unknown in status.unknown_keys:
         yield warn(
-            f"network {unknown['network']!r} has the key {unknown['key']!r} in its configuration",
+            f"network {unknown.network!r} has the key {unknown.key!r} in its configuration",
             "Limpet does not know it and leaves it out of account",
             "correct or remove it",
         )
 
 
-def _round(last: dict[str, Any]) -> Iterator[Finding]:
-    for failure in last["failed"]:
+def _round(last: LastRound) -> Iterator[Finding]:
+    for failure in last.failed:
         yield error(
             f"the node is not as planned: {failure}",
             "the agent tries again in every round",
             "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
         )
-    if not last["failed"]:
+    if not last.failed:
         yield ok("links, routes, rules and nftables table are as planned")
 
 
-def _segment(segment: dict[str, Any]) -> Iterator[Finding]:
-    prefix, free, size = segment["prefix"], segment["free"], segment["size"]
-    absent = segment["bound"]
+def _segment(segment: SegmentUse) -> Iterator[Finding]:
+    prefix, free, size = segment.prefix, segment.free, segment.size
+    absent = segment.bound
     words = (
         f"segment {prefix}: {count(free)} of {count(size)} addresses free, "
         f"{count(absent)} kept for absent pods"

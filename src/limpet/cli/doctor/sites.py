@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from limpet.agent.settings import Settings
+from limpet.agent.status import (
+    ClusterStatus,
+    RelayedPair,
+    Relaying,
+    RelayingTls,
+    RelaysStatus,
+    SharedEndpoint,
+)
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.examine import InboundPort
@@ -14,21 +21,19 @@ from limpet.linux.ports import PortHolder, port_holders
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.forwarding import blocked_versions
 
-Document = Mapping[str, Any]
-
 _ASKED_WITHIN_S = 300.0
 """Every node greets every relay within three minutes."""
 _CHECKED_WITHIN_S = 5.0
 
 
-def inbound_ports(cluster: Document, settings: Settings) -> tuple[InboundPort, ...]:
+def inbound_ports(cluster: ClusterStatus, settings: Settings) -> tuple[InboundPort, ...]:
     """Where nodes of other sites send to, beside what all nodes have."""
-    relays = cluster["across"]["relaying"] is not None
-    tunnels = [each for each in (cluster["tunnel"], cluster["ipsec"]) if each is not None]
+    relays = cluster.across.relaying is not None
+    tunnels = [each for each in (cluster.tunnel, cluster.ipsec) if each is not None]
     harm = "nodes of other sites may reach this one, and its pods, through a relay only"
     if relays:
         harm = "nodes of other sites may not reach this one, and it is of no use to them as a relay"
-    needed = {each["port"] for each in tunnels if each["port"] and (each["needed"] or relays)}
+    needed = {each.port for each in tunnels if each.port and (each.needed or relays)}
     found = [InboundPort(port, harm) for port in sorted(needed)]
     if relays:
         first, last = settings.relay.ports
@@ -41,29 +46,28 @@ def inbound_ports(cluster: Document, settings: Settings) -> tuple[InboundPort, .
 
 
 def across_findings(
-    cluster: Document, settings: Settings, *, agent_pid: int | None
+    cluster: ClusterStatus, settings: Settings, *, agent_pid: int | None
 ) -> Iterator[Finding]:
     """`cluster`: of the agent's status. Reads what the machine's ports are used for."""
-    across, peers = cluster["across"], cluster["peers"]
-    yield from shared_findings(cluster["shared_endpoints"])
-    yield from used_findings(across["relays"], peers)
-    relaying = across["relaying"]
+    across, peers = cluster.across, cluster.peers
+    yield from shared_findings(cluster.shared_endpoints)
+    yield from used_findings(across.relays, peers)
+    relaying = across.relaying
     if relaying is not None:
         far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
         far = far or bool(peers.get("unreached"))
-        yield from relay_findings(relaying, cluster["tunnel"]["port"], far=far)
+        yield from relay_findings(relaying, cluster.tunnel.port, far=far)
         yield from port_findings(settings, agent_pid)
-        yield from tls_findings(across["relaying_tls"])
-        if relaying["active"]:
+        yield from tls_findings(across.relaying_tls)
+        if relaying.active:
             yield from _forwarding()
 
 
-def shared_findings(shared: Iterable[Document]) -> Iterator[Finding]:
+def shared_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Finding]:
     """Of endpoints that other nodes name too. Pure."""
     for each in shared:
         yield warn(
-            f"the endpoint {each['endpoint']} of this node is also that of "
-            f"{', '.join(each['nodes'])}",
+            f"the endpoint {each.endpoint} of this node is also that of {', '.join(each.nodes)}",
             "at most one of them is reached there",
             "forward a port of its own to each, and name that in `tunnel_endpoints` of its "
             "agent's configuration",
@@ -73,10 +77,10 @@ def shared_findings(shared: Iterable[Document]) -> Iterator[Finding]:
 # Relays that this node uses
 
 
-def used_findings(relays: Document, peers: Document) -> Iterator[Finding]:
+def used_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Iterator[Finding]:
     """Of the node's way to others through NATs. Pure."""
-    silent = [each["name"] for each in relays["relays"] if not each["answers"]]
-    answering = len(relays["relays"]) - len(silent)
+    silent = [each.name for each in relays.relays if not each.answers]
+    answering = len(relays.relays) - len(silent)
     if silent and not answering:
         yield warn(
             f"no relay answers over UDP ({', '.join(silent)})",
@@ -87,29 +91,29 @@ def used_findings(relays: Document, peers: Document) -> Iterator[Finding]:
         )
     elif silent:
         yield warn(
-            f"{len(silent)} of {len(relays['relays'])} relays do not answer over UDP: "
+            f"{len(silent)} of {len(relays.relays)} relays do not answer over UDP: "
             f"{', '.join(silent)}",
             "the others take their place; when those go too, some pods are not reached",
             "look at them: limpet doctor there",
         )
     elif answering:
-        yield ok(f"relays that answer: {', '.join(each['name'] for each in relays['relays'])}")
+        yield ok(f"relays that answer: {', '.join(each.name for each in relays.relays)}")
     elif peers["unreached"]:
         yield warn(
             "the cluster has no relay, and there are nodes that are not reached",
             "where NATs or firewalls let neither end reach the other, only a relay helps",
             "give a node with a public address the role: limpet node set NAME --add-role relay",
         )
-    yield from _pairs(relays["pairs"])
+    yield from _pairs(relays.pairs)
 
 
-def _pairs(pairs: Iterable[Document]) -> Iterator[Finding]:
-    by_peer: dict[str, list[Document]] = {}
+def _pairs(pairs: Iterable[RelayedPair]) -> Iterator[Finding]:
+    by_peer: dict[str, list[RelayedPair]] = {}
     for pair in pairs:
-        by_peer.setdefault(pair["peer"], []).append(pair)
+        by_peer.setdefault(pair.peer, []).append(pair)
     for peer, ways in by_peer.items():
-        problems = [f"{way['relay']} over {way['over']}: {way['problem']}" for way in ways]
-        if all(way["problem"] and not way["endpoint"] for way in ways):
+        problems = [f"{way.relay} over {way.over}: {way.problem}" for way in ways]
+        if all(way.problem and not way.endpoint for way in ways):
             yield warn(
                 f"no relay leads to {peer} ({'; '.join(problems)})",
                 "its pods are reached directly or not at all",
@@ -120,25 +124,25 @@ def _pairs(pairs: Iterable[Document]) -> Iterator[Finding]:
 # The relay that it is
 
 
-def relay_findings(relaying: Document, tunnel_port: int, *, far: bool) -> Iterator[Finding]:
+def relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> Iterator[Finding]:
     """Of the agent's words. `far`: there are nodes of other sites. Pure."""
-    if relaying["trouble"]:
+    if relaying.trouble:
         yield error(
-            f"this node is a relay, and of little use: {relaying['trouble']}",
+            f"this node is a relay, and of little use: {relaying.trouble}",
             "nodes behind NATs do not reach each other by it",
             "do what the message says, or: limpet node set NAME --remove-role relay",
         )
-    if not relaying["active"]:
-        if not relaying["trouble"]:
+    if not relaying.active:
+        if not relaying.trouble:
             yield error(
                 "this node has the role relay, and relays nothing",
                 "nodes behind NATs do not reach each other by it",
                 "it has no tunnel's port: see what doctor says of the tunnel",
             )
         return
-    span = "{} to {}".format(*relaying["ports"])
-    hello_s, ask_s, check_s = (relaying["heard_s"][kind] for kind in ("hello", "ask", "check"))
-    silent_s = relaying["for_s"] if hello_s is None else hello_s
+    span = "{} to {}".format(*relaying.ports)
+    hello_s, ask_s, check_s = (relaying.heard_s[kind] for kind in ("hello", "ask", "check"))
+    silent_s = relaying.for_s if hello_s is None else hello_s
     if far and silent_s > _ASKED_WITHIN_S:
         yield warn(
             f"no node has greeted this relay for {silent_s / 60:.0f} minutes, as each that reaches "
@@ -154,8 +158,8 @@ def relay_findings(relaying: Document, tunnel_port: int, *, far: bool) -> Iterat
             f"UDP ports {span} are perhaps closed in front of it",
             f"let UDP to {span} in; a port-forward has to keep these numbers",
         )
-    elif not relaying["trouble"]:
-        yield ok(f"a relay on UDP ports {tunnel_port} and {span}: {len(relaying['pairs'])} pairs")
+    elif not relaying.trouble:
+        yield ok(f"a relay on UDP ports {tunnel_port} and {span}: {len(relaying.pairs)} pairs")
 
 
 def port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding]:
@@ -191,11 +195,11 @@ def _given_out(first: int, last: int) -> Iterator[Finding]:
         )
 
 
-def tls_findings(relaying_tls: Document | None) -> Iterator[Finding]:
+def tls_findings(relaying_tls: RelayingTls | None) -> Iterator[Finding]:
     """Whether it listens, and who has the port if not."""
     if relaying_tls is None:
         return
-    for at, why in relaying_tls["troubles"].items():
+    for at, why in relaying_tls.troubles.items():
         port = int(at.rpartition(":")[2])
         holders = port_holders("tcp", port, port)
         by = f", which {_joined(holders)} has" if holders else ""
@@ -205,9 +209,9 @@ def tls_findings(relaying_tls: Document | None) -> Iterator[Finding]:
             "free the port (the agent tries again by itself), or set another relay_tls_listen in "
             "its configuration and restart it; few sites let TCP out to other ports than 443",
         )
-    if not relaying_tls["troubles"] and relaying_tls["listen"]:
-        ports = ", ".join(at.rpartition(":")[2] for at in relaying_tls["listen"])
-        yield ok(f"a relay in TLS on TCP port {ports}: {len(relaying_tls['nodes'])} nodes")
+    if not relaying_tls.troubles and relaying_tls.listen:
+        ports = ", ".join(at.rpartition(":")[2] for at in relaying_tls.listen)
+        yield ok(f"a relay in TLS on TCP port {ports}: {len(relaying_tls.nodes)} nodes")
 
 
 def _joined(holders: Iterable[PortHolder]) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from limpet.agent.client import call
+from limpet.agent.client import ask
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings, parse_settings
+from limpet.agent.status import Process
 from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.cli.doctor.cluster import examine_vxlan
@@ -313,12 +314,12 @@ def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
         )
         return
     status = _await_agent(settings)
-    if not status["ready"] and not options.force:
+    if not status.ready and not options.force:
         report.failure = (
-            f"not finished: the agent runs, but pods would fail: {'; '.join(status['reasons'])}"
+            f"not finished: the agent runs, but pods would fail: {'; '.join(status.reasons)}"
         )
         return
-    report.steps.append(f"agent: runs (process {status['pid']}, {settings.folders.socket})")
+    report.steps.append(f"agent: runs (process {status.pid}, {settings.folders.socket})")
 
 
 def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
@@ -336,17 +337,17 @@ def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
 def _version_of(settings: Settings) -> str | None:
     """Of the agent that runs; None when none does."""
     try:
-        return str(call(settings.folders.socket, "status")["version"])
+        return ask(settings.folders.socket, "status", Process).version
     except AgentUnavailable:
         return None
 
 
-def _await_agent(settings: Settings) -> dict[str, Any]:
+def _await_agent(settings: Settings) -> Process:
     """The agent's status, as soon as it answers. Raises: LimpetError when it does not in time."""
     give_up_s = time.monotonic() + _AGENT_START_S
     while True:
         try:
-            return call(settings.folders.socket, "status")
+            return ask(settings.folders.socket, "status", Process)
         except AgentUnavailable as unavailable:
             if time.monotonic() > give_up_s:
                 raise LimpetError(

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limpet.agent.client import call
+from limpet.agent.client import ask
 from limpet.agent.settings import Settings
+from limpet.agent.status import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.cli.install.files import InstalledFile, Manifest
@@ -90,7 +91,7 @@ def attempt(removal: Removal, step: Callable[[], None]) -> None:
 def attached_pods(settings: Settings) -> list[str]:
     """`namespace/pod (addresses)` of each, from the agent, or from /run when none answers."""
     try:
-        found = call(settings.folders.socket, "attachments")["attachments"]
+        found = ask(settings.folders.socket, "attachments", Attached).attachments
     except AgentUnavailable:
         found = [*_recorded(settings.folders.run_dir / "attachments")]
     return sorted(map(_described, found))
@@ -129,7 +130,7 @@ def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> Non
 def _stop_by_signal(settings: Settings, removal: Removal) -> None:
     """An agent that no service manager runs. Raises: LimpetError."""
     try:
-        pid = int(call(settings.folders.socket, "status")["pid"])
+        pid = ask(settings.folders.socket, "status", Process).pid
         process = os.pidfd_open(pid)
     except (AgentUnavailable, ProcessLookupError):
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert
 
+from limpet.agent.status import Across, ClusterStatus, LinkStatus, PathStatus, ProbeStatus
 from limpet.cli.commands.path import path_lines, silent, why_relayed
 from limpet.cli.commands.status import across_lines, cluster_lines
 
@@ -30,7 +32,8 @@ ASKED = {**LEG, "known": False, "rung": "", "reason": "what n2 does is known the
 
 def lines(there: dict[str, Any], back: dict[str, Any], *, reachable: bool | None = True) -> str:
     path: dict[str, Any] = {"there": there, "back": back, "reachable": reachable, "notes": []}
-    return "\n".join(path_lines(path))
+    told = convert({**path, "version": 4, "peer_uid": "u2"}, PathStatus)
+    return "\n".join(path_lines(told))
 
 
 def test_both_ends_are_named_as_far_as_they_are_known() -> None:
@@ -100,6 +103,22 @@ def test_it_ends_with_what_comes_of_it(reachable: bool | None, words: str) -> No
     assert lines(LEG, ASKED, reachable=reachable).endswith(f"\n  {words}")
 
 
+PROBE: dict[str, Any] = {
+    "node": "n2",
+    "uid": "u2",
+    "asked": "tunnel",
+    "address": "192.0.2.2",
+    "endpoint": "192.0.2.2:25000",
+    "relay": "",
+    "device": "",
+    "version": 4,
+    "in_use": False,
+    "sent": 4,
+    "answered": 0,
+    "rtts_ms": [],
+}
+
+
 @pytest.mark.parametrize(
     ("probes", "expected"),
     [
@@ -112,7 +131,10 @@ def test_it_ends_with_what_comes_of_it(reachable: bool | None, words: str) -> No
 def test_a_node_is_silent_if_it_answers_nothing_at_all(
     probes: list[tuple[str, int]], expected: list[str]
 ) -> None:
-    found = [{"node": name, "uid": f"uid of {name}", "answered": count} for name, count in probes]
+    found = [
+        convert({**PROBE, "node": name, "uid": f"uid of {name}", "answered": count}, ProbeStatus)
+        for name, count in probes
+    ]
 
     assert silent(found) == expected
 
@@ -126,6 +148,7 @@ RELAYS: dict[str, Any] = {
     "pairs": [],
 }
 ACROSS: dict[str, Any] = {"relays": RELAYS, "relaying": None, "relaying_tls": None, "tls": {}}
+ROUND: dict[str, Any] = {"rounds": 1, "changes": 0, "failed": [], "took_ms": 1.0}
 CLUSTER: dict[str, Any] = {
     "name": "edge",
     "node": "n1",
@@ -143,6 +166,16 @@ CLUSTER: dict[str, Any] = {
     },
     "revision": 12,
     "across": ACROSS,
+    "segments": [],
+    "pod_cidrs": ["10.244.0.0/16"],
+    "vxlan_id": 1,
+    "vxlan_port": 8472,
+    "messages": {},
+    "exchange": {},
+    "probes": {},
+    "offers": {},
+    "contested": 0,
+    "shared_endpoints": [],
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},
     "tunnel": {
@@ -158,10 +191,12 @@ CLUSTER: dict[str, Any] = {
         "peers": 0,
         "sessions": 0,
         "active": 0,
+        "received_bytes": 0,
+        "sent_bytes": 0,
     },
     "ipsec": None,
     "disk": [],
-    "last_round": {"failed": []},
+    "last_round": ROUND,
 }
 TUNNEL = {
     **CLUSTER["tunnel"],
@@ -177,7 +212,7 @@ TUNNEL = {
 
 
 def status(**changes: Any) -> str:
-    return "\n".join(cluster_lines({**CLUSTER, **changes}))
+    return "\n".join(cluster_lines(convert({**CLUSTER, **changes}, ClusterStatus)))
 
 
 def test_a_sound_node_of_a_cluster_is_told_in_four_lines() -> None:
@@ -208,7 +243,7 @@ def test_a_tunnel_is_told_when_there_is_one_and_who_is_reached_by_it() -> None:
         ({"cloned": True}, "ANOTHER MACHINE HAS THIS NODE'S IDENTITY"),
         ({"links": []}, "links to other nodes: none"),
         ({"disk": ["write x: No space left on device"]}, "on disk: write x: No space left"),
-        ({"last_round": {"failed": ["put route: EPERM"]}}, "failed: put route: EPERM"),
+        ({"last_round": {**ROUND, "failed": ["put route: EPERM"]}}, "failed: put route: EPERM"),
         (
             {"controller": {**CLUSTER["controller"], "connected": False, "error": "timed out"}},
             "not connected to the controller at c:7470 for 1 min 1 s: timed out",
@@ -235,20 +270,21 @@ def test_what_is_not_well_stands_out(changes: dict[str, Any], words: str) -> Non
 
 # Between sites
 
-HUB: dict[str, Any] = {"name": "hub", "uid": "h", "answers": True, "rtt_ms": 3.34}
+HUB: dict[str, Any] = {"name": "hub", "uid": "h", "answers": True, "endpoint": None, "rtt_ms": 3.34}
 RELAYING: dict[str, Any] = {
     "active": True,
     "trouble": "",
     "for_s": 600.0,
     "heard_s": {"hello": 3.0, "ask": 30.0, "check": 7.0},
     "ports": [21000, 22999],
-    "pairs": [{}, {}],
+    "pairs": [{"nodes": ["a", "b"], "ways": ["-", "-"]}] * 2,
 }
 
 
 def across(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
     told = {**ACROSS, "relays": {**RELAYS, **relays}, "relaying": relaying}
-    return "\n".join(across_lines(told, CLUSTER["links"]))
+    links = convert(CLUSTER["links"], list[LinkStatus])
+    return "\n".join(across_lines(convert(told, Across), links))
 
 
 def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
@@ -276,10 +312,14 @@ def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, wo
 
 
 def test_relays_are_told_with_how_far_away_they_are() -> None:
-    silent = {"name": "buoy", "uid": "b", "answers": False, "rtt_ms": None}
-    told = {**ACROSS, "relays": {**RELAYS, "relays": [HUB, silent]}, "tls": {"b": {"rtt_ms": 12.0}}}
+    silent = {**HUB, "name": "buoy", "uid": "b", "answers": False, "rtt_ms": None}
+    told = {
+        **ACROSS,
+        "relays": {**RELAYS, "relays": [HUB, silent]},
+        "tls": {"b": {"rtt_ms": 12.0, "peers": 1, "lost": 0}},
+    }
 
-    text = "\n".join(across_lines(told, ()))
+    text = "\n".join(across_lines(convert(told, Across), ()))
 
     assert text.endswith("relays: hub 3.3 ms, buoy no answer over UDP, 12.0 ms in TLS")
 
@@ -298,9 +338,8 @@ def test_a_relay_says_what_it_does_or_why_it_is_of_no_use(
     assert words in across(relaying)
 
 
-def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> dict[str, Any]:
-    told = {"node": "n2", "uid": "u2", "asked": asked, "version": 4}
-    return {**told, "endpoint": "192.0.2.2:25000", "relay": relay, "answered": answered}
+def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> ProbeStatus:
+    return convert({**PROBE, "asked": asked, "relay": relay, "answered": answered}, ProbeStatus)
 
 
 @pytest.mark.parametrize(
@@ -319,11 +358,11 @@ def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> dict[
     ],
 )
 def test_why_a_pair_is_on_a_relay_is_said(
-    rung: str, probes: list[dict[str, Any]], kind: str, words: list[str]
+    rung: str, probes: list[ProbeStatus], kind: str, words: list[str]
 ) -> None:
-    paths = [
-        {"peer_uid": "u2", "there": {"rung": rung, "relay": "cloud-1" if "relay" in rung else ""}}
-    ]
+    there = {**LEG, "rung": rung, "relay": "cloud-1" if "relay" in rung else ""}
+    path = {"version": 4, "there": there, "back": LEG, "reachable": True, "notes": []}
+    paths = [convert({**path, "peer_uid": "u2"}, PathStatus)]
 
     said = list(why_relayed(paths, probes, {"ipv4": kind, "ipv6": "none"}))
 

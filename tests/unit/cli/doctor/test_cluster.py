@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from limpet.agent.settings import Settings
+from limpet.agent.status import ClusterStatus
 from limpet.base.settings import Folders
 from limpet.cli.doctor.cluster import cluster_findings, examine_identity
 from limpet.cli.doctor.findings import Finding, Level
@@ -21,7 +23,11 @@ CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to ho
 
 
 def findings(**changes: Any) -> list[Finding]:
-    return [f for f in cluster_findings({**SOUND, **changes}) if f.level is not Level.OK]
+    return [
+        f
+        for f in cluster_findings(convert({**SOUND, **changes}, ClusterStatus))
+        if f.level is not Level.OK
+    ]
 
 
 def peers(**changes: int) -> dict[str, int]:
@@ -43,7 +49,11 @@ def test_a_sound_node_is_all_ok() -> None:
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
         ({"contested": 1}, "warn", "wanted by several nodes"),
-        ({"last_round": {"failed": ["make limvx4: EEXIST"]}}, "error", "make limvx4: EEXIST"),
+        (
+            {"last_round": {**CLUSTER["last_round"], "failed": ["make limvx4: EEXIST"]}},
+            "error",
+            "make limvx4: EEXIST",
+        ),
         ({"disk": ["write x: full"]}, "warn", "write x: full"),
         ({"tunnel": {**TUNNEL, "problem": "no program"}}, "error", "no encrypted tunnel: no prog"),
         (

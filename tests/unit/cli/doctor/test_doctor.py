@@ -8,14 +8,22 @@ from typing import Any
 import pytest
 
 from limpet import __version__
+from limpet.agent.client import AnotherVersion, typed
 from limpet.agent.settings import Settings
-from limpet.cli.doctor.doctor import agent_findings, said_by_agent
+from limpet.agent.status import Status
+from limpet.cli.doctor.doctor import agent_findings, unheard
 from limpet.cli.doctor.examine import examine_network_daemons
 from limpet.cli.doctor.findings import Level
 
 SOUND: dict[str, Any] = {
     "version": __version__,
+    "pid": 7,
+    "uptime_s": 9.0,
     "ready": True,
+    "cluster": None,
+    "bridge": "limpet0",
+    "mtu_bytes": 1450,
+    "cluster_cidrs": [],
     "reasons": [],
     "attachments": 3,
     "segments": [
@@ -30,7 +38,7 @@ SOUND: dict[str, Any] = {
 
 def levels(**changes: Any) -> dict[str, str]:
     """What is not `ok`, with its level."""
-    found = agent_findings({**SOUND, **changes})
+    found = agent_findings(typed({**SOUND, **changes}, Status))
     return {f.what: f.level.value for f in found if f.level is not Level.OK}
 
 
@@ -79,7 +87,9 @@ def test_addresses_of_absent_pods_count_as_free() -> None:
 def test_an_agent_that_speaks_as_another_version_does_is_to_be_restarted(lacking: set[str]) -> None:
     status = {key: value for key, value in SOUND.items() if key not in lacking}
 
-    (found,) = said_by_agent(status, Settings()).findings
+    with pytest.raises(AnotherVersion) as failure:
+        typed(status, Status)
+    found = unheard(Settings(), failure.value)
 
     assert found.level is Level.ERROR
     assert "the agent that runs is older or newer than this command" in found.what
@@ -97,7 +107,7 @@ def test_every_finding_that_is_not_ok_says_why_and_what_to_do() -> None:
         "last_round": {"changes": 0, "failed": ["x"], "took_ms": 0},
     }
 
-    for finding in agent_findings({**SOUND, **changes}):
+    for finding in agent_findings(typed({**SOUND, **changes}, Status)):
         assert finding.level is Level.OK or (finding.why and finding.advice)
 
 
