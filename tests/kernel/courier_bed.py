@@ -13,7 +13,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import UnderlayLink
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Kind

@@ -16,8 +16,7 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limpet.base.addresses import Endpoint
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds.grant import Role

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base import child_process as companion
+from limpet.base import process as companion
 from limpet.base.errors import KernelError
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.cluster.topology.tunnel_end import TunnelEnd

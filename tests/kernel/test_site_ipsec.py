@@ -16,7 +16,7 @@ import pytest
 
 from limpet.agent.cluster_admin import peer_statuses
 from limpet.agent.status import PeerStatus
-from limpet.base import child_process as companion
+from limpet.base import process as companion
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal_network
 from limpet.cluster.topology import transports

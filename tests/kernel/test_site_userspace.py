@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base import child_process as companion
+from limpet.base import process as companion
 from limpet.datapath.tunnel.wireguard import process as wireguard_process
 from tests.kernel.overlay_bed import ping
 from tests.kernel.site_tunnel_bed import SiteTunnelBed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_interface, ip_network
 
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import UnderlayLink
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from tests.kernel.namespaces import Netns, NetnsFactory

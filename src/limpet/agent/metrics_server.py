@@ -13,8 +13,8 @@ from http import HTTPStatus
 import structlog
 
 from limpet.base import faults
-from limpet.base.listen import Listen
-from limpet.base.server import close_server
+from limpet.base.addresses import Listen
+from limpet.base.process import close_server
 
 _log = structlog.get_logger("metrics")
 

@@ -12,8 +12,8 @@ from msgspec import convert
 
 from limpet.agent.settings import Settings
 from limpet.agent.status import Across
+from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import LimpetError
-from limpet.base.link import UnderlayLink
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket

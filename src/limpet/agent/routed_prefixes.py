@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from limpet.base.addresses import Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News

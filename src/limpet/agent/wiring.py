@@ -12,9 +12,8 @@ import structlog
 from limpet.agent.nat_traversal import NatTraversal
 from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.agent.settings import Settings
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.link import UnderlayLink
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cloud.link import ControllerLink

@@ -1,8 +1,11 @@
-"""IP addresses, prefixes and endpoints: names for the types, and what holds for all of them."""
+"""IP addresses, prefixes, endpoints, and the links that have them: names for the types, and what
+holds for all of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -10,6 +13,7 @@ from ipaddress import (
     IPv6Address,
     IPv6Interface,
     IPv6Network,
+    ip_address,
     ip_network,
 )
 
@@ -73,3 +77,47 @@ def is_public(address: Address) -> bool:
 
 Endpoint = tuple[Address, int]
 """Address and UDP port of the underlay."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderlayLink:
+    """A link of the node that leads to other nodes."""
+
+    ifname: str
+    ifindex: int
+    mac: str
+    mtu_bytes: int
+    addresses: tuple[InterfaceAddress, ...]
+    """Global ones, with the prefix length of their subnet."""
+
+
+def is_plain_name(ifname: str) -> bool:
+    """It means itself in nft's syntax, which knows wildcards and no escapes."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]+", ifname) is not None
+
+
+def ifname_problem(name: str) -> str | None:
+    """Why `name` cannot name a network interface. Source: SPEC.md; dev_valid_name() in Linux."""
+    if len(name.encode()) > 15:
+        return "is longer than the 15 bytes of an interface name"
+    if name in (".", "..") or any(c in "/:\0" or c.isspace() for c in name):
+        return "is not an interface name (., .., /, : and white space are not allowed)"
+    if "%" in name:  # the kernel takes it for a pattern and would choose another name
+        return "is not an interface name that can be set as it is (%)"
+    return None
+
+
+Listen = tuple[str, int]
+"""Address and port."""
+
+
+def parse_listen(text: str) -> Listen:
+    """Of `0.0.0.0:7470` or `[::]:7470`. Raises: ValueError in words."""
+    address, colon, port = text.rpartition(":")
+    try:
+        host = ip_address(address.removeprefix("[").removesuffix("]"))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: not an address and port such as 0.0.0.0:7470") from error
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r}: no port from 0 to 65535")
+    return str(host), int(port)

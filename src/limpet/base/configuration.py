@@ -14,9 +14,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Listen, Prefix, parse_listen
 from limpet.base.errors import ConfigError
-from limpet.base.listen import Listen, parse_listen
 
 _Kind = TypeVar("_Kind", bound=Struct)
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Prefix, ifname_problem
 from limpet.base.configuration import (
     AbsolutePath,
     Listens,
@@ -23,7 +23,6 @@ from limpet.base.configuration import (
     read_prefixes,
     written,
 )
-from limpet.base.link import ifname_problem
 
 NAT_TIMEOUT_S, KEEPALIVE_S = 30, 25
 """Strict NATs forget UDP after that, and so often something is sent. Source: wg(8)."""

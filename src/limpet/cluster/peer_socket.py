@@ -15,9 +15,8 @@ from ipaddress import IPv4Address, IPv6Address
 import structlog
 
 from limpet.base import faults
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.link import UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange import codec as exchange

@@ -18,9 +18,9 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from limpet.base.addresses import Listen
 from limpet.base.disk import cause
 from limpet.base.errors import ConfigError, KernelError, LimpetError, StorageError
-from limpet.base.listen import Listen
 from limpet.base.process import (
     allow_many_files,
     configure_log,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
-from limpet.base.addresses import Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cluster.segments import overlaps_with
 from limpet.controller.settings import ControllerSettings
 from limpet.linux.netlink.socket import RouteSocket

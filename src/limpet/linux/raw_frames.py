@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import KernelError
-from limpet.base.link import UnderlayLink
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.vxlan import get_neighbour, parse_neighbour

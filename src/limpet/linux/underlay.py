@@ -6,8 +6,7 @@ from collections.abc import Collection
 from fnmatch import fnmatch
 from ipaddress import IPv4Interface, IPv6Interface
 
-from limpet.base.addresses import InterfaceAddress, Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
 from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import structlog
 
-from limpet.base.addresses import Endpoint
+from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
-from limpet.base.link import UnderlayLink
 from limpet.base.timer import AGAIN_S, Timer
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.agent.routed_prefixes import RoutedPrefixes
-from limpet.base.addresses import Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role

@@ -10,8 +10,7 @@ import pytest
 
 from limpet.agent.cluster_admin import count_peers, peer_statuses
 from limpet.agent.path_report import NodeWords, path_status
-from limpet.base.addresses import Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.topology import transports

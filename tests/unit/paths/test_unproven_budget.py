@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, ip_address, ip_interface
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import UnderlayLink
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints

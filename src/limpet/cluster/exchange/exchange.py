@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from limpet.base.addresses import Address
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
 from limpet.cluster.documents import Sealed

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
+from limpet.base.addresses import ifname_problem
 from limpet.base.errors import CniCode, CniError
-from limpet.base.link import ifname_problem
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam
 from limpet.cni.protocol.values import Dns, IpamConf, NetworkConf

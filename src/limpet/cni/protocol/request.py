@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, ifname_problem
 from limpet.base.errors import CniCode, CniError
-from limpet.base.link import ifname_problem
 from limpet.cni.protocol.conf import (
     BANDWIDTH,
     NAME,

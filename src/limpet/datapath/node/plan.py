@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Interface, IPv6Network, ip_interface
 
-from limpet.base.addresses import Address, InterfaceAddress, Prefix
-from limpet.base.link import is_plain_name
+from limpet.base.addresses import Address, InterfaceAddress, Prefix, is_plain_name
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import SEGMENT_METRIC, UNREACHABLE_METRIC
 from limpet.datapath.node.attachment import Attachment, BridgeSpec

@@ -25,8 +25,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 
-from limpet.base.addresses import Address, Prefix, bounds_of
-from limpet.base.link import is_plain_name
+from limpet.base.addresses import Address, Prefix, bounds_of, is_plain_name
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.topology.reach import in_clear_refused

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable
 
+from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import KernelError
 from limpet.base.layered_map import differing
-from limpet.base.link import UnderlayLink
 from limpet.base.ownership import NFT_OVERLAY_TABLE
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter

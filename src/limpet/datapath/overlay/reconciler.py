@@ -12,9 +12,8 @@ from pathlib import Path
 import structlog
 
 from limpet.base import faults
-from limpet.base.addresses import Endpoint, Prefix
+from limpet.base.addresses import Endpoint, Prefix, UnderlayLink
 from limpet.base.errors import KernelError, LimpetError
-from limpet.base.link import UnderlayLink
 from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership, News

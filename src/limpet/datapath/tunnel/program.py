@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from limpet.base.errors import LimpetError
-from limpet.base.restarts import Restarts
+from limpet.base.rate_limit import Restarts
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 
 if TYPE_CHECKING:

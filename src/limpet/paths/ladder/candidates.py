@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from limpet.base.addresses import Address, Endpoint, Prefix
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from limpet.base.addresses import Address
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Address, UnderlayLink
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference

@@ -22,8 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import Address, Endpoint
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.backoff import ACTIVE_S, pause_s, slowest_retry_s

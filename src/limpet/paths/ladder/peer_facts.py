@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from limpet.base.addresses import Endpoint
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.kinds.presence import Presence

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+
+from limpet.base.due import DueQueue
 
 RATE_PER_S = 150.0
 """Vital probes; each costs both ends two signatures and two checks of one, 0.5 ms."""
@@ -25,8 +26,7 @@ class ProbeScheduler:
     """
 
     def __init__(self) -> None:
-        self._heaps: tuple[list[tuple[float, str]], ...] = ([], [], [])
-        self._due: dict[str, tuple[float, float, float]] = {}
+        self._queues: tuple[DueQueue[str], ...] = (DueQueue(), DueQueue(), DueQueue())
         # Until when the budget is spent, as if each probe took its share of the time.
         self._spent_s = -math.inf
         self._other_spent_s = -math.inf
@@ -36,31 +36,21 @@ class ProbeScheduler:
 
         `active`: it has traffic.
         """
-        before = self._due.get(uid)
         due = (vital_s, math.inf, other_s) if active else (math.inf, vital_s, other_s)
-        self._due[uid] = due
-        for which, due_s in enumerate(due):
-            if due_s < math.inf and (before is None or before[which] != due_s):
-                heapq.heappush(self._heaps[which], (due_s, uid))
+        for queue, due_s in zip(self._queues, due, strict=True):
+            queue.put(uid, due_s)
 
     def drop(self, uid: str) -> None:
-        self._due.pop(uid, None)
+        for queue in self._queues:
+            queue.drop(uid)
 
     def take(self, now_s: float) -> tuple[str, bool] | None:
         """A peer whose probes are due, and whether they are vital; None: nobody's, or no budget.
 
         The peer has to be put again.
         """
-        for which in (_ACTIVE, _VITAL, _OTHER):
-            first_s = self._first_s(which)
-            if first_s <= now_s and self._free_s(which) <= now_s:
-                _due_s, uid = heapq.heappop(self._heaps[which])
-                active_s, vital_s, other_s = self._due[uid]
-                self._due[uid] = (
-                    math.inf if which == _ACTIVE else active_s,
-                    math.inf if which == _VITAL else vital_s,
-                    math.inf if which == _OTHER else other_s,
-                )
+        for which, queue in enumerate(self._queues):
+            if self._free_s(which) <= now_s and (uid := queue.take(now_s)) is not None:
                 return uid, which != _OTHER
         return None
 
@@ -69,7 +59,7 @@ class ProbeScheduler:
         if vital:
             self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + count / RATE_PER_S
             return
-        waiting = min(self._first_s(_ACTIVE), self._first_s(_VITAL)) <= now_s
+        waiting = min(self._queues[_ACTIVE].first_s, self._queues[_VITAL].first_s) <= now_s
         rate_per_s = OTHER_BESIDE_PER_S if waiting else OTHER_PER_S
         since_s = max(self._other_spent_s, now_s - OTHER_BURST / OTHER_PER_S)
         self._other_spent_s = since_s + count / rate_per_s
@@ -77,22 +67,12 @@ class ProbeScheduler:
     def next_s(self, now_s: float) -> float:
         """When `take` has somebody; infinity: when somebody was put."""
         return min(
-            max(self._first_s(which), self._free_s(which)) for which in (_ACTIVE, _VITAL, _OTHER)
+            max(queue.first_s, self._free_s(which)) for which, queue in enumerate(self._queues)
         )
 
     def _free_s(self, which: int) -> float:
         """When there is budget."""
         return self._other_spent_s if which == _OTHER else self._spent_s
-
-    def _first_s(self, which: int) -> float:
-        heap = self._heaps[which]
-        while heap:
-            due_s, uid = heap[0]
-            due = self._due.get(uid)
-            if due is not None and due[which] == due_s:
-                return due_s
-            heapq.heappop(heap)  # it was put again, or dropped
-        return math.inf
 
 
 def stretch_for(peers: int, luck: float) -> float:

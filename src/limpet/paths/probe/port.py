@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from limpet.base.addresses import Address, Endpoint
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.base.errors import KernelError
-from limpet.base.link import UnderlayLink
 from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Codec, Kind

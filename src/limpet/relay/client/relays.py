@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from limpet.base.addresses import Endpoint, is_public
+from limpet.base.addresses import Endpoint, UnderlayLink, is_public
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
-from limpet.base.link import UnderlayLink
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
 from limpet.cluster.documents import NodeEntry

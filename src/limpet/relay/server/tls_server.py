@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from limpet.base.listen import Listen
+from limpet.base.addresses import Listen
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer

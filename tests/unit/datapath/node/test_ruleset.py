@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import attachment, port_mappings
 
-from limpet.base.link import is_plain_name
+from limpet.base.addresses import is_plain_name
 from limpet.base.node_state import NodeState
 from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.plan import NodeFacts, plan_node

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address, ip_interface
 
-from limpet.base.addresses import Endpoint
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind

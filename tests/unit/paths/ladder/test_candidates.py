@@ -8,8 +8,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.addresses import Address, Endpoint
-from limpet.base.link import UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd

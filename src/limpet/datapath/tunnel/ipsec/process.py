@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limpet.base.child_process import cut_log, end_process, locked, start_process
 from limpet.base.errors import KernelError
+from limpet.base.process import cut_log, end_process, locked, start_process
 from limpet.linux.namespaces import namespace_id, own_namespace_id
 
 PROGRAM = "charon-systemd"

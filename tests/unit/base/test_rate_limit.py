@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.restarts import AGAIN_S, LIVED_S, Restarts
+from limpet.base.rate_limit import AGAIN_S, LIVED_S, Restarts
 
 _STEPS_S = st.lists(st.floats(0.0, 2 * LIVED_S), min_size=1, max_size=50)
 
