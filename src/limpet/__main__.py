@@ -9,18 +9,25 @@ def main() -> int:
     """Exit code. Agent and controller start without the command line's libraries."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"]:
+        _do_without_rich()
         from limpet.agent.main import main as agent
 
         return agent(arguments[1:])
     if arguments[:1] == ["controller"] and all(
         each.startswith("--config") for each in arguments[1:2]
     ):
+        _do_without_rich()
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
     from limpet.cli.main import main as command_line
 
     return command_line(arguments)
+
+
+def _do_without_rich() -> None:
+    """structlog imports it where it is there: 5 MiB of memory, for colours that no log has."""
+    sys.modules["rich"] = None  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""What an agent keeps in memory: the modules that it has imported once it is ready."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import json, os, socket, sys, threading
+notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+notify.bind(os.environ["NOTIFY_SOCKET"])
+
+def tell_modules():
+    while b"READY=1" not in notify.recv(4096):
+        pass
+    sys.stdout.write(json.dumps([name for name, each in sys.modules.items() if each]))
+    sys.stdout.flush()
+    os._exit(0)
+
+threading.Thread(target=tell_modules, daemon=True).start()
+from limpet.__main__ import main
+sys.argv[:1] = ["limpet", "agent", "--config"]
+main()
+"""
+
+
+def modules_of_a_started_agent(folder: Path) -> list[str]:
+    """In a network namespace of its own, as a node that has joined no cluster."""
+    paths = {"data_dir": "d", "state_dir": "s", "run_dir": "r", "socket": "r/agent.sock"}
+    lines = [f'{key} = "{folder / name}"' for key, name in paths.items()]
+    config = folder / "agent.toml"
+    config.write_text("\n".join(['segments = ["10.244.7.0/24"]', *lines]))
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", SCRIPT, str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"NOTIFY_SOCKET": str(folder / "notify"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluster(
+    tmp_path: Path,
+) -> None:
+    found = modules_of_a_started_agent(tmp_path)
+
+    of_others = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names)
+    assert {each for each in of_others if not each.startswith("_")} == {
+        "limpet",
+        "msgspec",
+        "structlog",
+        "typing_extensions",  # msgspec's
+    }
+    rooms = {".".join(each.split(".")[:3]) for each in found if each.startswith("limpet.")}
+    assert {each for each in rooms if each.split(".")[1] not in ("agent", "base")} == {
+        "limpet.__main__",
+        *("limpet.cluster", "limpet.cluster.kinds", "limpet.cluster.segment_demand"),
+        *(each for each in rooms if each.split(".")[1] in ("cni", "ipam", "linux")),
+        *("limpet.datapath", "limpet.datapath.node", "limpet.datapath.round_totals"),
+    }
+    assert {each for each in rooms if each.startswith("limpet.agent.")} == {
+        f"limpet.agent.{each}"
+        for each in ("admin", "dispatch", "health", "main", "settings", "status", "watch")
+    }
