@@ -29,6 +29,7 @@ from bench.tunnel import across_tunnel, tunnel_peers
 AT_ONCE = 16
 PODS = 100
 PODS_FOR_MEMORY = 200
+PODS_THERE = (1, 30, 200)
 _MEGABYTE = 1e6
 _SETTLE_S = 0.2
 """Between turns: what the agent does behind its answers must not slow the reference's turn down.
@@ -116,10 +117,38 @@ def one_pod(bed: Bed, rounds: int) -> list[Figure]:
             delete[side.label].append(outcome.took_ms)
             gone[side.label].append(gone_ms)
     return [
-        _figure("add", "ADD of one pod", "ms", add, Target(0.12)),
+        _figure("add", "ADD of one pod", "ms", add, Target(0.10)),
         _figure("del", "DEL of one pod, until answered", "ms", delete, Target(0.06)),
         _figure("gone", "... from the answer until the interface is gone", "ms", gone),
     ]
+
+
+def pods_there(bed: Bed, rounds: int) -> list[Figure]:
+    """ADD of one pod where others are; of its processor time also what is done behind the answer.
+
+    The reference does all in the processes that it starts, we most of it in the agent.
+    """
+    figures = []
+    with bed.sides() as sides:
+        pods = {side.label: side.node.new_pods(1)[0] for side in sides}
+        there = 0
+        for count in PODS_THERE:
+            for side in sides:
+                side.add_many(side.node.new_pods(count - there), AT_ONCE)
+            there = count
+            took, used = _samples(), _samples()
+            for side in _in_turns(sides, rounds):
+                pod, before_s = pods[side.label], side.cpu_s()
+                took[side.label].append(side.add(pod).took_ms)
+                time.sleep(_SETTLE_S)
+                used[side.label].append((side.cpu_s() - before_s) * 1e3)
+                side.delete(pod)
+            what = f"ADD of a pod beside {count}"
+            figures += [
+                _figure(f"add-{count}", what, "ms", took, Target(0.10)),
+                _figure(f"add-{count}-cpu", f"{what}, all in all", "CPU ms", used, Target(0.12)),
+            ]
+    return figures
 
 
 def many_pods(bed: Bed, rounds: int) -> list[Figure]:
@@ -264,6 +293,7 @@ Measure = Callable[[Bed, int], list[Figure]]
 MEASURES: dict[str, tuple[Measure, int, int]] = {
     "floors": (floors, 60, 0),
     "one-pod": (one_pod, 60, 30),
+    "pods-there": (pods_there, 40, 0),
     "many-pods": (many_pods, 5, 0),
     "tcp": (tcp, 24, 0),
     "agent": (agent, 7, 3),

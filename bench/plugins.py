@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 
 from bench.launch import Command, Outcome, run, run_many
 from bench.node import MTU_BYTES, OUTSIDE_ADDRESSES, Node, Pod, ip_json, output_of
-from bench.resident import resident_kib
+from bench.resident import cpu_s, resident_kib
 from limpet.cni.shim_binary import shim_path
 
 SEGMENTS = ("10.244.7.0/24", "fd00:10:244:7::/64")
@@ -43,6 +44,11 @@ class Plugin:
 
     def close(self) -> None:
         """Ends what the plugin keeps running."""
+
+    def cpu_s(self) -> float:
+        """Processor time so far of all that was started for it and has ended."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
 
     def command(self, verb: str, pod: Pod | None = None) -> Command:
         """The invocation, as a runtime makes it: DEL and CHECK carry the result of ADD."""
@@ -242,6 +248,10 @@ class Limpet(Plugin):
 
     def close(self) -> None:
         self.stop()
+
+    def cpu_s(self) -> float:
+        """With the agent, which runs on."""
+        return super().cpu_s() + cpu_s(self._agent.pid)
 
     def resident_mb(self) -> float:
         """Resident memory of the agent now, in MB of 10^6 bytes."""
