@@ -22,8 +22,6 @@ from limpet.datapath.node.attachments import Attachments
 from tests.controller.machines import Controller
 from tests.waiting import until
 
-PATIENCE_S = 20.0
-
 
 class Member:
     """A node's folders, and who it is once it has joined."""

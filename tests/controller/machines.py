@@ -35,6 +35,7 @@ from limpet.cluster.seal import (
     uid_of,
 )
 from limpet.controller.admin.client import call
+from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ class Controller:
             address = self.folder / "ready"
             address.unlink(missing_ok=True)
             ready.bind(str(address))
-            ready.settimeout(20)
+            ready.settimeout(PATIENCE_S)
             with open(self.log, "ab") as log:
                 self._process = subprocess.Popen(
                     [

@@ -20,9 +20,9 @@ from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import PINNED, node_key
+from tests.waiting import PATIENCE_S
 
 PORT = 7471
-PATIENCE_S = 5
 _numbers = itertools.count()
 
 T = TypeVar("T")

@@ -14,6 +14,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from tests.waiting import PATIENCE_S
+
 PREFIX = "ltk"
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -85,12 +87,12 @@ class Netns:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind((address, port))
             server.listen(64)
-            server.settimeout(5)
+            server.settimeout(PATIENCE_S)
             yield server
 
     @contextmanager
     def connected(
-        self, address: str, port: int, *, source: str | None = None, patience_s: float = 5
+        self, address: str, port: int, *, source: str | None = None, patience_s: float = PATIENCE_S
     ) -> Iterator[socket.socket]:
         """A TCP connection out of the namespace. Raises: OSError (TimeoutError: no answer)."""
         with self.open_socket(_version(address), socket.SOCK_STREAM) as client:
@@ -113,7 +115,7 @@ def talk(client: Netns, address: str, port: int, server: socket.socket) -> str:
     with client.connected(address, port) as here:
         there, peer = server.accept()
         with there:
-            there.settimeout(5)
+            there.settimeout(PATIENCE_S)
             here.sendall(b"from the client")
             assert there.recv(64) == b"from the client"
             there.sendall(b"from the server")

@@ -25,9 +25,9 @@ from limpet.linux.underlay import read_underlay
 from limpet.paths.prober import Prober
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
+from tests.waiting import PATIENCE_S
 
 PORT = 7471
-PATIENCE_S = 15
 _numbers = itertools.count()
 
 

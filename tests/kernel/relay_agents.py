@@ -26,9 +26,9 @@ from limpet.linux.nftables import Nftables
 from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Token
 from limpet.relay.server.service import RelayService
-from tests.kernel.relay_bed import PATIENCE_S, TUNNEL_PORT, Host
+from tests.kernel.relay_bed import TUNNEL_PORT, Host
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 PORT = 7471
 RELAY_PORTS = (21000, 21019)

@@ -21,9 +21,9 @@ from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.datapath.tunnel.wireguard.uapi_codec import encode_set, parse_errno
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.tunnel_bed import wireguard_go
+from tests.waiting import PATIENCE_S
 
 TUNNEL_PORT = 51820
-PATIENCE_S = 15
 _numbers = itertools.count()
 
 

@@ -30,10 +30,10 @@ from limpet.relay.stream import link as relay_link
 from limpet.relay.stream import tls_client as relay_tls_client
 from limpet.relay.stream.tls_client import TlsRelays
 from tests.unit.cluster_values import PINNED, entry, network, node_key
+from tests.waiting import PATIENCE_S
 
 RELAY = 9
 NUMBERS = (1, 2, 3, RELAY)
-PATIENCE_S = 20
 
 
 def uid(number: int) -> str:

@@ -26,9 +26,9 @@ from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
 from tests.kernel.namespaces import Netns, connect_namespaces
-from tests.kernel.relay_tls_bed import PATIENCE_S, RELAY, Cluster, tell, uid
+from tests.kernel.relay_tls_bed import RELAY, Cluster, tell, uid
 from tests.kernel.tunnel_bed import wireguard_go
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 T = TypeVar("T")
 

@@ -36,9 +36,9 @@ from limpet.relay.stream.tls_client import TlsRelays
 from tests.kernel.namespaces import Netns, connect_namespaces
 from tests.kernel.relay_tls_bed import Cluster
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network
+from tests.waiting import PATIENCE_S
 
 PORT, TUNNEL_PORT, TLS_PORT = 7471, 20888, 443
-PATIENCE_S = 40
 _numbers = itertools.count()
 
 T = TypeVar("T")

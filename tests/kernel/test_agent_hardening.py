@@ -34,7 +34,7 @@ from limpet.lab.world.node import LabNode, LabPod
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.kernel.node_bed import NodeBed
 from tests.kernel.test_agent import dying, host_ends, live, records, with_conf
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 HOST_PORT = {
     "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
@@ -276,7 +276,7 @@ def test_what_is_answered_to_an_add_that_is_asked_again_is_on_disk(node: LabNode
 
 def _ask(path: Path, request: bytes) -> tuple[int, bytes]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(20)
+        connection.settimeout(PATIENCE_S)
         connection.connect(str(path))
         connection.sendall(request)
         received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
@@ -477,7 +477,7 @@ def _converse(path: Path, talk: Callable[[socket.socket], bytes]) -> bytes:
 
     def client() -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(20)
+            connection.settimeout(PATIENCE_S)
             connection.connect(str(path))
             return talk(connection)
 

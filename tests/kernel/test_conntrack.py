@@ -14,6 +14,7 @@ from limpet.datapath.node.attachment import PortMapping
 from limpet.linux.conntrack import forget_flows
 from tests.kernel.namespaces import Netns
 from tests.kernel.node_bed import NODE, OUTSIDE, NodeBed, Pod
+from tests.waiting import PATIENCE_S
 
 FAMILIES = pytest.mark.parametrize("family", [0, 1], ids=["ipv4", "ipv6"])
 
@@ -109,7 +110,7 @@ def test_a_connection_goes_on_after_another_pods_flows_are_forgotten(bed: NodeBe
             assert forget_flows([ip_address(two.addresses[0])]) == 1
         with there:
             kept.sendall(b"still here")
-            there.settimeout(5)
+            there.settimeout(PATIENCE_S)
             assert there.recv(64) == b"still here"
 
 
@@ -121,7 +122,7 @@ def test_a_new_pod_does_not_get_what_was_meant_for_the_old_one(bed: NodeBed) -> 
     with outside.open_socket(4, socket.SOCK_DGRAM) as client:
         client.bind(("192.0.2.2", 40000))
         with old.netns.open_socket(4, socket.SOCK_DGRAM) as server:
-            server.settimeout(5)
+            server.settimeout(PATIENCE_S)
             server.bind(("0.0.0.0", 53))
             client.sendto(b"for the old one", (NODE[0], 5300))
             assert server.recv(64) == b"for the old one"
@@ -132,7 +133,7 @@ def test_a_new_pod_does_not_get_what_was_meant_for_the_old_one(bed: NodeBed) -> 
             assert forget_flows([ip_address(old.addresses[0])]) == 1
 
         with new.netns.open_socket(4, socket.SOCK_DGRAM) as server:
-            server.settimeout(5)
+            server.settimeout(PATIENCE_S)
             server.bind(("0.0.0.0", 53))
             client.sendto(b"for the new one", (NODE[0], 5300))
             assert server.recv(64) == b"for the new one"

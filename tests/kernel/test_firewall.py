@@ -25,6 +25,7 @@ from limpet.cli.doctor.sites import port_findings
 from limpet.datapath.node.forward import ensure_forward_accept
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.test_forward import CHECKOUT, _runtimes, nft_in, runtimes_environment
+from tests.waiting import PATIENCE_S
 
 __all__ = ["_runtimes"]
 
@@ -118,7 +119,7 @@ def build(make: NetnsFactory) -> World:
     for name, host in (("node", node), ("outside", outside), ("pod", pod), ("far", far)):
         sockets[name] = host.open_socket(4, socket.SOCK_DGRAM)
         sockets[name].bind(("0.0.0.0", PORT))
-        sockets[name].settimeout(20)
+        sockets[name].settimeout(PATIENCE_S)
     world = World(node, outside, pod, far, sockets)
     # Neighbours are known before anything is judged by the order of packets.
     for here, there, address in (

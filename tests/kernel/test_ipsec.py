@@ -35,7 +35,7 @@ from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import TunnelBed
 from tests.kernel.tunnel_traffic import Flow, is_silent, send_bulk
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class IpsecBed(TunnelBed):
@@ -322,7 +322,7 @@ def test_ipsec_shares_the_tunnels_port_with_wireguard(tmp_path: Path) -> None:
             bed.middle.open_socket(4, socket.SOCK_DGRAM) as stranger,
         ):
             wireguard.bind(("0.0.0.0", one.key.port))
-            wireguard.settimeout(5)
+            wireguard.settimeout(PATIENCE_S)
             for tunnel, peer in bed.pairs():
                 send_bulk(tunnel.node.pod, peer.node.pod, peer.node.address(4))
                 assert tunnel.reading(peer).peer.endpoint == bed.endpoint(peer)

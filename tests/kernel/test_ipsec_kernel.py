@@ -20,7 +20,7 @@ from tests.kernel.ipsec_bed import IpsecTunnel, KernelEspTunnel, skip_without_es
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import TunnelBed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 _FULL = ("-s", "1340", "-W", "15")
 """IPv6 takes 48 bytes more."""
@@ -77,7 +77,7 @@ def test_probes_go_by_the_port_of_the_kernels_esp(
         ):
             for tunnel, agents in ((one, here), (other, there)):
                 agents.bind(("0.0.0.0", 0))
-                agents.settimeout(15)
+                agents.settimeout(PATIENCE_S)
                 with tunnel.node.netns.entered():
                     shared = SharedPort()
                     shared.put(tunnel.key.port, {4: agents.getsockname()[1]})

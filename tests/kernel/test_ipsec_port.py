@@ -8,6 +8,7 @@ import pytest
 
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT, IpsecPort
 from tests.kernel.namespaces import NetnsFactory, connect_namespaces
+from tests.waiting import PATIENCE_S
 
 TUNNEL_PORT = 25531
 _SO_NO_CHECK = 11
@@ -34,7 +35,7 @@ def test_what_is_ipsecs_comes_and_goes_by_the_tunnels_port_with_a_checksum_or_wi
         here.bind(("", IPSEC_PORT))
         there.bind(("", TUNNEL_PORT))
         for each in (here, there):
-            each.settimeout(10)
+            each.settimeout(PATIENCE_S)
             each.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, without_checksum)
 
         here.sendto(b"\xc1\0\0\0 a packet", ("192.0.2.2", TUNNEL_PORT))

@@ -26,6 +26,7 @@ from limpet.linux.nftables import Nftables
 from tests.kernel.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, STATE, NodeBed
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
+from tests.waiting import PATIENCE_S
 
 WEB = (PortMapping(8080, 80, "tcp"),)
 ANY = {4: "0.0.0.0", 6: "::"}
@@ -536,7 +537,7 @@ def test_a_host_port_of_udp_answers_from_the_address_that_was_asked(
         places = [(client, NODE[family]), (local, NODE[family])]
         for asker, address in places if family else [*places, (local, "127.0.0.1")]:
             for each in (server, asker):
-                each.settimeout(5)
+                each.settimeout(PATIENCE_S)
             asker.sendto(b"question", (address, 5300))
             question, peer = server.recvfrom(64)
             server.sendto(b"answer to " + question, peer)

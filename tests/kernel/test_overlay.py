@@ -24,6 +24,7 @@ from limpet.datapath.overlay.state import Touched
 from limpet.linux.netlink.socket import Notifications
 from tests.kernel.namespaces import Netns, talk
 from tests.kernel.overlay_bed import Node, OverlayBed, ping, vtep_mac
+from tests.waiting import PATIENCE_S
 
 RUNGS = [
     pytest.param(transports.ROUTE, 4, False, 1500, id="route"),
@@ -100,7 +101,7 @@ def _talk_tcp(one: Node, other: Node, version: int) -> None:
             there, _ = server.accept()
             with there:
                 for source, sink in ((here, there), (there, here)):
-                    sink.settimeout(5)
+                    sink.settimeout(PATIENCE_S)
                     sender = threading.Thread(target=source.sendall, args=(sent,))
                     sender.start()
                     received = 0
@@ -116,8 +117,8 @@ def _talk_udp(one: Node, other: Node, version: int) -> None:
         other.pod.open_socket(version, socket.SOCK_DGRAM) as server,
         one.pod.open_socket(version, socket.SOCK_DGRAM) as client,
     ):
-        server.settimeout(5)
-        client.settimeout(5)
+        server.settimeout(PATIENCE_S)
+        client.settimeout(PATIENCE_S)
         server.bind((address, 5000))
         client.connect((address, 5000))
         # What went by TCP has told the sender how much the path takes.
@@ -167,7 +168,7 @@ def test_a_peer_changes_its_rung_under_traffic_without_losing_a_packet(
 ) -> None:
     one, other = two.nodes
     with _echoing(other, version), one.pod.open_socket(version, socket.SOCK_DGRAM) as client:
-        client.settimeout(2)
+        client.settimeout(PATIENCE_S)
         client.connect((other.address(version), 5000))
         stop = threading.Event()
         outcomes: SimpleQueue[bool] = SimpleQueue()
@@ -193,7 +194,7 @@ def test_a_peer_changes_its_rung_under_traffic_without_losing_a_packet(
                     changes = node.settle(two.entries())
                     assert 0 < len(changes) <= 5
                     for _ in range(outcomes.qsize() + 20):
-                        assert outcomes.get(timeout=5), "a packet was lost"
+                        assert outcomes.get(timeout=PATIENCE_S), "a packet was lost"
         finally:
             stop.set()
             traffic.join()

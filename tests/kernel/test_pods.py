@@ -30,6 +30,7 @@ from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
 from limpet.linux.netlink import codec as wire
 from tests.kernel.namespaces import Netns, NetnsFactory, talk
 from tests.kernel.node_bed import CONF, GATEWAYS, NodeBed
+from tests.waiting import PATIENCE_S
 
 SHAPED = Bandwidth(20_000_000, 1_000_000, 20_000_000, 1_000_000)
 
@@ -318,7 +319,7 @@ def test_with_hairpin_a_pod_gets_back_what_it_sends_to_the_bridge(
             bridge = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         own, unknown = wire.parse_mac(attachment.mac), b"\x02\0\0\0\0\x63"
         with end, bridge:
-            end.settimeout(5)
+            end.settimeout(PATIENCE_S)
             # The bridge floods what is for a MAC that nobody has; the second surely comes.
             end.send(unknown + own + b"\x88\xb5" + b"back".ljust(50))
             bridge.sendto(b"\xff" * 6 + unknown + b"\x88\xb5" + b"end".ljust(50), ("limpet0", 0))

@@ -22,12 +22,12 @@ from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError
 from limpet.nat.port_mapping import PortMapping
 from tests.kernel.namespaces import NetnsFactory, connect_namespaces
+from tests.waiting import PATIENCE_S
 
 PORT = 20888
 GATEWAY, NODE = IPv4Address("192.168.7.1"), IPv4Address("192.168.7.2")
 OUTSIDE = IPv4Address("192.0.1.1")
 """Of no host anywhere; the addresses for examples miniupnpd takes for private ones."""
-PATIENCE_S = 40
 
 TABLE = """
 table inet miniupnpd {

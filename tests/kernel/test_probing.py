@@ -25,7 +25,8 @@ from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
 from limpet.paths.probe.messages import Answer, Probe
 from limpet.paths.unproven_budget import ADDRESS_BURST
 from tests.kernel.namespaces import Netns
-from tests.kernel.probing_bed import PATIENCE_S, PORT, Bed, Node, introduce
+from tests.kernel.probing_bed import PORT, Bed, Node, introduce
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(name="bed")

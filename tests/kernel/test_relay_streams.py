@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from limpet.relay.messages import Hello, Pair, Refusal, Seen
 from limpet.relay.server.service import RelayRefused
 from tests.kernel.relay_agents import SETTINGS, Agent, Cluster, Relay, hears, nonce, run
-from tests.kernel.relay_bed import PATIENCE_S, Host, RelayBed
+from tests.kernel.relay_bed import Host, RelayBed
+from tests.waiting import PATIENCE_S
 
 SIZES = (1, 1200, 1200, 1200, 1199, 1200, 700, 700, 1, 65_000, 0, 90, 1200)
 

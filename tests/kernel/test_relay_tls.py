@@ -17,7 +17,6 @@ from limpet.relay.stream.codec import MAX_PACKET_BYTES
 from tests.kernel.namespaces import NetnsFactory
 from tests.kernel.overlay_bed import ping
 from tests.kernel.relay_tls_bed import (
-    PATIENCE_S,
     RELAY,
     Cluster,
     Relay,
@@ -29,7 +28,7 @@ from tests.kernel.relay_tls_bed import (
     uid,
 )
 from tests.kernel.relay_tls_sites import FarSite, RealRelay, send_bulk
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 DATA = b"\x04\x00\x00\x00"
 """First word of what a tunnel sends."""

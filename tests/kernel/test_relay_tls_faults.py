@@ -36,7 +36,6 @@ from limpet.relay.stream.codec import (
 )
 from limpet.relay.stream.tls_stream import QUEUE_BYTES
 from tests.kernel.relay_tls_bed import (
-    PATIENCE_S,
     RELAY,
     Cluster,
     Relay,
@@ -48,7 +47,7 @@ from tests.kernel.relay_tls_bed import (
     tls_client,
     uid,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from tests.kernel.namespaces import Netns
 from tests.kernel.relay_agents import Cluster, run
-from tests.kernel.relay_bed import PATIENCE_S, TUNNEL_PORT, Host, RelayBed
+from tests.kernel.relay_bed import TUNNEL_PORT, Host, RelayBed
+from tests.waiting import PATIENCE_S
 
 BULK_BYTES = 4 << 20
 WORDS = b"what nobody between the two may read"

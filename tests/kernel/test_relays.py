@@ -16,8 +16,8 @@ from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.effects import Effect
 from limpet.relay.codec import encode
 from limpet.relay.messages import Pair, Refusal
-from tests.kernel.relays_bed import PATIENCE_S, TUNNEL_PORT, NamespacesLoop, Node, RelaysBed, Router
-from tests.waiting import until
+from tests.kernel.relays_bed import TUNNEL_PORT, NamespacesLoop, Node, RelaysBed, Router
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(name="bed")

@@ -13,7 +13,8 @@ from limpet.base.ownership import NFT_SHARED_PORT_TABLE
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.shared_port import SharedPort, ruleset
 from limpet.linux.nftables import Nftables
-from tests.kernel.courier_bed import PATIENCE_S, CourierBed, Post, run
+from tests.kernel.courier_bed import CourierBed, Post, run
+from tests.waiting import PATIENCE_S
 
 TUNNEL_PORT = 20777
 ADDRESSES = [(4, "192.0.2.{}"), (6, "2001:db8::{}")]

@@ -42,7 +42,6 @@ from tests.unit.cluster_values import (
 from tests.waiting import until
 
 OWN, PEER = 1, 2
-WITHIN_S = 10.0
 
 
 class SiteBed:

@@ -13,7 +13,7 @@ from limpet.linux.netlink.socket import Notifications
 from tests.kernel.namespaces import Netns
 from tests.kernel.overlay_bed import ping
 from tests.kernel.tunnel_bed import Tunnel, TunnelBed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 BULK_BYTES = 4 << 20
 
@@ -38,7 +38,7 @@ def send_bulk(client: Netns, server: Netns, address: str) -> None:
         sender = threading.Thread(target=here.sendall, args=(bytes(BULK_BYTES),))
         sender.start()
         with there:
-            there.settimeout(20)
+            there.settimeout(PATIENCE_S)
             left = BULK_BYTES
             while left and (part := len(there.recv(1 << 18))):
                 left -= part

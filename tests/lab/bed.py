@@ -18,9 +18,10 @@ from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
+from tests.waiting import PATIENCE_S
 
 _numbers = itertools.count()
-_WITHIN_S = 20.0
+_WITHIN_S = PATIENCE_S
 
 ONE_LAN = """
 [cloud]

@@ -21,6 +21,7 @@ from limpet.lab.world.worlds import new_world
 from limpet.linux.namespaces import Namespace
 from tests.lab.across import tell, the_pod, until_on
 from tests.lab.strangers import keepalives, tunnel_key
+from tests.waiting import PATIENCE_S
 
 FORGETS_S = 5
 TOPOLOGY = f"""
@@ -76,7 +77,7 @@ def begin(world: World, machine: Machine) -> None:
 def datagrams(machine: Machine) -> socket.socket:
     with Namespace(machine.netns_path) as namespace, namespace.entered():
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.settimeout(10)
+    made.settimeout(PATIENCE_S)
     return made
 
 

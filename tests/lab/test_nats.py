@@ -22,6 +22,7 @@ from limpet.lab.world.pod import pings
 from limpet.lab.world.world import World
 from limpet.lab.world.worlds import new_world, take_down
 from limpet.linux.namespaces import Namespace
+from tests.waiting import PATIENCE_S
 
 TOPOLOGY = """
 [cloud]
@@ -88,7 +89,7 @@ class Sockets:
         with Namespace(machine.netns_path) as namespace, namespace.entered():
             made = self.open.enter_context(socket.socket(family, socket.SOCK_DGRAM))
         made.bind((address, next(_ports)))
-        made.settimeout(10)
+        made.settimeout(PATIENCE_S)
         return made
 
 

@@ -15,6 +15,7 @@ from limpet.agent import metrics_server
 from limpet.agent.metrics_server import MetricsServer
 from limpet.datapath.round_totals import RoundTotals
 from tests.unit.cluster.test_membership import on_a_loop
+from tests.waiting import PATIENCE_S
 
 FIGURES = b"limpet_agent_ready 1.0\n"
 GET = b"GET %s HTTP/1.1\r\nHost: node\r\n\r\n"
@@ -165,7 +166,7 @@ async def test_a_port_that_another_has_is_taken_when_it_is_free() -> None:
     assert server.troubles == {at: "Address already in use"}
 
     other.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while server.troubles:
             await asyncio.sleep(0.01)
     assert (await ask(server, GET % b"/metrics"))[1] == FIGURES

@@ -15,6 +15,7 @@ from limpet.agent.metrics_server import MetricsServer
 from limpet.cni.frames import AdminCall, CniCall
 from limpet.cni.server import Server
 from tests.agent.rogue import Authority, serving
+from tests.waiting import PATIENCE_S
 
 Stop = Callable[[], Awaitable[object]]
 Start = Callable[[Path], Awaitable[tuple[socket.socket, Stop]]]
@@ -66,7 +67,7 @@ def test_a_connection_ends_with_its_server_however_far_it_had_got(
     gc.disable()  # it would close what nobody else does
     try:
         with asyncio.run(scenario()) as client:
-            client.settimeout(10.0)
+            client.settimeout(PATIENCE_S)
             try:
                 assert client.recv(1) == b""
             except ConnectionResetError:

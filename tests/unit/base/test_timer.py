@@ -16,6 +16,7 @@ from limpet.base import faults
 from limpet.base import timer as alarm
 from limpet.base.timer import Timer
 from tests.unit.cluster.test_membership import on_a_loop
+from tests.waiting import PATIENCE_S
 
 
 def failing() -> None:
@@ -45,7 +46,7 @@ async def test_work_that_fails_before_it_has_set_the_next_time_is_done_again(
     before = faults.counts["a part"]
     ringing = Timer("a part", work)
     ringing.set(time.monotonic())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await done.wait()
     assert not ringing.is_set  # it has set nothing, and did not fail this time
     assert faults.counts["a part"] == before + 3
@@ -64,7 +65,7 @@ async def test_work_that_fails_each_time_and_wants_to_be_done_at_once_waits_firs
 
     ringing = Timer("a hasty part", work)
     ringing.set(time.monotonic())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await rang.wait()
     assert len(began_s) == 1
     assert ringing._at_s is not None
@@ -84,7 +85,7 @@ async def test_work_that_stops_its_alarm_and_fails_then_is_done_no_more() -> Non
 
     ringing = Timer("a part that ends", work)
     ringing.set(time.monotonic())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await rang.wait()
     assert not ringing.is_set
 
@@ -98,7 +99,7 @@ async def test_the_last_time_that_was_set_counts_alone() -> None:
     first.set(math.inf)
     second.set(time.monotonic() + 1000)
     second.set_in(0.01)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await done.wait()
     assert order == []
 

@@ -18,6 +18,7 @@ from limpet.cluster.seal import public_key_of, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.snapshot.log import HEADER_BYTES, VERSION
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, entry, network, snapshot_of, snapshots
+from tests.waiting import PATIENCE_S
 
 OWN_UID = entry(1).grant.uid
 NAME = "snapshot.log"
@@ -249,9 +250,9 @@ def test_what_was_refused_is_tried_again_though_nobody_asks(
     with opened(tmp_path, disk=disk, retry_s=0.01) as (file, _, _):
         file.put(None, [entry(2)])
         for _ in range(3):
-            assert disk.refusals.acquire(timeout=10)
+            assert disk.refusals.acquire(timeout=PATIENCE_S)
         disk.refused = ()
-        assert disk.renamed.acquire(timeout=10)
+        assert disk.renamed.acquire(timeout=PATIENCE_S)
         file.durable().result(10)
     assert read(tmp_path)[0] == snapshot_of(entry(2))
 
@@ -260,15 +261,15 @@ def test_no_room_to_begin_anew_stops_nothing(tmp_path: Path) -> None:
     disk = IllDisk()
     with opened(tmp_path, disk=disk, anew_bytes=1_000, retry_s=0.01) as (file, _, _):
         put(file, snapshot_of(entry(2, sequence=0)))
-        assert disk.renamed.acquire(timeout=10)
+        assert disk.renamed.acquire(timeout=PATIENCE_S)
         disk.refused = (".new",)
         for sequence in range(1, 12):
             put(file, snapshot_of(entry(2, sequence=sequence)))
-        assert disk.refusals.acquire(timeout=10)
+        assert disk.refusals.acquire(timeout=PATIENCE_S)
         assert not (tmp_path / f"{NAME}.new").exists()
         assert read(tmp_path)[0] == snapshot_of(entry(2, sequence=11))
         disk.refused = ()
-        assert disk.renamed.acquire(timeout=10)
+        assert disk.renamed.acquire(timeout=PATIENCE_S)
 
 
 def test_no_room_for_the_copy_of_the_own_grant_is_told_and_the_log_counts(tmp_path: Path) -> None:
@@ -276,9 +277,9 @@ def test_no_room_for_the_copy_of_the_own_grant_is_told_and_the_log_counts(tmp_pa
     disk.refused = ("own.json",)
     with opened(tmp_path, disk=disk, retry_s=60) as (file, _, _):
         put(file, own)
-        assert disk.refusals.acquire(timeout=10)
+        assert disk.refusals.acquire(timeout=PATIENCE_S)
         put(file, own)
-        assert disk.refusals.acquire(timeout=10)
+        assert disk.refusals.acquire(timeout=PATIENCE_S)
     assert "own.json" in file.trouble
     assert read(tmp_path) == (own, [])
 

@@ -18,6 +18,7 @@ from limpet.controller.state.registry import Registry
 from limpet.controller.store.interface import Change, Event, Item, Listing, Store
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.controller.state.cluster_tables import join, network
+from tests.waiting import PATIENCE_S
 
 
 class OneByOne:
@@ -168,7 +169,7 @@ def test_an_error_that_nobody_has_foreseen_is_the_askers_and_holds_up_no_later_o
         await first.stop()
         registry = Registry(Surprising(sqlite), 0.0)
         await registry.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(RuntimeError, match="nobody has foreseen this"):
                 await registry.change(lambda tables: join(tables, 1, "n1"))
             grant = await registry.change(lambda tables: join(tables, 1, "n1"))

@@ -28,6 +28,7 @@ from limpet.controller.store.interface import (
     TooOldError,
 )
 from limpet.controller.store.sqlite import SqliteStore
+from tests.waiting import PATIENCE_S
 
 OpenStore = Callable[[Path], AbstractAsyncContextManager[Store]]
 KEPT_DELETIONS = 8
@@ -339,7 +340,7 @@ def test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written(
     with_store: Callable[..., Any],
 ) -> None:
     async def body(store: Store) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(StorageError):
                 await store.write([Create("a", "\ud800", b"no text")])
             await store.write([Create("a", "x", b"1")])
