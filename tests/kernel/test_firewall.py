@@ -21,7 +21,7 @@ from limpet.base.ownership import TUNNEL_GROUP
 from limpet.base.settings import RelaySettings
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.firewall.examine import InboundPort, examine_firewall
-from limpet.cli.doctor.sites import port_findings
+from limpet.cli.doctor.relays import relay_port_findings
 from limpet.datapath.node.forward import ensure_forward_accept
 from tests.kernel.namespaces import Netns, NetnsFactory
 from tests.kernel.test_forward import CHECKOUT, _runtimes, nft_in, runtimes_environment
@@ -440,13 +440,11 @@ def test_a_program_at_a_port_of_the_relay_is_named_and_the_agent_itself_is_not(
     world: World,
 ) -> None:
     settings = Settings(relay=RelaySettings(ports=(PORT - 1, PORT + 1)))
+    others = Settings(relay=RelaySettings(ports=(2000, 2001)))
     with world.node.entered():
-        (found,) = port_findings(settings, agent_pid=None)
-        assert list(port_findings(settings, agent_pid=os.getpid())) == []
-        assert (
-            list(port_findings(Settings(relay=RelaySettings(ports=(2000, 2001))), agent_pid=None))
-            == []
-        )
+        (found,) = relay_port_findings(settings, agent_pid=None)
+        assert list(relay_port_findings(settings, agent_pid=os.getpid())) == []
+        assert list(relay_port_findings(others, agent_pid=None)) == []
 
     assert found.level is Level.ERROR
     assert f"{PORT} by " in found.what
@@ -459,9 +457,9 @@ def test_ports_that_the_kernel_gives_to_programs_are_no_relay_s_until_they_are_r
     settings = Settings(relay=RelaySettings(ports=(40000, 40999)))
     world.node.sysctl("net/ipv4/ip_local_port_range", "32768 60999")
     with world.node.entered():
-        (found,) = port_findings(settings, agent_pid=None)
+        (found,) = relay_port_findings(settings, agent_pid=None)
     assert "net.ipv4.ip_local_reserved_ports=40000-40999" in found.advice
 
     world.node.sysctl("net/ipv4/ip_local_reserved_ports", "53,40000-40999")
     with world.node.entered():
-        assert list(port_findings(settings, agent_pid=None)) == []
+        assert list(relay_port_findings(settings, agent_pid=None)) == []

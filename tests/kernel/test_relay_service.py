@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from limpet.agent.status import Relaying
 from limpet.cli.doctor.findings import Level
-from limpet.cli.doctor.sites import relay_findings
+from limpet.cli.doctor.relays import own_relay_findings
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.peer_datagram import Codec, Drop, Kind
@@ -280,7 +280,7 @@ def test_a_relay_that_cannot_be_one_says_what_to_do(hosts: list[Host]) -> None:
     async def scenario() -> None:
         clash = replace(SETTINGS, ports=(TUNNEL_PORT - 5, TUNNEL_PORT + 5))
         async with Cluster(hosts, settings=clash) as cluster:
-            (found,) = relay_findings(
+            (found,) = own_relay_findings(
                 convert(cluster.relay.service.report(), Relaying), TUNNEL_PORT, far=True
             )
             assert found.level is Level.ERROR
@@ -306,7 +306,7 @@ def said_of(relay: Relay, *, later_s: float) -> str:
         for kind, age_s in report["heard_s"].items()
     }
     told = {**report, "heard_s": heard, "for_s": report["for_s"] + later_s}
-    (found,) = relay_findings(convert(told, Relaying), TUNNEL_PORT, far=True)
+    (found,) = own_relay_findings(convert(told, Relaying), TUNNEL_PORT, far=True)
     assert found.level is Level.OK or (found.why and found.advice)
     return found.what
 

@@ -18,7 +18,7 @@ from limpet.agent.status import RelayingTls
 from limpet.base.errors import LimpetError
 from limpet.base.process import allow_many_files
 from limpet.cli.doctor.findings import Level
-from limpet.cli.doctor.sites import tls_findings
+from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports
 from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
@@ -385,13 +385,13 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
             try:
                 assert ports == []
                 assert list(relay.server.troubles.values()) == ["Address already in use"]
-                (found,) = tls_findings(convert(relay.server.report(), RelayingTls))
+                (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.ERROR
                 assert f"(process {os.getpid()}) has: Address already in use" in found.what
                 taken.close()
                 await until(lambda: bool(relay.server.addresses))
                 assert relay.server.troubles == {}
-                (found,) = tls_findings(convert(relay.server.report(), RelayingTls))
+                (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.OK
                 assert ports == [relay.address[1]]
             finally:

@@ -19,7 +19,7 @@ from limpet.cli.commands.lab import lab
 from limpet.cli.commands.path import add_commands as add_path_commands
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.service import DEFAULT_UNIT_DIR
-from limpet.cli.output import Output, put, put_json, say
+from limpet.cli.output import Output, put, say
 
 app = typer.Typer(
     name="limpet",
@@ -170,6 +170,7 @@ def install(
     ] = False,
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
+    from limpet.cli.doctor.findings import put_findings
     from limpet.cli.install.install import InstallOptions
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
@@ -192,9 +193,7 @@ def install(
             start=not no_start,
         )
     )
-    for finding in report.findings:
-        for line in finding.lines():
-            put(line)
+    put_findings(report.findings)
     for step in report.steps:
         put(step)
     if report.failure:
@@ -240,16 +239,11 @@ def doctor(
 ) -> None:
     """Look for whatever may be wrong; exit code 1 when something is."""
     from limpet.cli.doctor.doctor import diagnose
-    from limpet.cli.doctor.findings import errors
+    from limpet.cli.doctor.findings import errors, put_findings
 
     _require_root("doctor")
     findings = diagnose(load_settings(config), cni_conf_dir, cni_bin_dir)
-    if output is Output.JSON:
-        put_json({"findings": [finding.document() for finding in findings]})
-    else:
-        for finding in findings:
-            for line in finding.lines():
-                put(line)
+    put_findings(findings, output)
     if errors(findings):
         raise typer.Exit(1)
 

@@ -1,4 +1,6 @@
 """`limpet doctor`: everything that can be wrong with Limpet on this machine, looked at.
 
-Each module looks at one thing and gives findings.
+Call `doctor.diagnose`, or `examine.examine` for what install looks at too. Each module looks at one
+thing: `examine_…` asks the machine, `…_findings` judges what it is given; `findings` gathers and
+prints. It changes nothing, and imports no command.
 """

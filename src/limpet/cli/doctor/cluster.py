@@ -1,4 +1,4 @@
-"""What can be wrong with a node of a cluster."""
+"""The node in its cluster: identity, grant, controller, links, peers and tunnel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from limpet.linux.netlink.vxlan import parse_vxlan
 
 _LONG_S = 300.0
 """An uplink may be gone for a while; longer than this a person may not know of."""
-_ANEW = "`limpet join --anew` with a new token (limpet token create, where the controller runs)"
+_JOIN_ANEW = (
+    "`limpet join --anew` with a new token (limpet token create, where the controller runs)"
+)
 
 
 def examine_identity(folder: Path) -> Iterator[Finding]:
@@ -44,25 +46,25 @@ def examine_identity(folder: Path) -> Iterator[Finding]:
 
 
 def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
-    """What the agent's words of its cluster amount to. Pure."""
+    """What is wrong by the cluster part of the agent's status. Pure."""
     if cluster.removed:
         yield error(
             "this node was removed from its cluster",
             "its pods reach no other node, and new ones get no address",
-            f"if it should be there: {_ANEW}",
+            f"if it should be there: {_JOIN_ANEW}",
         )
         return
     if cluster.cloned:
         yield error(
             f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
-            f"on the copy stop the agent, then {_ANEW}; then restart both agents",
+            f"on the copy stop the agent, then {_JOIN_ANEW}; then restart both agents",
         )
     if not cluster.granted:
         yield error(
             f"nothing is known of what the cluster has granted to {cluster.node}",
             "pods get no addresses",
-            f"let it reach a controller ({cluster.controller.address}); else {_ANEW}",
+            f"let it reach a controller ({cluster.controller.address}); else {_JOIN_ANEW}",
         )
     yield from _controller(cluster.controller)
     yield from _links(cluster)
@@ -131,7 +133,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
         yield warn(
             f"{cluster.contested} entries are wanted by several nodes, such as one MAC",
             "only one of those nodes is reached: the others are clones of it, perhaps",
-            f"limpet peer list shows them; on a copy {_ANEW}",
+            f"limpet peer list shows them; on a copy {_JOIN_ANEW}",
         )
 
 
@@ -168,7 +170,7 @@ def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
 
 
 def examine_vxlan(vni: int, port: int) -> Iterator[Finding]:
-    """Another's VXLAN device with our id and port keeps ours from being made."""
+    """An error for a VXLAN device of others with our id and port: ours cannot be made beside it."""
     with RouteSocket() as route:
         for message in route.dump(wire.dump_links()):
             options, link = parse_vxlan(message), wire.parse_link(message)

@@ -17,6 +17,8 @@ from limpet.base.ownership import (
     RULE_PRIORITY,
     VXLAN_GROUPS,
 )
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.doctor.target import Target
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.ruleset import HostPort, plan_ruleset
 from limpet.linux.conntrack import forget_flows
@@ -26,6 +28,7 @@ from limpet.linux.netlink import vxlan
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.traffic_control import ingress_hook, redirect_ingress, token_bucket
 from limpet.linux.nftables import Nftables
+from limpet.linux.sysctl import read_sysctl
 
 _CIDRS = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
 
@@ -216,3 +219,34 @@ def _conntrack() -> None:
 
 def _packet_socket() -> None:
     Announcer().close()
+
+
+def examine_features(target: Target) -> Iterator[Finding]:
+    lacks = try_features(ipv6=target.ipv6, cluster=target.joined)
+    for lack in lacks:
+        said = error if lack.essential else warn
+        yield said(
+            f"{lack.feature} does not work: {lack.cause}",
+            f"{lack.used_for} need it",
+            f"a kernel or package with {lack.module}",
+        )
+    if not lacks:
+        yield ok("the kernel has all that pods need (tried in a namespace of its own)")
+    if target.ipv6:
+        yield from _ipv6()
+
+
+def _ipv6() -> Iterator[Finding]:
+    value = read_sysctl("net/ipv6/conf/all/disable_ipv6")
+    if value is None:
+        yield error(
+            "the kernel has no IPv6 (ipv6.disable=1, or built without)",
+            "there is an IPv6 segment",
+            "start the kernel with IPv6, or leave the IPv6 segment out",
+        )
+    elif value != "0":
+        yield warn(
+            "IPv6 is switched off on all interfaces (net.ipv6.conf.all.disable_ipv6 = 1)",
+            "pods get IPv6 addresses and reach each other on this node, but nothing beyond it",
+            "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if pods should reach further",
+        )

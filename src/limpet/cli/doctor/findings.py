@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from limpet.base.errors import LimpetError
+from limpet.cli.output import Output, put, put_json
 
 
 class Level(StrEnum):
@@ -56,3 +59,30 @@ def error(what: str, why: str, advice: str) -> Finding:
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level is Level.ERROR]
+
+
+def gather(*pieces: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What all pieces find, in order; one that cannot look is a finding and ends no other."""
+    findings: list[Finding] = []
+    for piece in pieces:
+        try:
+            findings.extend(piece())
+        except LimpetError as problem:
+            findings.append(
+                error(
+                    str(problem),
+                    "what it keeps from being looked at may be wrong too",
+                    "do what the message says, and look again",
+                )
+            )
+    return findings
+
+
+def put_findings(findings: Iterable[Finding], output: Output = Output.TABLE) -> None:
+    """On stdout, for a person or for a program."""
+    if output is Output.JSON:
+        put_json({"findings": [finding.document() for finding in findings]})
+        return
+    for finding in findings:
+        for line in finding.lines():
+            put(line)

@@ -1,4 +1,4 @@
-"""Whether this machine can have an encrypted tunnel to other sites, before it needs one."""
+"""Whether WireGuard can be had on this machine, asked before a tunnel is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from limpet.linux.netlink.socket import RouteSocket
 
 
 def examine_wireguard(settings: Settings) -> Iterator[Finding]:
-    """The kernel's, else the program's. Nothing where the cluster names IPsec for all."""
+    """Whether the kernel has WireGuard, or a program can take its place.
+
+    Nothing where the cluster names IPsec for all.
+    """
     if TunnelBackend.WIREGUARD not in backends_of(own_snapshot(settings).network):
         return
     if _kernel_has_it():

@@ -16,8 +16,9 @@ from limpet.agent.status import Process
 from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.cli.doctor.cluster import examine_vxlan
-from limpet.cli.doctor.examine import Target, examine
+from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, warn
+from limpet.cli.doctor.target import Target
 from limpet.cli.install.conflist import CONFLIST, conflist_text
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import (

@@ -1,8 +1,8 @@
-"""What doctor makes of the agent's words, and of a machine without Limpet."""
+"""What doctor makes of what the agent says."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from ipaddress import ip_interface
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from limpet import __version__
 from limpet.agent.client import AnotherVersion, typed
 from limpet.agent.settings import Settings
 from limpet.agent.status import Status
-from limpet.cli.doctor.doctor import agent_findings, unheard
-from limpet.cli.doctor.examine import examine_network_daemons
+from limpet.cli.doctor.agent import agent_findings, host_port_findings, unheard
 from limpet.cli.doctor.findings import Level
+from limpet.datapath.node.attachment import Attachment, PortMapping
+from limpet.ipam.leases import Holder
 
 SOUND: dict[str, Any] = {
     "version": __version__,
@@ -40,6 +41,21 @@ def levels(**changes: Any) -> dict[str, str]:
     """What is not `ok`, with its level."""
     found = agent_findings(typed({**SOUND, **changes}, Status))
     return {f.what: f.level.value for f in found if f.level is not Level.OK}
+
+
+def pod(name: str, *addresses: str, port: int = 8080, protocol: str = "tcp") -> Attachment:
+    return Attachment(
+        network="limpet",
+        holder=Holder(name, "eth0"),
+        netns="",
+        netns_device=0,
+        netns_inode=0,
+        pod_namespace="default",
+        pod_name=name,
+        addresses=tuple(map(ip_interface, addresses)),
+        gateways=(),
+        port_mappings=(PortMapping(port, 80, protocol),),
+    )
 
 
 def segment(free: int, bound: int) -> list[dict[str, Any]]:
@@ -111,15 +127,19 @@ def test_every_finding_that_is_not_ok_says_why_and_what_to_do() -> None:
         assert finding.level is Level.OK or (finding.why and finding.advice)
 
 
-def test_programs_that_set_networks_up_are_named_until_they_are_told_of_us(tmp_path: Path) -> None:
-    (tmp_path / "run/NetworkManager").mkdir(parents=True)
-    (tmp_path / "run/systemd/netif").mkdir(parents=True)
-    assert len(list(examine_network_daemons("limpet0", tmp_path))) == 2
+def test_pods_that_ask_for_one_port_of_the_node_are_named_with_the_one_that_has_it() -> None:
+    pods = [
+        pod("first", "10.244.7.2/24", "fd00:7::2/64"),
+        pod("other-port", "10.244.7.3/24", port=8081),
+        pod("other-protocol", "10.244.7.4/24", protocol="udp"),
+        pod("second", "10.244.7.5/24", "fd00:7::5/64"),
+    ]
 
-    for path, text in (
-        ("etc/NetworkManager/conf.d/limpet.conf", "unmanaged-devices=interface-name:lim*"),
-        ("etc/systemd/networkd.conf.d/limpet.conf", "[Network]\nManageForeignRoutes=no\n"),
-    ):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text(text)
-    assert list(examine_network_daemons("limpet0", tmp_path)) == []
+    (found,) = host_port_findings(pods)
+
+    assert found.level is Level.WARN
+    assert found.what == (
+        "TCP port 8080 of this node is asked for by 2 pods (default/first, default/second): "
+        "default/second, which was started last, has it"
+    )
+    assert list(host_port_findings(pods[:3])) == []

@@ -10,7 +10,12 @@ from msgspec import convert
 from limpet.agent.settings import Settings
 from limpet.agent.status import ClusterStatus, Relaying, RelaysStatus, SharedEndpoint
 from limpet.cli.doctor.findings import Finding, Level
-from limpet.cli.doctor.sites import inbound_ports, relay_findings, shared_findings, used_findings
+from limpet.cli.doctor.relays import (
+    inbound_ports,
+    own_relay_findings,
+    shared_endpoint_findings,
+    used_relay_findings,
+)
 from tests.unit.cli.commands.test_path import ACROSS, CLUSTER, HUB, RELAYING, RELAYS, TUNNEL
 
 BUOY = {**HUB, "name": "buoy", "uid": "b"}
@@ -21,7 +26,7 @@ FAILED = {**PAIR, "endpoint": None, "problem": "all ports are given away"}
 
 def used(unreached: int = 0, **relays: Any) -> list[Finding]:
     found = list(
-        used_findings(convert({**RELAYS, **relays}, RelaysStatus), {"unreached": unreached})
+        used_relay_findings(convert({**RELAYS, **relays}, RelaysStatus), {"unreached": unreached})
     )
     assert all(each.level is Level.OK or (each.why and each.advice) for each in found)
     return found
@@ -68,14 +73,16 @@ def test_a_site_without_relays_and_a_pair_with_one_good_end_are_no_problem() -> 
 def test_a_relay_that_is_of_no_use_is_told_from_one_that_nobody_needs(
     changes: dict[str, Any], far: bool, level: str, words: str
 ) -> None:
-    (found,) = relay_findings(convert({**RELAYING, **changes}, Relaying), 25000, far=far)
+    (found,) = own_relay_findings(convert({**RELAYING, **changes}, Relaying), 25000, far=far)
 
     assert (found.level.value, words in found.what) == (level, True)
     assert found.level is Level.OK or (found.why and found.advice)
 
 
 def test_who_names_the_same_endpoint_is_named() -> None:
-    (found,) = shared_findings([SharedEndpoint(endpoint="203.0.113.7:51820", nodes=["n2", "n3"])])
+    (found,) = shared_endpoint_findings(
+        [SharedEndpoint(endpoint="203.0.113.7:51820", nodes=["n2", "n3"])]
+    )
 
     assert (found.level, "203.0.113.7:51820 of this node is also that of n2, n3" in found.what) == (
         Level.WARN,

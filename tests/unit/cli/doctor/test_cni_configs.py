@@ -1,4 +1,4 @@
-"""What is made of CNI configurations and segments."""
+"""What is made of CNI configurations."""
 
 from __future__ import annotations
 
@@ -8,26 +8,12 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.settings import parse_settings
-from limpet.base.node_state import NodeState
-from limpet.cli.doctor.examine import Target, examine_configs, examine_segments
+from limpet.cli.doctor.cni_configs import examine_configs
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.install.cni_configs import CniConfig
+from tests.unit.cli.doctor.targets import target
 
 FOLDER = Path("/etc/cni/net.d")
-
-
-def target(*, installed: bool = False, **settings: Any) -> Target:
-    settings = {"segments": ["10.244.7.0/24"], **settings}
-    read = parse_settings(settings, "test")
-    return Target(
-        read,
-        NodeState(read.pods.segments, read.pods.cluster_cidrs),
-        FOLDER / "10-limpet.conflist",
-        Path("/opt/cni/bin"),
-        "limpet",
-        installed=installed,
-    )
 
 
 def config(filename: str, **fields: Any) -> CniConfig:
@@ -84,15 +70,3 @@ def test_a_network_that_gives_out_our_addresses_is_an_error_unless_it_is_taken_o
 def test_a_network_on_our_bridge_is_a_warning() -> None:
     assert levels(rivals(bridges=("limpet0",))) == [Level.WARN]
     assert rivals(bridges=("cni0",)) == []
-
-
-def test_a_segment_outside_of_the_cluster_is_a_warning() -> None:
-    inside = examine_segments(target(cluster_cidrs=["10.244.0.0/16", "fd00::/48"]))
-    outside = examine_segments(target(cluster_cidrs=["10.9.0.0/16"]))
-
-    assert levels(inside) == [Level.OK]
-    assert levels(outside) == [Level.OK, Level.WARN]
-
-
-def test_no_segment_is_an_error() -> None:
-    assert levels(examine_segments(target(segments=[]))) == [Level.ERROR]

@@ -1,4 +1,4 @@
-"""What can be wrong between sites: NATs, relays that this node uses, and the relay that it is."""
+"""Relays: whether those that this node uses answer, and whether it is reached as one itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHECKED_WITHIN_S = 5.0
 
 
 def inbound_ports(cluster: ClusterStatus, settings: Settings) -> tuple[InboundPort, ...]:
-    """Where nodes of other sites send to, beside what all nodes have."""
+    """Ports that nodes of other sites send to, beside those that every node has open."""
     relays = cluster.across.relaying is not None
     tunnels = [each for each in (cluster.tunnel, cluster.ipsec) if each is not None]
     harm = "nodes of other sites may reach this one, and its pods, through a relay only"
@@ -45,26 +45,29 @@ def inbound_ports(cluster: ClusterStatus, settings: Settings) -> tuple[InboundPo
     return tuple(found)
 
 
-def across_findings(
+def examine_relays(
     cluster: ClusterStatus, settings: Settings, *, agent_pid: int | None
 ) -> Iterator[Finding]:
-    """`cluster`: of the agent's status. Reads what the machine's ports are used for."""
+    """All that concerns relays. `cluster`: that part of the agent's status.
+
+    Reads which programs use the relay's ports.
+    """
     across, peers = cluster.across, cluster.peers
-    yield from shared_findings(cluster.shared_endpoints)
-    yield from used_findings(across.relays, peers)
+    yield from shared_endpoint_findings(cluster.shared_endpoints)
+    yield from used_relay_findings(across.relays, peers)
     relaying = across.relaying
     if relaying is not None:
         far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
         far = far or bool(peers.get("unreached"))
-        yield from relay_findings(relaying, cluster.tunnel.port, far=far)
-        yield from port_findings(settings, agent_pid)
-        yield from tls_findings(across.relaying_tls)
+        yield from own_relay_findings(relaying, cluster.tunnel.port, far=far)
+        yield from relay_port_findings(settings, agent_pid)
+        yield from relay_tls_findings(across.relaying_tls)
         if relaying.active:
             yield from _forwarding()
 
 
-def shared_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Finding]:
-    """Of endpoints that other nodes name too. Pure."""
+def shared_endpoint_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Finding]:
+    """A warning for each endpoint of this node that other nodes name too. Pure."""
     for each in shared:
         yield warn(
             f"the endpoint {each.endpoint} of this node is also that of {', '.join(each.nodes)}",
@@ -77,8 +80,8 @@ def shared_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Finding]:
 # Relays that this node uses
 
 
-def used_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Iterator[Finding]:
-    """Of the node's way to others through NATs. Pure."""
+def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Iterator[Finding]:
+    """Whether the relays that this node knows answer it, and lead to each peer. Pure."""
     silent = [each.name for each in relays.relays if not each.answers]
     answering = len(relays.relays) - len(silent)
     if silent and not answering:
@@ -124,8 +127,8 @@ def _pairs(pairs: Iterable[RelayedPair]) -> Iterator[Finding]:
 # The relay that it is
 
 
-def relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> Iterator[Finding]:
-    """Of the agent's words. `far`: there are nodes of other sites. Pure."""
+def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> Iterator[Finding]:
+    """Whether this relay works and is reached. `far`: there are nodes of other sites. Pure."""
     if relaying.trouble:
         yield error(
             f"this node is a relay, and of little use: {relaying.trouble}",
@@ -162,8 +165,8 @@ def relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> Iterat
         yield ok(f"a relay on UDP ports {tunnel_port} and {span}: {len(relaying.pairs)} pairs")
 
 
-def port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding]:
-    """Whether the relay's ports are its alone."""
+def relay_port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding]:
+    """Whether no other program uses the relay's UDP ports."""
     first, last = settings.relay.ports
     held = [each for each in port_holders("udp", first, last) if each.pid != agent_pid]
     if held:
@@ -180,7 +183,7 @@ def port_findings(settings: Settings, agent_pid: int | None) -> Iterator[Finding
 
 
 def _given_out(first: int, last: int) -> Iterator[Finding]:
-    """The kernel gives programs that ask for no port one of a range."""
+    """A warning where the kernel may give one of the relay's ports to any program."""
     words = (read_sysctl("net/ipv4/ip_local_port_range") or "").split()
     if len(words) != 2 or int(words[1]) < first or last < int(words[0]):
         return
@@ -195,8 +198,8 @@ def _given_out(first: int, last: int) -> Iterator[Finding]:
         )
 
 
-def tls_findings(relaying_tls: RelayingTls | None) -> Iterator[Finding]:
-    """Whether it listens, and who has the port if not."""
+def relay_tls_findings(relaying_tls: RelayingTls | None) -> Iterator[Finding]:
+    """Whether the relay listens for TLS, and which program has the port if not."""
     if relaying_tls is None:
         return
     for at, why in relaying_tls.troubles.items():

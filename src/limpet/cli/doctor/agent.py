@@ -1,0 +1,152 @@
+"""What the agent says of itself and of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from limpet import __version__
+from limpet.agent.client import AnotherVersion, call
+from limpet.agent.settings import Settings
+from limpet.agent.status import LastRound, SegmentUse, Status
+from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.install.service import UNIT, systemd_runs
+from limpet.cli.output import count
+from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.attachment_codec import decode_attachment
+from limpet.datapath.node.ruleset import HostPort, plan_host_ports_of
+
+_FEW_ADDRESSES = 0.1
+
+
+def unheard(settings: Settings, problem: LimpetError) -> Finding:
+    """What it means that the agent said nothing that is understood."""
+    if isinstance(problem, AgentUnavailable):
+        return error(
+            f"the agent does not answer at {settings.folders.socket}",
+            f"pods can neither be started nor removed ({problem.__cause__})",
+            f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
+            if systemd_runs()
+            else "start it: limpet agent",
+        )
+    if isinstance(problem, AnotherVersion):
+        return error(
+            str(problem),
+            "it was not restarted after an upgrade, and its state is not known here",
+            f"systemctl restart {UNIT} (pods do not notice)",
+        )
+    return error(str(problem), "the state of this node is not known", "limpet status")
+
+
+def agent_findings(status: Status) -> Iterator[Finding]:
+    """What the agent's own words amount to. Pure."""
+    if status.ready:
+        yield ok(f"the agent answers and is ready ({status.attachments} pods attached)")
+    else:
+        yield error(
+            f"the agent is not ready: {'; '.join(status.reasons)}",
+            "pods cannot be started",
+            "do what it says; `limpet status` shows whether that was it",
+        )
+    if status.version != __version__:
+        yield warn(
+            f"the agent that runs is version {status.version}, this is {__version__}",
+            "it was not restarted after an upgrade",
+            f"systemctl restart {UNIT} (pods do not notice)",
+        )
+    yield from _round(status.last_round)
+    for segment in status.segments:
+        yield from _segment(segment)
+    for found in status.findings:
+        yield warn(
+            f"{found.path}: {found.problem}",
+            "it is part of the record of addresses",
+            found.advice,
+        )
+    for unknown in status.unknown_keys:
+        yield warn(
+            f"network {unknown.network!r} has the key {unknown.key!r} in its configuration",
+            "Limpet does not know it and leaves it out of account",
+            "correct or remove it",
+        )
+
+
+def _round(last: LastRound) -> Iterator[Finding]:
+    for failure in last.failed:
+        yield error(
+            f"the node is not as planned: {failure}",
+            "the agent tries again in every round",
+            "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
+        )
+    if not last.failed:
+        yield ok("links, routes, rules and nftables table are as planned")
+
+
+def _segment(segment: SegmentUse) -> Iterator[Finding]:
+    prefix, free, size = segment.prefix, segment.free, segment.size
+    absent = segment.bound
+    words = (
+        f"segment {prefix}: {count(free)} of {count(size)} addresses free, "
+        f"{count(absent)} kept for absent pods"
+    )
+    if free + absent <= 0:
+        yield error(
+            words,
+            "no more pods can be started on this node",
+            "give the node another segment (segments in the agent's configuration; in a cluster "
+            "the controller grants it: limpet status says why it does not), or remove pods",
+        )
+    elif free + absent < size * _FEW_ADDRESSES:
+        yield warn(
+            words,
+            "soon no more pods can be started on this node",
+            "give the node another segment (segments in the agent's configuration)",
+        )
+    else:
+        yield ok(words)
+
+
+# Its pods.
+
+
+def examine_host_ports(settings: Settings) -> Iterator[Finding]:
+    """Which pods ask for the same port of the node. Nothing where no agent answers."""
+    try:
+        documents = call(settings.folders.socket, "attachments")["attachments"]
+        pods = [decode_attachment(msgspec.json.encode(each)) for each in documents]
+    except (AgentUnavailable, ValueError):
+        return  # told by its status
+    yield from host_port_findings(pods)
+
+
+def host_port_findings(pods: Iterable[Attachment]) -> Iterator[Finding]:
+    """`pods`: in the order in which they were made; the last that asks for a port has it. Pure."""
+    asking: dict[tuple[str, str], list[tuple[HostPort, Attachment]]] = {}
+    for pod in pods:
+        for port in plan_host_ports_of([pod]):
+            asking.setdefault((port.map_name, port.key), []).append((port, pod))
+    # A pod with both IP versions asks twice.
+    shared = {
+        _port(each[0][0]): [_name(pod) for _, pod in each]
+        for each in asking.values()
+        if len(each) > 1
+    }
+    for port_words, names in shared.items():
+        yield warn(
+            f"{port_words} is asked for by {len(names)} pods ({', '.join(names)}): "
+            f"{names[-1]}, which was started last, has it",
+            "nobody reaches the others by that port; each gets it when those after it are gone",
+            "stop all of them but one, or give each a hostPort of its own",
+        )
+
+
+def _port(port: HostPort) -> str:
+    at = f" at {port.host_address}" if port.host_address else ""
+    return f"{port.protocol.upper()} port {port.port} of this node{at}"
+
+
+def _name(pod: Attachment) -> str:
+    name = f"{pod.pod_namespace}/{pod.pod_name}".strip("/")
+    return name or f"container {pod.holder.container_id}"

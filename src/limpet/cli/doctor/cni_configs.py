@@ -1,0 +1,67 @@
+"""Other CNI configurations: which one runtimes take, and what it shares with ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.doctor.target import Target
+from limpet.cli.install.cni_configs import CniConfig
+
+
+def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Finding]:
+    """`configs`: those of the folder, sorted."""
+    own = target.conflist.name
+    others = [config for config in configs if config.path.name != own]
+    for config in others:
+        if config.problem:
+            yield warn(
+                f"{config.path} {config.problem}",
+                "runtimes skip it, or complain of it",
+                "mend or remove it",
+            )
+    usable = [config for config in others if not config.problem]
+    first = next((config for config in usable if config.path.name < own), None)
+    if first is not None:
+        yield error(
+            f"{first.path} ({_described(first)}) sorts before {own}",
+            "runtimes take the first configuration of the folder and would not use Limpet",
+            f"move it out of {target.cni_conf_dir} when its pods may be started anew, "
+            "and install again",
+        )
+    elif usable and not target.installed:
+        yield warn(
+            f"runtimes take {usable[0].path} ({_described(usable[0])}) now",
+            f"they will take {own} instead, for pods that are started from then on",
+            "restart the pods after the installation, so that all are on one network",
+        )
+    elif not usable and not target.installed:
+        yield ok(f"no other CNI configuration in {target.cni_conf_dir}")
+    yield from (finding for config in usable for finding in _rivals(target, config))
+
+
+def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
+    shared = [
+        segment
+        for segment in target.state.segments
+        for subnet in config.subnets
+        if segment.version == subnet.version and segment.overlaps(subnet)
+    ]
+    names = ", ".join(map(str, shared))
+    if shared and config.name != target.network_name:
+        yield error(
+            f"{config.path} (network {config.name!r}) gives out addresses of {names} too",
+            "the two would give one address to two pods",
+            "use another segment; or, to move that network to Limpet with its addresses, "
+            f"install with --network-name {config.name}",
+        )
+    if target.settings.pods.bridge in config.bridges and config.name != target.network_name:
+        yield warn(
+            f"{config.path} uses the bridge {target.settings.pods.bridge} too",
+            "both would set it up",
+            'set another name in the agent\'s configuration (bridge = "limpet1")',
+        )
+
+
+def _described(config: CniConfig) -> str:
+    return f"network {config.name!r}, {' + '.join(config.plugins)}"

@@ -1,0 +1,99 @@
+"""Kernel settings, folders, and programs that set networks up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from limpet.agent.settings import Settings
+from limpet.base.node_state import NodeState
+from limpet.base.ownership import ALIAS
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.sysctl import read_sysctl
+
+_LITTLE_SPACE_BYTES = 16 << 20
+
+
+def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
+    """The node's own settings. Those of the bridge are the round's business."""
+    with RouteSocket() as route:
+        link = route.link(bridge)
+    facts = NodeFacts(own_bridge_exists=link is not None and link.alias == ALIAS)
+    planned = plan_node(bridge, state, (), facts=facts).sysctls
+    wrong = False
+    for path, value in planned.items():
+        now = read_sysctl(path)
+        if f"/{bridge}/" not in path and now != value:
+            wrong = True
+            yield error(
+                f"sysctl {path.replace('/', '.')} is {now}, not {value}",
+                "pods' packets are not forwarded as they should be",
+                "the agent sets it; if it changes again and again, look for another program in "
+                "/etc/sysctl.d",
+            )
+    if planned and not wrong:
+        yield ok("kernel settings (sysctl) are as planned")
+
+
+def examine_folders(settings: Settings) -> Iterator[Finding]:
+    for folder, what in (
+        (settings.folders.run_dir, "the agent keeps what is attached there"),
+        (settings.folders.data_dir, "the record of addresses is there"),
+        (settings.folders.state_dir, "what uninstall has to put back is there"),
+    ):
+        yield from _folder(folder, what)
+
+
+def _folder(folder: Path, why: str) -> Iterator[Finding]:
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if os.statvfs(there).f_flag & os.ST_RDONLY or not os.access(there, os.W_OK):
+        yield error(
+            f"{folder} cannot be written", why, "see `dmesg`: a disk that fails is remounted"
+        )
+        return
+    usage = shutil.disk_usage(there)
+    inodes = os.statvfs(there)
+    if usage.free < _LITTLE_SPACE_BYTES or (inodes.f_files and not inodes.f_favail):
+        yield warn(
+            f"the disk of {folder} is nearly full: {usage.free >> 20} MiB, "
+            f"{inodes.f_favail} files left",
+            why,
+            "make room",
+        )
+    else:
+        yield ok(f"{folder} can be written, {usage.free >> 20} MiB free")
+
+
+def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Finding]:
+    if (root / "run/NetworkManager").is_dir() and not _mentions(
+        root / "etc/NetworkManager/conf.d", "interface-name:lim"
+    ):
+        yield warn(
+            "NetworkManager runs",
+            "it may take over pods' interfaces and their addresses",
+            "put into /etc/NetworkManager/conf.d/limpet.conf: "
+            f"[keyfile] unmanaged-devices=interface-name:lim*;interface-name:{bridge}",
+        )
+    if (root / "run/systemd/netif").is_dir() and not _mentions(
+        root / "etc/systemd", "ManageForeignRoutes=no"
+    ):
+        yield warn(
+            "systemd-networkd runs",
+            "it removes routes and rules of others when it starts; the agent puts them back",
+            "put into /etc/systemd/networkd.conf.d/limpet.conf: "
+            "[Network] ManageForeignRoutes=no ManageForeignRoutingPolicyRules=no",
+        )
+
+
+def _mentions(folder: Path, words: str) -> bool:
+    return any(
+        words in path.read_text(errors="replace")
+        for path in folder.glob("**/*.conf")
+        if path.is_file()
+    )

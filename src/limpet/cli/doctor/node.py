@@ -1,0 +1,108 @@
+"""Links, addresses, routes and rules of the node: whether they leave room for pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_interface, ip_network
+
+from limpet.base.addresses import Prefix
+from limpet.base.ownership import ALIAS, ROUTE_TABLE, RULE_PRIORITY
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.doctor.target import Target
+from limpet.cli.install.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
+from limpet.datapath.node.plan import bridge_of_segments
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+
+_RT_TABLE_LOCAL = 255
+
+
+def examine_node(target: Target) -> Iterator[Finding]:
+    bridge, state = target.settings.pods.bridge, target.state
+    with RouteSocket() as route:
+        links = route.links()
+        names = {link.ifindex: link.ifname for link in links.values()}
+        own = {link.ifname for link in links.values() if link.alias == ALIAS}
+        if not target.installed:
+            yield from _bridge_name(bridge, links)
+        addresses = [
+            HeldAddress(
+                names.get(info.ifindex, "?"),
+                ip_interface((info.packed, info.prefix_length)),
+            )
+            for info in route.addresses()
+        ]
+        routes = route.routes()
+        yield from _own_table(target, own, routes, route.rules())
+    # Another's bridge that is to be used already has the gateway address, and a route for it.
+    gateways = {
+        HeldAddress(bridge, gateway)
+        for gateway in bridge_of_segments(bridge, state.segments).gateways
+    }
+    clashes = find_overlaps(
+        state.segments,
+        state.cluster_cidrs,
+        [held for held in without_own(addresses, own) if held not in gateways],
+        [_held(info, names) for info in routes if _is_another_s(info, names, {*own, bridge})],
+    )
+    yield from clashes
+    if not clashes and state.segments:
+        yield ok("no address or route of the node overlaps the pods'")
+
+
+def _bridge_name(bridge: str, links: dict[str, wire.LinkInfo]) -> Iterator[Finding]:
+    link = links.get(bridge)
+    if link is None or link.alias == ALIAS:
+        return
+    if link.kind == "bridge":
+        yield warn(
+            f"bridge {bridge} is there and was not made by Limpet",
+            "it is used as it is, and stays when Limpet is uninstalled",
+            "if that is not meant, set another name in the agent's configuration",
+        )
+    else:
+        yield error(
+            f"{bridge} is there and is a {link.kind or 'physical'} link",
+            "the pods' bridge needs that name",
+            'set another name in the agent\'s configuration (bridge = "limpet1")',
+        )
+
+
+def _own_table(
+    target: Target, own: set[str], routes: list[wire.RouteInfo], rules: list[wire.RuleInfo]
+) -> Iterator[Finding]:
+    """Our table and priority have to be nobody else's."""
+    if target.installed or own:
+        return
+    if any(info.table == ROUTE_TABLE for info in routes):
+        yield error(
+            f"routing table {ROUTE_TABLE} is not empty",
+            "Limpet owns that table and would remove what is in it",
+            f"see ip route show table {ROUTE_TABLE}; move those routes to another table",
+        )
+    if any(rule.priority == RULE_PRIORITY for rule in rules):
+        yield error(
+            f"there is a rule of priority {RULE_PRIORITY}",
+            "Limpet puts its own rule there",
+            f"see ip rule show; give it another priority than {RULE_PRIORITY}",
+        )
+
+
+def _is_another_s(info: wire.RouteInfo, names: dict[int, str], own: set[str]) -> bool:
+    prefix = _prefix(info)
+    of_every_link = prefix.is_link_local or prefix.is_multicast or prefix.is_loopback
+    return (
+        info.table not in (ROUTE_TABLE, _RT_TABLE_LOCAL)
+        and info.prefix_length > 0
+        and names.get(info.ifindex) not in own
+        and not of_every_link
+    )
+
+
+def _held(info: wire.RouteInfo, names: dict[int, str]) -> HeldRoute:
+    return HeldRoute(_prefix(info), names.get(info.ifindex, ""))
+
+
+def _prefix(info: wire.RouteInfo) -> Prefix:
+    destination = info.destination or bytes(4 if info.family == wire.AF_INET else 16)
+    return ip_network((destination, info.prefix_length))

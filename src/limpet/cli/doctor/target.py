@@ -1,0 +1,47 @@
+"""What install is about to put on this machine, or has put there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from limpet.agent.settings import Settings
+from limpet.base.node_state import NodeState
+from limpet.cli.doctor.firewall.examine import InboundPort
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An installation: of what, and where."""
+
+    settings: Settings
+    state: NodeState
+    """With what is granted, as far as that is known."""
+    conflist: Path
+    """Our own CNI configuration, written or to be written."""
+    cni_bin_dir: Path
+    network_name: str
+    allow_forward: bool = False
+    """The person has said so, or the configuration does."""
+    installed: bool = False
+    """Ours is there already: what is ours is no stranger's."""
+    joining: bool = False
+    """The node is about to get into a cluster."""
+    has_tunnel: bool = False
+    """The agent has one, or says why not."""
+    inbound: tuple[InboundPort, ...] = ()
+    """Where others send to, beside what every node of a cluster has."""
+
+    @property
+    def cni_conf_dir(self) -> Path:
+        return self.conflist.parent
+
+    @property
+    def joined(self) -> bool:
+        """The node is in a cluster, which grants its segments."""
+        return self.joining or (self.settings.folders.cluster_dir / "cluster.json").exists()
+
+    @property
+    def ipv6(self) -> bool:
+        prefixes = (*self.state.segments, *self.state.cluster_cidrs)
+        return any(prefix.version == 6 for prefix in prefixes)
