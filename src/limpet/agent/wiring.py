@@ -96,6 +96,7 @@ class ClusterSide:
             on_relay_need=lambda uid, wanted: self.across.relays.need(uid, wanted),
         )
         self.exchange = Exchange(self.membership, self.courier)
+        self.site.watch.inner = self.exchange.inner
         self.across = NatTraversal(
             self.membership,
             self.courier,

@@ -17,6 +17,7 @@ from limpet.base.timer import Timer
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange import codec as wire
 from limpet.cluster.exchange.gossip import Gossip, Origin
+from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Message, Pair, Push, Want
 from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
 from limpet.cluster.membership import Membership, News, Outcome, Source
@@ -49,8 +50,10 @@ class Exchange:
         self._membership = membership
         self._courier = courier
         self._counters: Counter[str] = Counter()
+        self.inner = InnerTraffic()
         self._links: dict[int, UnderlayLink] = {}
         self._tunnelled: Mapping[str, Address] = {}
+        self._inside: Mapping[Address, str] = {}
         self._gossip: Gossip | None = None
         self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
@@ -103,6 +106,7 @@ class Exchange:
     def set_tunnelled(self, tunnelled: Mapping[str, Address]) -> None:
         """Overlay addresses of the peers that are reached through a tunnel only, by uid."""
         self._tunnelled = tunnelled
+        self._inside = {address: uid for uid, address in tunnelled.items()}
         if self._gossip is not None:
             self._gossip.set_tunnelled(tunnelled, time.monotonic())
             self._run([])
@@ -135,8 +139,19 @@ class Exchange:
         )
         self._run(effects)
 
+    def _is_inside(self, uid: str, address: Address) -> bool:
+        """Whether what goes to or comes from there takes the tunnel between the two agents."""
+        network = self._membership.network
+        return (
+            uid in self._tunnelled
+            and network is not None
+            and any(address in cidr for cidr in network.pod_cidrs)
+        )
+
     def _receive(self, received: Received) -> bool:
         """False: not all of it was taken, for want of room."""
+        if self._is_inside(received.uid, received.address):
+            self.inner.received(received.uid, received.address, received.body)
         if self._gossip is None:
             return True
         try:
@@ -211,7 +226,7 @@ class Exchange:
             self._courier.broadcast(kind, body, [effect.ifindex])
             return
         place = effect.place
-        self._courier.send(
+        sent = self._courier.send(
             kind,
             body,
             to_uid=effect.uid,
@@ -219,6 +234,9 @@ class Exchange:
             port=place.port,
             ifindex=place.ifindex,
         )
+        uid = effect.uid or self._inside.get(place.address, "")
+        if sent and self._is_inside(uid, place.address):
+            self.inner.sent(uid, place.address, body)
 
     def _set_timer(self) -> None:
         self._alarm.set(self._gossip.wake_at_s if self._gossip is not None else math.inf)

@@ -2,16 +2,18 @@
 of the device that are seconds apart, and the time of each.
 
 A device counts what is encrypted, its own messages among it: a keepalive has 32 bytes, the messages
-of a handshake 148 and 92, and one with a packet a multiple of 16 from 64 on.
+of a handshake 148 and 92, and one with a packet a multiple of 16 from 64 on. What agents say to
+each other through the tunnel is counted too, and is no traffic: how much of it there was is told.
 Source: WireGuard's paper, section 5.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from limpet.base.addresses import Endpoint
+from limpet.cluster.exchange.inner_traffic import InnerPackets
 from limpet.datapath.tunnel.state import PeerReading
 
 ACTIVE_S = 10.0
@@ -29,19 +31,55 @@ _KEEPALIVE_S = 10.0
 """The shortest time between two that nobody has configured. Source: section 6.5."""
 _HANDSHAKES_BYTES = {0: 0, 4: 148, 8: 2 * 148, 12: 92}
 """By the remainder of 16: what tells that handshakes are in a sum."""
+_NO_PACKETS = InnerPackets()
+_NOTHING: Mapping[bytes, InnerPackets] = {}
 
 
-def has_payload(moved_bytes: int, *, within_s: float, handshaken: bool = False) -> bool:
+def data_bytes(packets_bytes: Iterable[int]) -> int:
+    """What the device counts for inner packets of these sizes."""
+    return sum(32 + -(-each // 16) * 16 for each in packets_bytes)
+
+
+def _handshakes_bytes(moved_bytes: int) -> int:
+    return _HANDSHAKES_BYTES.get(moved_bytes % 16, 0)
+
+
+def has_payload(
+    moved_bytes: int, *, within_s: float, handshaken: bool = False, agents_bytes: int = 0
+) -> bool:
     """Whether bytes that went one way within that time hold more than the device's own messages.
 
-    `handshaken`: a handshake was completed in it, begun by either end or by both.
+    `handshaken`: a handshake was completed in it, begun by either end or by both. `agents_bytes`:
+    what agents may have said in it.
     """
-    handshakes_bytes = _HANDSHAKES_BYTES.get(moved_bytes % 16, 0)
+    handshakes_bytes = _handshakes_bytes(moved_bytes)
     if handshaken and not handshakes_bytes:
         handshakes_bytes = 148 + 92
     # A handshake is confirmed by one, and who was called while it was under way gets another.
     keepalives = (2 if handshakes_bytes else 1) + int(within_s / _KEEPALIVE_S)
-    return moved_bytes - handshakes_bytes > keepalives * _KEEPALIVE_BYTES
+    return moved_bytes - handshakes_bytes - agents_bytes > keepalives * _KEEPALIVE_BYTES
+
+
+@dataclass(slots=True)
+class AgentsBytes:
+    """What agents have said one way and the device has not counted yet: a message waits for a
+    handshake, or was counted after the others."""
+
+    _bytes: int = 0
+    _until_s: float = float("-inf")
+
+    def add(self, added_bytes: int, now_s: float) -> None:
+        if added_bytes:
+            kept_bytes = self._bytes if now_s <= self._until_s else 0
+            self._bytes, self._until_s = kept_bytes + added_bytes, now_s + ACTIVE_S
+
+    def take(self, moved_bytes: int, now_s: float) -> int:
+        """As much of it as may be in what the device has counted just now."""
+        if now_s > self._until_s:
+            return 0
+        taken_bytes = min(self._bytes, max(moved_bytes - _handshakes_bytes(moved_bytes), 0))
+        self._bytes -= taken_bytes
+        return taken_bytes
 
 
 @dataclass(slots=True)
@@ -51,6 +89,8 @@ class _Seen:
     handshake_ns: int = 0
     handshake_at_s: float = float("-inf")
     """When it was read first."""
+    agents_received: AgentsBytes = field(default_factory=AgentsBytes)
+    agents_sent: AgentsBytes = field(default_factory=AgentsBytes)
 
 
 @dataclass(slots=True)
@@ -87,8 +127,16 @@ class TunnelActivity:
                 reading.received_bytes, reading.sent_bytes, reading.last_handshake_ns, now_s
             )
 
-    def take(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
-        """A peer that was not there the last time has counted from zero."""
+    def take(
+        self,
+        readings: Mapping[bytes, PeerReading],
+        now_s: float,
+        agents: Mapping[bytes, InnerPackets] = _NOTHING,
+    ) -> None:
+        """A peer that was not there the last time has counted from zero.
+
+        `agents`: what this node's agent has said and heard through the tunnel since the last time.
+        """
         within_s = now_s - self._read_at_s if self._read_at_s is not None else ACTIVE_S
         self._read_at_s = now_s
         for key in self._seen.keys() - readings.keys():
@@ -96,9 +144,16 @@ class TunnelActivity:
             self._payload_at_s.pop(key, None)
             self._waiting.pop(key, None)
         for key, reading in readings.items():
-            self._take(key, reading, within_s, now_s)
+            self._take(key, reading, agents.get(key, _NO_PACKETS), within_s, now_s)
 
-    def _take(self, key: bytes, reading: PeerReading, within_s: float, now_s: float) -> None:
+    def _take(
+        self,
+        key: bytes,
+        reading: PeerReading,
+        agents: InnerPackets,
+        within_s: float,
+        now_s: float,
+    ) -> None:
         seen = self._seen.get(key)
         if seen is None or reading.sent_bytes < seen.sent_bytes:  # made anew meanwhile
             seen = self._seen[key] = _Seen()
@@ -106,11 +161,17 @@ class TunnelActivity:
         sent_bytes = reading.sent_bytes - seen.sent_bytes
         seen.received_bytes, seen.sent_bytes = reading.received_bytes, reading.sent_bytes
         handshaken = reading.last_handshake_ns != seen.handshake_ns
-        if any(
-            has_payload(moved, within_s=within_s, handshaken=handshaken)
-            for moved in (received_bytes, sent_bytes)
+        seen.agents_received.add(data_bytes(agents.received), now_s)
+        seen.agents_sent.add(data_bytes(agents.sent), now_s)
+        for moved_bytes, told in (
+            (received_bytes, seen.agents_received),
+            (sent_bytes, seen.agents_sent),
         ):
-            self._payload_at_s[key] = now_s
+            said_bytes = told.take(moved_bytes, now_s)
+            if has_payload(
+                moved_bytes, within_s=within_s, handshaken=handshaken, agents_bytes=said_bytes
+            ):
+                self._payload_at_s[key] = now_s
         if handshaken:
             seen.handshake_ns, seen.handshake_at_s = reading.last_handshake_ns, now_s
         self._await(key, seen, received_bytes, sent_bytes, now_s)

@@ -220,10 +220,14 @@ class TunnelReconciler:
         link = self._route.link(self.ifname)
         return link.ifindex if link is not None else 0
 
+    def key_of(self, uid: str) -> bytes | None:
+        """None: it is no peer of the tunnel."""
+        part = self.plan.parts.get(uid)
+        return part.peer.public_key if part is not None and part.peer is not None else None
+
     def may_talk(self, uid: str) -> bool:
         """Whether it is a peer of the tunnel."""
-        part = self.plan.parts.get(uid)
-        return part is not None and part.peer is not None
+        return self.key_of(uid) is not None
 
     def take_anew(self, uid: str, endpoint: Endpoint) -> None:
         """What was heard of the peer is forgotten, and it is called where it is now."""

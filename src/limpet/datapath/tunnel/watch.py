@@ -2,12 +2,14 @@
 
 Once a second one netlink message of each is read, and peers only if that has told of packets, for
 at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it has.
+What agents say to each other through it is no traffic: as long as the packets are those, peers are
+read every ten seconds only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -15,8 +17,9 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.faults import noted
 from limpet.base.timer import Timer
+from limpet.cluster.exchange.inner_traffic import InnerPackets, InnerTraffic
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.datapath.tunnel.activity import TunnelActivity
+from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity
 from limpet.datapath.tunnel.reconciler import TunnelReconciler
 from limpet.datapath.tunnel.tunnels import Tunnels
 from limpet.linux.netlink import codec as wire
@@ -43,6 +46,8 @@ class TunnelWatch:
         """Called with a peer that handshakes are sent to in vain, and its endpoint."""
         self._route = route
         self._tunnels = tunnels
+        self.inner = InnerTraffic()
+        """What this node's agent says to others through tunnels."""
         self._eyes: tuple[_Eye, ...] = ()
         """One on each tunnel."""
         self._alarm = Timer("tunnel watch", self._tick)
@@ -72,8 +77,9 @@ class TunnelWatch:
         self._eyes = tuple(
             known.get(id(tunnel)) or _Eye(self._route, tunnel) for tunnel in self._tunnels.all
         )
+        said = self.inner.take()
         for eye in self._eyes:
-            for uid, endpoint in eye.look(now_s):
+            for uid, endpoint in eye.look(now_s, said):
                 for told in self.on_unanswered:
                     with noted("tunnel watch"):
                         told(uid, endpoint)
@@ -94,8 +100,10 @@ class _Eye:
         self._activity = self._made()
         self._ifindex = 0
         self._packets = (0, 0)
-        """Received and sent by the device at the last reading of its peers."""
-        self._rests_until_s = float("-inf")
+        """At the last reading of its peers, received and sent."""
+        self._said: dict[bytes, InnerPackets] = {}
+        """Through the tunnel by agents, since then."""
+        self._rests_until_s = self._read_at_s = float("-inf")
 
     @property
     def _is_ipsec(self) -> bool:
@@ -107,10 +115,28 @@ class _Eye:
     def active(self, now_s: float) -> frozenset[str]:
         return self.tunnel.uids(self._activity.active(now_s))
 
-    def look(self, now_s: float) -> list[tuple[str, Endpoint]]:
-        """Peers that do not answer, and where. Raises: KernelError."""
+    def _has_traffic(self, packets: tuple[int, int], now_s: float) -> bool:
+        """Whether peers have to be read. Now and then also when agents alone have said something:
+        a tunnel that is broken is found by that."""
+        if packets == self._packets:
+            return False
+        received = sum(len(each.received) for each in self._said.values())
+        sent = sum(len(each.sent) for each in self._said.values())
+        before = self._packets
+        if packets != (before[0] + received, before[1] + sent):
+            return True
+        return now_s >= self._read_at_s + ACTIVE_S
+
+    def look(self, now_s: float, said: Mapping[str, InnerPackets]) -> list[tuple[str, Endpoint]]:
+        """Peers that do not answer, and where. `said`: by agents. Raises: KernelError."""
         if not self.tunnel.up:
             return []
+        for uid, inner in said.items():
+            key = self.tunnel.key_of(uid)
+            if key is not None:
+                known = self._said.setdefault(key, InnerPackets())
+                known.received += inner.received
+                known.sent += inner.sent
         message = self._route.query(wire.get_link(self.tunnel.ifname, counters=True))
         ifindex, packets = wire.parse_link(message).ifindex, parse_link_packets(message)
         if ifindex != self._ifindex:
@@ -120,12 +146,14 @@ class _Eye:
                 self._packets = packets
                 self._activity.begin(self.tunnel.readings(), now_s)
                 return []
-        if now_s < self._rests_until_s or (packets == self._packets and not self._activity.waits):
+        if now_s < self._rests_until_s or (
+            not self._activity.waits and not self._has_traffic(packets, now_s)
+        ):
             return []
         started_s = time.monotonic()
         readings = self.tunnel.readings()
-        self._activity.take(readings, now_s)
-        self._packets = packets
+        self._activity.take(readings, now_s, self._said)
+        self._packets, self._said, self._read_at_s = packets, {}, now_s
         self._rests_until_s = now_s + _REST * (time.monotonic() - started_s)
         planned = self.tunnel.planned_endpoints(self._activity.active(now_s))
         astray = self._activity.astray(readings, planned)

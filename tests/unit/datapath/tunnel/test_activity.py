@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.cluster.exchange.inner_traffic import InnerPackets
 from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity, has_payload
 from limpet.datapath.tunnel.state import PeerReading, TunnelPeer
 
@@ -144,3 +145,63 @@ def test_who_is_sent_to_in_vain_is_active_until_another_way_should_have_been_fou
         assert activity.active(second) == {KEY}
     activity.take(reading(sent=7 * INITIATION), 32)
     assert activity.active(32) == frozenset()
+
+
+# What agents say to each other
+
+
+def said(
+    *, received: tuple[int, ...] = (), sent: tuple[int, ...] = ()
+) -> dict[bytes, InnerPackets]:
+    return {KEY: InnerPackets(list(received), list(sent))}
+
+
+@given(
+    st.lists(st.integers(152, 1400), min_size=1, max_size=5),
+    st.sampled_from([0, INITIATION, RESPONSE]),
+)
+def test_what_agents_have_said_is_no_traffic(packets: list[int], handshake_bytes: int) -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(handshake_ns=1), 0.0)
+    moved = sum(map(data_bytes, packets)) + handshake_bytes
+
+    activity.take(reading(moved, 0, handshake_ns=1), 1.0, said(received=tuple(packets)))
+
+    assert activity.active(1.0) == frozenset()
+
+
+@pytest.mark.parametrize("way", ["received", "sent"])
+def test_a_packet_beside_what_agents_say_is_traffic(way: str) -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(handshake_ns=1), 0.0)
+    moved = data_bytes(300) + data_bytes(84)
+    if way == "received":
+        activity.take(reading(moved, 0, handshake_ns=1), 1.0, said(received=(300,)))
+    else:
+        activity.take(reading(0, moved, handshake_ns=1), 1.0, said(sent=(300,)))
+
+    assert activity.active(1.0) == {KEY}
+
+
+def test_what_an_agent_has_said_may_be_counted_later_but_hides_nothing_for_long() -> None:
+    late, lost = TunnelActivity(), TunnelActivity()
+    for activity in (late, lost):
+        activity.begin(reading(handshake_ns=1), 0.0)
+        activity.take(reading(0, INITIATION, handshake_ns=1), 1.0, said(sent=(300,)))
+
+    late.take(reading(RESPONSE, INITIATION + data_bytes(300), handshake_ns=2), 2.0)
+    then = 1.0 + ACTIVE_S + 0.5
+    lost.take(reading(0, INITIATION + data_bytes(300), handshake_ns=1), then)
+
+    assert late.active(2.0) == frozenset()
+    assert lost.active(then) == {KEY}
+
+
+def test_what_agents_say_is_counted_once() -> None:
+    activity = TunnelActivity()
+    activity.begin(reading(handshake_ns=1), 0.0)
+
+    activity.take(reading(data_bytes(300), handshake_ns=1), 1.0, said(received=(300,)))
+    activity.take(reading(2 * data_bytes(300), handshake_ns=1), 2.0)
+
+    assert activity.active(2.0) == {KEY}
