@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
@@ -17,7 +17,7 @@ from limpet.base.node_state import NodeState
 from limpet.base.ownership import DYING_GROUP
 from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import plan_attachment, plan_network
-from limpet.cni.protocol.values import CniRequest, NetworkConf, Verb
+from limpet.cni.protocol.values import CniRequest, MainConf, NetworkConf, PodWishes, Verb
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
 from limpet.datapath.node.diff import Change, diff_node
@@ -29,9 +29,8 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import Notifications, RouteSocket
 from tests.kernel.namespaces import Netns, NetnsFactory, connect_namespaces
 
-CONF = NetworkConf(
-    "net", "1.0.0", ipam_only=False, ip_masq=True, is_gateway=True, is_default_gateway=True
-)
+MAIN = MainConf(ip_masq=True, is_gateway=True, is_default_gateway=True)
+CONF = NetworkConf("net", "1.0.0", ipam_only=False, main=MAIN)
 STATE = NodeState(
     segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster_cidrs=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
@@ -119,14 +118,20 @@ class NodeBed:
     ) -> Attachment:
         """As the agent plans it, with address `number` of each segment."""
         request = CniRequest(
-            Verb.ADD, conf, container_id=name, ifname=ifname, netns=netns.path, pod_name=name
+            Verb.ADD,
+            conf,
+            container_id=name,
+            ifname=ifname,
+            netns=netns.path,
+            pod_name=name,
+            wishes=PodWishes(**wishes),
         )
         where = namespace_id(netns.path)
         assert where is not None
         network = plan_network(conf, PodSettings(), self.state, uplink_mtu_bytes=1500)
         subnets = [ranges[0].subnet for ranges in network.range_sets]
         return plan_attachment(
-            replace(request, **wishes),
+            request,
             network,
             addresses=tuple(ip_interface((subnet[number], subnet.prefixlen)) for subnet in subnets),
             gateways=tuple(ranges[0].gateway for ranges in network.range_sets),

@@ -24,7 +24,7 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from limpet.linux.nftables import Nftables
 from tests.kernel.namespaces import Netns, NetnsFactory, is_silent, talk
-from tests.kernel.node_bed import CONF, GATEWAYS, NODE, OUTSIDE, STATE, NodeBed
+from tests.kernel.node_bed import CONF, GATEWAYS, MAIN, NODE, OUTSIDE, STATE, NodeBed
 from tests.unit.datapath.node.test_ruleset import ruleset_of_a_node
 from tests.waiting import PATIENCE_S
 
@@ -436,7 +436,7 @@ def test_pods_reach_the_world_with_the_nodes_address_and_the_cluster_with_their_
 
 def test_pods_of_a_network_that_does_not_ask_are_not_masqueraded(bed: NodeBed) -> None:
     outside = bed.outside()
-    pod = bed.pod("one", 2, conf=replace(CONF, ip_masq=False))
+    pod = bed.pod("one", 2, conf=replace(CONF, main=replace(MAIN, ip_masq=False)))
     outside.ip(f"route add {pod.addresses[0]} via {NODE[0]}")
 
     with outside.listening("0.0.0.0", 99) as server:
@@ -586,7 +586,7 @@ def hooked(bed: NodeBed) -> set[str]:
 
 
 def test_flows_are_not_tracked_where_nothing_needs_it(bed: NodeBed) -> None:
-    plain = replace(CONF, ip_masq=False)
+    plain = replace(CONF, main=replace(MAIN, ip_masq=False))
     bed.outside()
     pod = bed.pod("plain", 2, conf=plain)
     pod.netns.run("ping", "-n", "-c", "1", "-W", "2", NODE[0])

@@ -29,7 +29,7 @@ from limpet.datapath.node.pods import (
 from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
 from limpet.linux.netlink import codec as wire
 from tests.kernel.namespaces import Netns, NetnsFactory, talk
-from tests.kernel.node_bed import CONF, GATEWAYS, NodeBed
+from tests.kernel.node_bed import CONF, GATEWAYS, MAIN, NodeBed
 from tests.waiting import PATIENCE_S
 
 SHAPED = Bandwidth(20_000_000, 1_000_000, 20_000_000, 1_000_000)
@@ -65,7 +65,7 @@ def retire(bed: NodeBed, netns: Netns, attachment: Attachment) -> None:
 def test_a_pod_is_as_it_was_asked_for(ready: NodeBed) -> None:
     conf = replace(
         CONF,
-        mtu_bytes=1400,
+        main=replace(MAIN, mtu_bytes=1400),
         ipam=IpamConf(
             routes=(
                 RouteSpec(ip_network("10.99.0.0/16"), mtu=1300, priority=77),
@@ -291,7 +291,7 @@ def test_removing_the_dying_removes_nobody_else(ready: NodeBed) -> None:
 
 
 def test_isolated_pods_reach_the_node_and_others_but_not_each_other(ready: NodeBed) -> None:
-    alone = replace(CONF, port_isolation=True)
+    alone = replace(CONF, main=replace(MAIN, port_isolation=True))
     with (
         created(ready, "one", 2, conf=alone) as (one, _),
         created(ready, "two", 3, conf=alone) as (two, _),
@@ -311,7 +311,10 @@ def test_isolated_pods_reach_the_node_and_others_but_not_each_other(ready: NodeB
 def test_with_hairpin_a_pod_gets_back_what_it_sends_to_the_bridge(
     ready: NodeBed, hairpin: bool
 ) -> None:
-    with created(ready, "one", 2, conf=replace(CONF, hairpin_mode=hairpin)) as (netns, attachment):
+    with created(ready, "one", 2, conf=replace(CONF, main=replace(MAIN, hairpin_mode=hairpin))) as (
+        netns,
+        attachment,
+    ):
         with netns.entered():
             end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
             end.bind(("eth0", 0x88B5))
@@ -352,7 +355,7 @@ def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(ready:
         # The same address with another MAC, as with one that was asked for.
         netns = ready.make_netns("again")
         mac = "02:00:00:00:00:42"
-        again = ready.attachment(netns, "again", 2, requested_mac=mac)
+        again = ready.attachment(netns, "again", 2, mac=mac)
         ready.create(again)
         assert [neighbour(ready.node, address) for address in addresses] == [mac] * 2
         announcer.announce(again, "limpet0")

@@ -64,7 +64,7 @@ def plan_network(
         from_segments,
         from_segments or _overlap(range_sets, state.segments),
         None if conf.ipam_only else _bridge(conf, settings.bridge, state, range_sets),
-        conf.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
+        conf.main.mtu_bytes or _mtu_bytes(settings, from_segments, uplink_mtu_bytes),
     )
     _check_mtu(network, settings.bridge, state)
     return network
@@ -111,23 +111,23 @@ def _bridge(
     conf: NetworkConf, bridge: str, state: NodeState, range_sets: Sequence[RangeSet]
 ) -> BridgeSpec:
     if not conf.ipam.range_sets:
-        if conf.bridge not in (None, bridge):
+        if conf.main.bridge not in (None, bridge):
             raise CniError(
                 CniCode.INVALID_NETWORK_CONFIG,
-                f"network {conf.name}: bridge {conf.bridge} is not the agent's, {bridge}, "
+                f"network {conf.name}: bridge {conf.main.bridge} is not the agent's, {bridge}, "
                 "which holds the gateways of its segments",
                 "leave `bridge` out, or set it in the agent's configuration, "
                 "or give the network ranges of its own",
             )
-        own = bridge_of_segments(bridge, state.segments, masquerade=conf.ip_masq)
-        return BridgeSpec(own.ifname, own.gateways, own.masquerade, conf.promisc_mode)
+        own = bridge_of_segments(bridge, state.segments, masquerade=conf.main.ip_masq)
+        return BridgeSpec(own.ifname, own.gateways, own.masquerade, conf.main.promisc_mode)
     ranges = [each for ranges in range_sets for each in ranges]
-    with_gateway = conf.is_gateway or conf.is_default_gateway or conf.ip_masq
+    with_gateway = conf.main.is_gateway or conf.main.is_default_gateway or conf.main.ip_masq
     return BridgeSpec(
-        conf.bridge or bridge,
+        conf.main.bridge or bridge,
         gateways=tuple(dict.fromkeys(map(_gateway, ranges))) if with_gateway else (),
-        masquerade=tuple(dict.fromkeys(r.subnet for r in ranges)) if conf.ip_masq else (),
-        promisc=conf.promisc_mode,
+        masquerade=tuple(dict.fromkeys(r.subnet for r in ranges)) if conf.main.ip_masq else (),
+        promisc=conf.main.promisc_mode,
     )
 
 
@@ -156,7 +156,7 @@ def plan_routes(conf: NetworkConf, gateways: Sequence[Address]) -> tuple[RouteSp
         for route in conf.ipam.routes
         if route.destination.version in of_family
     }
-    if conf.is_default_gateway:
+    if conf.main.is_default_gateway:
         for version, gateway in of_family.items():
             destination = _DEFAULT_ROUTES[version]
             if not any(
@@ -192,14 +192,15 @@ def plan_attachment(
         bridge=network.bridge,
         host_ifname=host,
         host_mac=host_mac(host),
-        mac=request.requested_mac or derived_mac(addresses[0].ip),
+        mac=request.wishes.mac or derived_mac(addresses[0].ip),
         mtu_bytes=network.mtu_bytes,
         routes=plan_routes(conf, gateways),
         # With br_netfilter a pod's way to its own hostPort is bridged, back out of its own port.
-        hairpin=conf.hairpin_mode or (bool(request.port_mappings) and not conf.promisc_mode),
-        isolated=conf.port_isolation,
-        port_mappings=request.port_mappings,
-        bandwidth=request.bandwidth,
+        hairpin=conf.main.hairpin_mode
+        or (bool(request.wishes.port_mappings) and not conf.main.promisc_mode),
+        isolated=conf.main.port_isolation,
+        port_mappings=request.wishes.port_mappings,
+        bandwidth=request.wishes.bandwidth,
     )
 
 

@@ -138,7 +138,7 @@ class Ledgers:
             request.holder,
             request.pod_key,
             network.range_sets,
-            requested=request.requested_addresses,
+            requested=request.wishes.addresses,
             now_s=now_s,
             taken_elsewhere=self._taken_elsewhere(ledger) if network.shares_segments else None,
             is_alive=_not_looked_yet if seen is None else seen.is_alive,

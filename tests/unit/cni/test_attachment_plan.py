@@ -26,7 +26,9 @@ from limpet.cni.protocol.values import (
     CniResult,
     Dns,
     IpamConf,
+    MainConf,
     NetworkConf,
+    PodWishes,
     ResultAddress,
     ResultInterface,
     Verb,
@@ -55,11 +57,11 @@ EIGHT = Range(
 
 
 SEGMENTS = IpamConf()
+NO_WISHES = PodWishes()
 
 
-def conf(*, ipam: IpamConf = SEGMENTS, **changes: Any) -> NetworkConf:
-    made = NetworkConf("net", "1.0.0", ipam_only=False, ipam=ipam)
-    return replace(made, **changes)
+def conf(*, ipam: IpamConf = SEGMENTS, ipam_only: bool = False, **main: Any) -> NetworkConf:
+    return NetworkConf("net", "1.0.0", ipam_only=ipam_only, main=MainConf(**main), ipam=ipam)
 
 
 def network(
@@ -73,12 +75,12 @@ def network(
     return plan_network(made, settings, state, uplink_mtu_bytes=uplink_mtu_bytes)
 
 
-def planned(made: NetworkConf, **wishes: Any) -> Attachment:
+def planned(made: NetworkConf, wishes: PodWishes = NO_WISHES, **changes: Any) -> Attachment:
     request = CniRequest(
         Verb.ADD, made, container_id="c1", ifname="eth0", netns="/run/netns/p", pod_name="one"
     )
     return plan_attachment(
-        replace(request, **wishes),
+        replace(request, wishes=wishes, **changes),
         network(made),
         addresses=ADDRESSES,
         gateways=GATEWAYS,
@@ -271,12 +273,12 @@ def test_routes_to_one_destination_by_priority_and_table_are_all_kept() -> None:
 
 def test_a_pods_mac_follows_from_its_first_address_unless_one_is_asked_for() -> None:
     assert planned(conf()).mac == derived_mac(ADDRESSES[0].ip) == "0a:58:0a:f4:07:02"
-    assert planned(conf(), requested_mac="02:00:00:00:00:09").mac == "02:00:00:00:00:09"
+    assert planned(conf(), PodWishes(mac="02:00:00:00:00:09")).mac == "02:00:00:00:00:09"
 
 
 @given(macs)
 def test_the_host_end_has_a_name_and_a_mac_of_its_own(mac: str) -> None:
-    one, two = planned(conf(), requested_mac=mac), planned(conf(), ifname="eth1")
+    one, two = planned(conf(), PodWishes(mac=mac)), planned(conf(), ifname="eth1")
 
     assert one.host_ifname != two.host_ifname
     assert len({one.host_mac, two.host_mac, two.mac}) == 3
@@ -295,10 +297,10 @@ def test_the_host_end_has_a_name_and_a_mac_of_its_own(mac: str) -> None:
 def test_a_pod_with_host_ports_may_be_sent_its_own_packets(
     hairpin_mode: bool, promisc_mode: bool, ports: bool, hairpin: bool
 ) -> None:
-    wishes = {"port_mappings": (PortMapping(8080, 80, "tcp"),)} if ports else {}
+    wishes = PodWishes(port_mappings=(PortMapping(8080, 80, "tcp"),) if ports else ())
     made = conf(hairpin_mode=hairpin_mode, promisc_mode=promisc_mode)
 
-    assert planned(made, **wishes).hairpin is hairpin
+    assert planned(made, wishes).hairpin is hairpin
 
 
 def test_what_was_asked_for_is_in_the_attachment() -> None:
@@ -306,7 +308,7 @@ def test_what_was_asked_for_is_in_the_attachment() -> None:
     limits = Bandwidth(1, 2, 3, 4)
     made = conf(port_isolation=True, ipam=IpamConf(data_dir="/data"))
 
-    found = planned(made, port_mappings=ports, bandwidth=limits, pod_namespace="ns")
+    found = planned(made, PodWishes(port_mappings=ports, bandwidth=limits), pod_namespace="ns")
 
     assert (found.port_mappings, found.bandwidth, found.isolated) == (ports, limits, True)
     assert (found.data_dir, found.pod_namespace, found.pod_name) == ("/data", "ns", "one")

@@ -12,7 +12,7 @@ from limpet.base.addresses import ifname_problem
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam
-from limpet.cni.protocol.values import Dns, IpamConf, NetworkConf
+from limpet.cni.protocol.values import Dns, IpamConf, MainConf, NetworkConf
 from limpet.datapath.node.attachment import Bandwidth
 
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -149,8 +149,7 @@ def _parse_main(top: Fields, core: NetworkConf) -> StaticConf:
     ipam, unknown = parse_ipam(top)
     dns = top.object("dns", _DNS)
     default_gateway = top.flag("isDefaultGateway")
-    conf = replace(
-        core,
+    main = MainConf(
         bridge=_parse_bridge(top),
         mtu_bytes=_parse_mtu(top),
         hairpin_mode=top.flag("hairpinMode"),
@@ -159,12 +158,16 @@ def _parse_main(top: Fields, core: NetworkConf) -> StaticConf:
         is_default_gateway=default_gateway,
         promisc_mode=top.flag("promiscMode"),
         port_isolation=top.flag("portIsolation"),
+    )
+    if main.hairpin_mode and main.promisc_mode:
+        raise top.invalid("promiscMode", "excludes hairpinMode: true", "set one of them to false")
+    conf = replace(
+        core,
+        main=main,
         ipam=ipam,
         dns=to_dns(dns),
         unknown_keys=tuple(sorted([*top.unknown, *unknown, *dns.unknown])),
     )
-    if conf.hairpin_mode and conf.promisc_mode:
-        raise top.invalid("promiscMode", "excludes hairpinMode: true", "set one of them to false")
     return StaticConf(conf, parse_bandwidth(top))
 
 

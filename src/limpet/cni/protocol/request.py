@@ -24,7 +24,7 @@ from limpet.cni.protocol.conf import (
 from limpet.cni.protocol.fields import Fields, invalid, keys, show, to_address, to_mac
 from limpet.cni.protocol.ipam import check_overlaps, parse_range_sets
 from limpet.cni.protocol.result import parse_result
-from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf, Verb
+from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf, PodWishes, Verb
 from limpet.datapath.node.attachment import Bandwidth, PortMapping
 from limpet.ipam.leases import Holder
 
@@ -92,7 +92,6 @@ def parse_request(environ: Mapping[str, str], stdin: bytes) -> CniRequest:
         netns=environ.get("CNI_NETNS", ""),
         pod_namespace=arguments.get("K8S_POD_NAMESPACE", ""),
         pod_name=arguments.get("K8S_POD_NAME", ""),
-        pod_uid=arguments.get("K8S_POD_UID", ""),
         prev_result=_parse_prev_result(runtime_keys.get("prevResult"), verb),
     )
     try:
@@ -229,20 +228,17 @@ def _with_runtime_wishes(
     )
     conf = _with_runtime_ranges(request.conf, runtime)
     if conf.ipam_only:
-        return replace(request, conf=conf, requested_addresses=addresses or ())
+        return replace(request, conf=conf, wishes=PodWishes(addresses or ()))
     if bandwidth is None and "bandwidth" in runtime.values:
         bandwidth = parse_bandwidth(runtime.object("bandwidth", BANDWIDTH))
     _from_cni_args(arguments, "GATEWAY", _split_addresses)
-    return replace(
-        request,
-        conf=_with_runtime_dns(conf, runtime),
-        requested_addresses=addresses or (),
-        requested_mac=_parse_mac(runtime)
-        or _parse_mac(args)
-        or _from_cni_args(arguments, "MAC", to_mac),
-        port_mappings=_parse_port_mappings(runtime),
-        bandwidth=bandwidth or Bandwidth(),
+    wishes = PodWishes(
+        addresses or (),
+        _parse_mac(runtime) or _parse_mac(args) or _from_cni_args(arguments, "MAC", to_mac),
+        _parse_port_mappings(runtime),
+        bandwidth or Bandwidth(),
     )
+    return replace(request, conf=_with_runtime_dns(conf, runtime), wishes=wishes)
 
 
 def _or_empty(value: object) -> object:

@@ -45,13 +45,9 @@ class IpamConf:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConf:
-    """The network configuration of one request, defaults filled in as the reference bridge does."""
+class MainConf:
+    """What the network configuration says as one of the main plugin; nothing in IPAM mode."""
 
-    name: str
-    cni_version: str
-    ipam_only: bool
-    """True: another main plugin calls us as its IPAM plugin."""
     bridge: str | None = None
     """None: the agent's bridge."""
     mtu_bytes: int | None = None
@@ -62,10 +58,33 @@ class NetworkConf:
     is_default_gateway: bool = False
     promisc_mode: bool = False
     port_isolation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConf:
+    """The network configuration of one request, defaults filled in as the reference bridge does."""
+
+    name: str
+    cni_version: str
+    ipam_only: bool
+    """True: another main plugin calls us as its IPAM plugin."""
+    main: MainConf = MainConf()
     ipam: IpamConf = IpamConf()
     dns: Dns = Dns()
     unknown_keys: tuple[str, ...] = ()
     """Dotted names of keys that we do not know, sorted; doctor reports them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWishes:
+    """What is asked for one pod, beside what its network says."""
+
+    addresses: tuple[Address, ...] = ()
+    """Addresses that must be given, from runtimeConfig.ips, args.cni.ips or CNI_ARGS IP."""
+    mac: str | None = None
+    """Lower case, colon separated."""
+    port_mappings: tuple[PortMapping, ...] = ()
+    bandwidth: Bandwidth = Bandwidth()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +99,7 @@ class CniRequest:
     """Path of the pod's network namespace; may be empty on DEL."""
     pod_namespace: str = ""
     pod_name: str = ""
-    pod_uid: str = ""
-    requested_addresses: tuple[Address, ...] = ()
-    """Addresses that must be given, from runtimeConfig.ips, args.cni.ips or CNI_ARGS IP."""
-    requested_mac: str | None = None
-    """Lower case, colon separated."""
-    port_mappings: tuple[PortMapping, ...] = ()
-    bandwidth: Bandwidth = Bandwidth()
+    wishes: PodWishes = PodWishes()
     prev_result: CniResult | None = None
     valid_attachments: frozenset[Holder] | None = None
     """GC only. None: the key was absent, which is not the same as an empty list."""

@@ -159,7 +159,7 @@ def test_what_came_before_changes_nothing(documents: list[dict[str, Any]]) -> No
     for document in documents:
         request = parse_request(environ(), json.dumps(document).encode())
         assert request.conf.name == document["name"]
-        assert request.conf.mtu_bytes == document.get("mtu")
+        assert request.conf.main.mtu_bytes == document.get("mtu")
 
 
 addresses: st.SearchStrategy[Address] = st.ip_addresses().filter(

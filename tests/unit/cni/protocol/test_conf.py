@@ -19,8 +19,8 @@ def test_defaults_are_those_of_the_reference_bridge() -> None:
     parsed = parse({"cniVersion": "1.0.0", "name": "n", "type": "limpet"}).conf
 
     assert parsed == NetworkConf("n", "1.0.0", ipam_only=False)
-    assert not parsed.is_gateway
-    assert not parsed.ip_masq
+    assert not parsed.main.is_gateway
+    assert not parsed.main.ip_masq
     assert parsed.ipam == IpamConf()
 
 
@@ -45,27 +45,29 @@ def test_every_key_that_we_serve_is_taken() -> None:
         )
     ).conf
 
-    assert parsed.bridge == "h2br0"
-    assert parsed.mtu_bytes == 1400
-    assert parsed.hairpin_mode
-    assert parsed.ip_masq
-    assert parsed.is_default_gateway
-    assert parsed.is_gateway  # a default gateway is a gateway
-    assert parsed.port_isolation
+    assert parsed.main.bridge == "h2br0"
+    assert parsed.main.mtu_bytes == 1400
+    assert parsed.main.hairpin_mode
+    assert parsed.main.ip_masq
+    assert parsed.main.is_default_gateway
+    assert parsed.main.is_gateway  # a default gateway is a gateway
+    assert parsed.main.port_isolation
     assert parsed.dns == Dns(nameservers=("10.0.0.1",), search=("a",))
     assert parsed.unknown_keys == ()
 
 
 def test_keys_match_without_regard_to_case_as_in_the_reference() -> None:
-    assert parse(conf(ISDEFAULTGATEWAY=True)).conf.is_default_gateway
-    assert not parse(conf(isDefaultGateway=False, ISDEFAULTGATEWAY=True)).conf.is_default_gateway
+    assert parse(conf(ISDEFAULTGATEWAY=True)).conf.main.is_default_gateway
+    assert not parse(
+        conf(isDefaultGateway=False, ISDEFAULTGATEWAY=True)
+    ).conf.main.is_default_gateway
 
 
 def test_null_counts_as_absent() -> None:
     parsed = parse(conf(mtu=None, bridge=None, dns=None, ipam=None, runtimeConfig=None)).conf
 
-    assert parsed.mtu_bytes is None
-    assert parsed.bridge is None
+    assert parsed.main.mtu_bytes is None
+    assert parsed.main.bridge is None
     assert parsed.ipam == IpamConf()
 
 
@@ -312,9 +314,9 @@ def test_under_another_main_plugin_only_ipam_is_ours() -> None:
     assert request.conf.ipam_only
     assert request.conf.unknown_keys == ("ipam.odd",)
     assert request.conf.ipam.range_sets[0][0].subnet == ip_network("10.1.0.0/24")
-    assert request.requested_addresses == (ip_address("10.1.0.7"),)
-    assert request.requested_mac is None
-    assert request.port_mappings == ()
+    assert request.wishes.addresses == (ip_address("10.1.0.7"),)
+    assert request.wishes.mac is None
+    assert request.wishes.port_mappings == ()
 
 
 def test_as_many_ranges_as_stdin_has_room_for_are_taken() -> None:

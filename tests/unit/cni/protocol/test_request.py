@@ -29,9 +29,9 @@ def test_an_add_of_containerd_is_understood_whole() -> None:
     assert request.verb is Verb.ADD
     assert request.holder == Holder(CONTAINER, "eth0")
     assert request.netns == "/run/netns/cni-1"
-    assert (request.pod_namespace, request.pod_name, request.pod_uid) == ("shop", "web-0", "0c9b")
-    assert request.port_mappings == (PortMapping(18080, 80, "tcp"),)
-    assert request.bandwidth == Bandwidth(10000000, 4294967295, 0, 0)
+    assert (request.pod_namespace, request.pod_name) == ("shop", "web-0")
+    assert request.wishes.port_mappings == (PortMapping(18080, 80, "tcp"),)
+    assert request.wishes.bandwidth == Bandwidth(10000000, 4294967295, 0, 0)
     assert request.conf.dns == Dns(nameservers=("10.96.0.10",), search=("svc.cluster.local",))
     assert request.conf.unknown_keys == ()
 
@@ -49,9 +49,9 @@ def test_an_add_of_podman_is_understood_with_its_lower_case_keys() -> None:
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAME=jolly;MAC=AA-BB-CC-00-11-22;IP=10.244.7.9",
     )
 
-    assert request.port_mappings == (PortMapping(8080, 80, "udp", ip_address("10.0.0.9")),)
-    assert request.requested_mac == "aa:bb:cc:00:11:22"
-    assert request.requested_addresses == (ip_address("10.244.7.9"),)
+    assert request.wishes.port_mappings == (PortMapping(8080, 80, "udp", ip_address("10.0.0.9")),)
+    assert request.wishes.mac == "aa:bb:cc:00:11:22"
+    assert request.wishes.addresses == (ip_address("10.244.7.9"),)
     assert (request.pod_namespace, request.pod_name) == ("", "jolly")
 
 
@@ -251,12 +251,12 @@ def test_addresses_and_mac_come_from_runtime_config_before_args_before_cni_args(
     second = parse(conf(args=args), CNI_ARGS=cni_args)
     third = parse(CONF, CNI_ARGS=cni_args)
 
-    assert first.requested_addresses == (ip_address("10.244.7.5"), ip_address("fd00:7::5"))
-    assert first.requested_mac == "02:00:00:00:00:01"
-    assert second.requested_addresses == (ip_address("10.244.7.6"),)
-    assert second.requested_mac == "02:00:00:00:00:02"
-    assert third.requested_addresses == (ip_address("10.244.7.7"), ip_address("fd00:7::7"))
-    assert third.requested_mac == "02:00:00:00:00:03"
+    assert first.wishes.addresses == (ip_address("10.244.7.5"), ip_address("fd00:7::5"))
+    assert first.wishes.mac == "02:00:00:00:00:01"
+    assert second.wishes.addresses == (ip_address("10.244.7.6"),)
+    assert second.wishes.mac == "02:00:00:00:00:02"
+    assert third.wishes.addresses == (ip_address("10.244.7.7"), ip_address("fd00:7::7"))
+    assert third.wishes.mac == "02:00:00:00:00:03"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_malformed_cni_args_is_refused_with_code_4(cni_args: str) -> None:
 def test_unknown_and_empty_cni_args_ask_for_nothing(cni_args: str) -> None:
     request = parse(CONF, CNI_ARGS=cni_args)
 
-    assert request.requested_addresses == ()
+    assert request.wishes.addresses == ()
     assert request.pod_name == ""
 
 
@@ -345,7 +345,7 @@ def test_port_mappings_without_host_port_are_left_out_and_repeated_ones_count_on
         )
     )
 
-    assert request.port_mappings == (
+    assert request.wishes.port_mappings == (
         PortMapping(80, 8080, "tcp"),
         PortMapping(81, 8081, "sctp", ip_address("::")),
     )
@@ -356,7 +356,7 @@ def test_bandwidth_of_the_configuration_wins_over_the_runtimes_as_in_the_bandwid
 
     request = parse(conf(**own, runtimeConfig={"bandwidth": {"ingressRate": 1, "ingressBurst": 1}}))
 
-    assert request.bandwidth == Bandwidth(8, 16, 24, 32)
+    assert request.wishes.bandwidth == Bandwidth(8, 16, 24, 32)
 
 
 def test_the_largest_burst_that_runtimes_send_is_taken() -> None:
@@ -364,7 +364,7 @@ def test_the_largest_burst_that_runtimes_send_is_taken() -> None:
 
     request = parse(conf(runtimeConfig={"bandwidth": {"egressRate": 1, "egressBurst": burst}}))
 
-    assert request.bandwidth == Bandwidth(egress_rate_bits=1, egress_burst_bits=burst)
+    assert request.wishes.bandwidth == Bandwidth(egress_rate_bits=1, egress_burst_bits=burst)
 
 
 def test_dns_of_the_runtime_replaces_what_it_speaks_of() -> None:
