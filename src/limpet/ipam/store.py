@@ -18,18 +18,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NamedTuple
 
-from limpet.base.disk import Disk, cause, refusals
+from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
+from limpet.ipam.entry_files import EntryFiles
 from limpet.ipam.folder import Folder
-from limpet.ipam.hostlocal import encode_files, mark_name
 from limpet.ipam.journal_codec import encode_entries
-from limpet.ipam.journal_file import WHAT_TO_DO, JournalFile
-from limpet.ipam.leases import FREE, Entry, Finding, address_of
+from limpet.ipam.journal_file import JournalFile
+from limpet.ipam.leases import Entry, Finding
 
 _STEPS = 8
 """Operations on files between two looks at the queue: a change costs about four to be caught up."""
@@ -63,37 +63,33 @@ def make_change(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> Chang
     return Change(entries, marks, encode_entries(entries, marks))
 
 
+@dataclass(slots=True)
+class _Inbox:
+    """What the thread of the ledger has left for the store's own."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Guards the next four."""
+    changes: list[Change] = field(default_factory=list)
+    waiters: list[Future[None]] = field(default_factory=list)
+    writing: bool = False
+    closed: bool = False
+    wake: SimpleQueue[None] = field(default_factory=SimpleQueue)
+
+
 class Store:
     """Takes changes from one thread and brings them to the disk on another one, its own."""
 
     def __init__(self, folder: Folder, network: str, disk: Disk, tuning: Tuning) -> None:
         """Raises: StorageError if there is no good journal and none can be made."""
-        self._path = folder.path
-        self._network = network
-        self._disk = disk
         self._tuning = tuning
         self._journal = JournalFile(folder, disk, tuning.journal_bytes)
-        self._names = folder.names
-        self._marks = dict(folder.marks)
-        self._stale_marks: set[int] = set()
-        self._refused_marks: set[int] = set()
-        # An address is in at most one of these three; the files of all others are synced.
-        self._unwritten = {number: folder.entries.get(number, FREE) for number in folder.stale}
-        self._refused: dict[int, Entry] = {}
-        self._written: dict[int, Entry] = {}
-        self._checkpoint_wanted = bool(folder.stale)
-        self._troubles: dict[int | str, Finding] = {}
+        self._files = EntryFiles(folder, network, disk)
+        self._checkpoint_wanted = self._files.behind
         self._retry_at_s = 0.0
         self._stuck: StorageError | None = None
         self._broken: StorageError | None = None
         self._backlog: list[Change] = []
-
-        self._lock = threading.Lock()  # guards the next four
-        self._queue: list[Change] = []
-        self._waiters: list[Future[None]] = []
-        self._writing = False
-        self._closed = False
-        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._inbox = _Inbox()
         self._thread = threading.Thread(target=self._run, name=f"ledger {network}", daemon=True)
         self._thread.start()
 
@@ -105,12 +101,12 @@ class Store:
         Raises: StorageError, with nothing queued, if it is no release and there is no point in it:
         the disk refused what came before, or what is left of the journal is kept for releases.
         """
-        with self._lock:
+        with self._inbox.lock:
             error = None if release else self._objection(change)
-            if error is None and not self._closed:
-                self._queue.append(change)
+            if error is None and not self._inbox.closed:
+                self._inbox.changes.append(change)
                 return
-            self._wake.put(None)  # tries again what the disk refused
+            self._inbox.wake.put(None)  # tries again what the disk refused
         raise (error or self._gone()).with_traceback(None)
 
     def _objection(self, change: Change) -> StorageError | None:
@@ -119,7 +115,7 @@ class Store:
             problem = f"a record of {size} bytes is too long; are the names of the pod?"
             return StorageError("write", str(journal.path), problem)
         if self._broken is None and self._stuck is not None:
-            queued = sum(len(queued.encoded) + 1 for queued in self._queue)
+            queued = sum(len(queued.encoded) + 1 for queued in self._inbox.changes)
             left = journal.room - journal.kept_for_releases - queued
             return self._stuck if size > left else None
         return self._broken
@@ -131,11 +127,11 @@ class Store:
         and the next call tries again.
         """
         future: Future[None] = Future()
-        with self._lock:
-            done = not (self._queue or self._backlog or self._writing)
-            if not done and not self._closed:
-                self._waiters.append(future)
-                self._wake.put(None)
+        with self._inbox.lock:
+            done = not (self._inbox.changes or self._backlog or self._inbox.writing)
+            if not done and not self._inbox.closed:
+                self._inbox.waiters.append(future)
+                self._inbox.wake.put(None)
                 return future
         _tell(future, None if done else self._broken or self._gone())
         return future
@@ -147,19 +143,13 @@ class Store:
 
     def findings(self) -> list[Finding]:
         """What the disk refuses at present: one file for each problem, and how many more."""
-        alike: dict[tuple[str, str], list[Finding]] = {}
-        for finding in list(self._troubles.values()):
-            alike.setdefault((finding.problem, finding.action), []).append(finding)
-        return [
-            Finding(first.path, problem + f", and for {len(rest)} more" * bool(rest), action)
-            for (problem, action), (first, *rest) in alike.items()
-        ]
+        return self._files.findings()
 
     def close(self) -> None:
         """Bring to the disk what it takes, leave the files as the whole truth, and end."""
-        with self._lock:
-            self._closed = True
-            self._wake.put(None)
+        with self._inbox.lock:
+            self._inbox.closed = True
+            self._inbox.wake.put(None)
         self._thread.join()
         self._journal.close()
 
@@ -170,9 +160,9 @@ class Store:
 
     def _run(self) -> None:
         try:
-            while not self._closed:
+            while not self._inbox.closed:
                 try:
-                    self._wake.get(timeout=self._pause_s())
+                    self._inbox.wake.get(timeout=self._pause_s())
                 except Empty:
                     self._commit()
                     self._tidy()
@@ -185,27 +175,27 @@ class Store:
             self._retry_at_s = 0.0
             self._tidy()
         finally:
-            with self._lock:
-                self._closed = True
-                waiters = self._waiters
+            with self._inbox.lock:
+                self._inbox.closed = True
+                waiters = self._inbox.waiters
             for waiter in waiters:
                 if waiter.set_running_or_notify_cancel():
                     _tell(waiter, self._broken or self._gone())
 
     def _pause_s(self) -> float | None:
         """How long to wait for something to do before what can wait is done; None: for ever."""
-        if self._unwritten or self._stale_marks or self._checkpoint_due():
+        if self._files.behind or self._checkpoint_due():
             return self._tuning.settle_s
-        if self._backlog or self._refused or self._refused_marks or self._stuck:
+        if self._backlog or self._files.has_refused or self._stuck:
             return self._tuning.retry_s
         return None
 
     def _commit(self) -> None:
         """Bring what is queued to the journal, and tell who waits for it."""
-        with self._lock:
-            batch = self._backlog + self._queue
-            waiters, self._waiters, self._queue = self._waiters, [], []
-            self._writing = bool(batch)
+        with self._inbox.lock:
+            batch = self._backlog + self._inbox.changes
+            waiters, self._inbox.waiters, self._inbox.changes = self._inbox.waiters, [], []
+            self._inbox.writing = bool(batch)
         error: StorageError | None = self._gone()  # should this end in some other way
         try:
             while batch:
@@ -213,17 +203,17 @@ class Store:
                 self._journal.append([change.encoded for change in group])
                 del batch[: len(group)]
                 for change in group:
-                    self._note(change)
+                    self._files.note(change.entries, change.marks)
             error = None
         except StorageError as refusal:
             error = refusal
         finally:
-            with self._lock:
-                self._backlog, self._broken, self._writing = batch, error, False
+            with self._inbox.lock:
+                self._backlog, self._broken, self._inbox.writing = batch, error, False
             for waiter in waiters:
                 if waiter.set_running_or_notify_cancel():
                     _tell(waiter, error)
-        self._note_trouble("journal", error, "no pod can be added")
+        self._files.note_trouble("journal", error, "no pod can be added")
 
     def _group(self, batch: list[Change]) -> list[Change]:
         """As many of the first changes as fit; first begins the journal anew if it is time to."""
@@ -244,114 +234,44 @@ class Store:
             raise (self._stuck or full).with_traceback(None)
         return batch[:count]
 
-    def _note(self, change: Change) -> None:
-        """The change is durable; its files have to follow."""
-        for number, entry in change.entries.items():
-            self._refused.pop(number, None)
-            self._written.pop(number, None)
-            self._unwritten[number] = entry
-        self._marks.update(change.marks)
-        self._stale_marks.update(change.marks)
-
     def _tidy(self) -> None:
         """Do all that can wait, as long as nothing comes that cannot."""
         if monotonic() >= self._retry_at_s:
-            self._unwritten.update(self._refused)
-            self._refused.clear()
-            self._stale_marks |= self._refused_marks
-            self._refused_marks.clear()
+            self._files.try_again()
             self._stuck = None
         steps = 0
         while self._step():
             steps += 1
-            if self._waiters and steps % _STEPS == 0:
+            if self._inbox.waiters and steps % _STEPS == 0:
                 self._commit()
 
     def _step(self) -> bool:
         """One operation on the files behind the journal; False: there is none to be done now."""
-        if self._unwritten:
-            self._write_files(*self._unwritten.popitem())
-        elif self._stale_marks:
-            self._write_mark(self._stale_marks.pop())
-        elif not self._checkpoint_due():
-            return False
-        elif self._written:
-            self._sync_files(*self._written.popitem())
-        else:
-            self._begin_anew()
+        try:
+            if self._files.write_one():
+                return True
+            if not self._checkpoint_due():
+                return False
+            if not self._files.sync_one():
+                self._begin_anew()
+        except StorageError:  # noted
+            self._retry_at_s = monotonic() + self._tuning.retry_s
         return True
 
     def _checkpoint_due(self) -> bool:
         return self._stuck is None and (self._checkpoint_wanted or self._journal.nearly_full)
 
-    def _write_files(self, number: int, entry: Entry) -> None:
-        """Make the files about an address say what `entry` says, and no others be there."""
-        files = encode_files(self._network, address_of(number), entry)
-        names = self._names.pop(number, set())
-        self._names[number] = names | files.keys()
-        try:
-            for name, content in files.items():
-                with refusals("write", self._path / name, WHAT_TO_DO):
-                    self._disk.write(self._path / name, content)
-            for name in names - files.keys():
-                with refusals("remove", self._path / name, WHAT_TO_DO):
-                    self._disk.unlink(self._path / name)
-        except StorageError as error:
-            self._refuse(number, entry, error)
-            return
-        self._written[number] = entry
-        if files:
-            self._names[number] = set(files)
-        else:
-            del self._names[number]
-        self._troubles.pop(number, None)
-
-    def _write_mark(self, index: int) -> None:
-        """For host-local, should it come back; the journal has it in any case."""
-        error = None
-        try:
-            with refusals("write", self._path / mark_name(index), WHAT_TO_DO):
-                content = str(address_of(self._marks[index])).encode()
-                self._disk.write(self._path / mark_name(index), content)
-        except StorageError as refusal:
-            error = refusal
-            self._refused_marks.add(index)
-            self._retry_at_s = monotonic() + self._tuning.retry_s
-        self._note_trouble(f"mark {index}", error, "nothing is lost, the journal has it")
-
-    def _sync_files(self, number: int, entry: Entry) -> None:
-        try:
-            for name in encode_files(self._network, address_of(number), entry):
-                with refusals("sync", self._path / name, WHAT_TO_DO):
-                    self._disk.fsync(self._path / name)
-        except StorageError as error:
-            self._refuse(number, entry, error)
-
-    def _refuse(self, number: int, entry: Entry, error: StorageError) -> None:
-        self._refused[number] = entry
-        self._retry_at_s = monotonic() + self._tuning.retry_s
-        self._note_trouble(number, error, "nothing is lost, the journal has it")
-
     def _begin_anew(self) -> None:
         """Everything is in its files: sync the folder and leave the journal's present half."""
         self._checkpoint_wanted = False
         try:
-            with refusals("sync folder", self._path, WHAT_TO_DO):
-                self._disk.fsync_folder(self._path)
-            carried = encode_entries(self._refused, self._marks)
-            self._journal.begin_anew(carried, clean=not self._refused)
+            self._files.sync_folder()
+            carried = encode_entries(self._files.refused, self._files.marks)
+            self._journal.begin_anew(carried, clean=not self._files.refused)
         except StorageError as error:
             self._stuck = error
             self._retry_at_s = monotonic() + self._tuning.retry_s
-        self._note_trouble("checkpoint", self._stuck, "nothing is lost")
-
-    def _note_trouble(self, key: int | str, error: StorageError | None, comfort: str) -> None:
-        if error is None:
-            self._troubles.pop(key, None)
-        else:
-            refusal = error.__cause__
-            problem = cause(refusal) if isinstance(refusal, OSError) else str(error)
-            self._troubles[key] = Finding(error.path, problem, f"{comfort}; {WHAT_TO_DO}")
+        self._files.note_trouble("checkpoint", self._stuck, "nothing is lost")
 
 
 def _tell(waiter: Future[None], error: StorageError | None) -> None:

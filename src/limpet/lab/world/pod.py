@@ -6,15 +6,12 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from limpet.lab.command import LabError, run_command
-
-if TYPE_CHECKING:
-    from limpet.lab.world.node import LabNode
 
 _SERVER = """
 import socket, sys
@@ -73,11 +70,21 @@ def decode_cni(done: subprocess.CompletedProcess[bytes]) -> CniAnswer:
         raise LabError(f"the CNI binary printed {done.stdout[:200]!r}") from error
 
 
+class PodHost(Protocol):
+    """What runs pods: a node."""
+
+    name: str
+
+    @property
+    def cni(self) -> Callable[..., CniAnswer]:
+        """Runs the CNI binary: verb, pod, options."""
+
+
 class LabPod:
     """A network namespace that stands for a pod's sandbox."""
 
     def __init__(
-        self, node: LabNode, name: str, container_id: str, namespace: str, *, create: bool = True
+        self, node: PodHost, name: str, container_id: str, namespace: str, *, create: bool = True
     ) -> None:
         """`create` false: it is there already. Raises: LabError."""
         self.node = node
