@@ -10,8 +10,8 @@ test: setup
 	$(py) -m pytest -q -n 3 --dist loadfile tests
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
-vm_tests := tests/kernel/test_wireguard_device.py tests/kernel/test_wireguard.py tests/kernel/test_tunnels.py \
-	tests/kernel/test_overlay.py -k "wireguard-kernel or changed_peer"
+vm_tests := tests/datapath/tunnel/test_wireguard_device.py tests/datapath/tunnel/test_wireguard.py \
+	tests/datapath/tunnel/test_tunnels.py tests/datapath/overlay/test_overlay.py -k "wireguard-kernel or changed_peer"
 
 test-vm: setup
 	scripts/fetch-wireguard >/dev/null

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from limpet.lab.world.node import LabNode
+from tests.beds.namespaces import NetnsFactory
+from tests.beds.node_bed import NodeBed
 
 # How long anything takes says nothing here: the machine may be busy with other things.
 settings.register_profile(
@@ -32,6 +34,22 @@ def nothing_left_open() -> Iterator[None]:
     """What a file of tests leaves unclosed fails that file, not the one that meets the garbage."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def make_netns() -> Iterator[NetnsFactory]:
+    """Makes namespaces that are gone after the test, whatever happens."""
+    factory = NetnsFactory()
+    yield factory
+    factory.close()
+
+
+@pytest.fixture
+def bed(make_netns: NetnsFactory) -> Iterator[NodeBed]:
+    """A node with two segments, nothing done to it yet."""
+    bed = NodeBed(make_netns)
+    yield bed
+    bed.close()
 
 
 @pytest.fixture

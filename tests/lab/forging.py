@@ -13,7 +13,7 @@ from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.lab.command import run_command
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
-from tests.kernel.test_overlay_filter import forge
+from tests.datapath.overlay.test_overlay_filter import forge
 
 PORT = 5000
 """That forged packets go to."""

@@ -1,4 +1,4 @@
-"""Announcements against the RFCs; tests/kernel/test_pods.py has other hosts believe them."""
+"""Announcements against the RFCs; tests/datapath/node/test_pods.py has other hosts believe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nftables text; tests/kernel proves that nft takes it and that packets go where it says."""
+"""nftables text; tests/datapath/node proves that nft takes it and that packets go where it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of the filter; tests/kernel proves what it drops."""
+"""The text of the filter; tests/datapath/overlay proves what it drops."""
 
 from __future__ import annotations
 

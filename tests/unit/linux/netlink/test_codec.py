@@ -1,4 +1,4 @@
-"""rtnetlink messages, without a kernel; tests/kernel proves that the kernel reads them alike."""
+"""rtnetlink messages, without a kernel; tests/datapath proves that the kernel reads them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token buckets at the edges of their fields; tests/kernel/test_bandwidth.py measures them."""
+"""Token buckets at the edges of their fields; test_bandwidth.py has them at work."""
 
 from __future__ import annotations
 

@@ -1,0 +1,207 @@
+"""A person's commands against a running agent."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from limpet.cli.main import main
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from tests.beds.namespaces import NetnsFactory
+from tests.conftest import NodeFactory
+
+
+class Shell:
+    """Runs `limpet` for one node and keeps what it said."""
+
+    def __init__(self, node: LabNode, capsys: pytest.CaptureFixture[str]) -> None:
+        self._config = str(node.config_path)
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        self._capsys.readouterr()
+        exit_code = main([*arguments, "--config", self._config])
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.err
+        return exit_code
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """The result, whatever the exit code."""
+        self(*arguments, "--output", "json")
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+@pytest.fixture
+def limpet(node: LabNode, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(node, capsys)
+
+
+def states(limpet: Shell) -> dict[str, str]:
+    return {r["address"]: r["state"] for r in limpet.json("ipam", "list")["records"]}
+
+
+def test_status_says_how_full_the_node_is(node: LabNode, limpet: Shell) -> None:
+    node.pod("web-0").add()
+
+    assert limpet("status") == 0
+    lines = [line.split() for line in limpet.out.splitlines()]
+    assert ["10.244.7.0/24", "253", "1", "0", "0", "252"] in lines
+    assert ["limpet", "2", "0"] in lines
+    assert limpet.json("status")["attachments"] == 1
+
+
+@pytest.mark.parametrize("command", [("path", "10.244.7.2", "10.244.7.3"), ("peer", "list")])
+def test_a_node_in_no_cluster_says_so_when_asked_for_others(
+    limpet: Shell, command: tuple[str, ...]
+) -> None:
+    assert limpet(*command) == 1
+    assert limpet.out == ""
+    assert "this node has joined no cluster" in limpet.err
+    assert "limpet join" in limpet.err
+
+
+def test_status_of_an_agent_without_segments_is_exit_code_1(
+    make_node: NodeFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node()
+    node.start_agent()
+    limpet = Shell(node, capsys)
+
+    assert limpet("status") == 1
+    assert "no segments" in limpet.out
+
+
+def test_status_without_an_agent_is_one_line(node: LabNode, limpet: Shell) -> None:
+    node.stop_agent()
+
+    assert limpet("status") == 1
+    assert limpet.out == ""
+    assert limpet.err.count("\n") == 1
+    assert str(node.socket) in limpet.err
+
+
+def test_list_names_the_pod_of_each_address(node: LabNode, limpet: Shell) -> None:
+    node.pod("web-0").add()
+
+    assert limpet("ipam", "list") == 0
+    rows = [line.split() for line in limpet.out.splitlines()[1:]]
+    assert ["limpet", "10.244.7.2", "live", "default", "web-0", "eth0", "web-0"] in rows
+    with_agent = limpet.json("ipam", "list")
+    node.stop_agent()
+    assert limpet.json("ipam", "list") == with_agent
+
+
+def test_a_leak_is_found_and_repaired_and_its_binding_stays(
+    make_node: NodeFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of its own: an address that some namespace of the machine has, another test's too, is no leak.
+    node = make_node(segments=["10.245.77.0/24", "fd77:7::/64"])
+    node.start_agent()
+    limpet = Shell(node, capsys)
+    # Under another main plugin: the agent does not notice by itself that an interface goes.
+    pod = node.pod("web-0")
+    pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
+    assert limpet("ipam", "check") == 0
+    # As after a crash of the runtime: the sandbox is gone, and nobody says DEL.
+    pod.remove()
+
+    found = limpet.json("ipam", "check")["leaks"]
+    assert {leak["address"] for leak in found} == {"10.245.77.2", "fd77:7::2"}
+    assert limpet("ipam", "check") == 1
+    assert "10.245.77.2" in limpet.out
+
+    assert limpet("ipam", "repair") == 0
+    assert "10.245.77.2" in limpet.out
+    assert set(states(limpet).values()) == {"bound"}
+    assert limpet("ipam", "check") == 0
+    assert limpet("ipam", "repair") == 0
+    assert limpet.out == ""
+
+
+def test_a_namespace_that_has_the_number_of_one_that_is_gone_hides_no_leak(
+    make_node: NodeFactory, make_netns: NetnsFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = make_node(segments=["10.245.78.0/24"])
+    node.start_agent()
+    limpet = Shell(node, capsys)
+    pod = node.pod("web-0")
+    pod.add(conf={**DEFAULT_CONF, "type": "macvlan"})
+    number = os.stat(pod.netns_path).st_ino
+    pod.remove()
+
+    # The kernel gives the lowest number that is free, once it has taken the old one apart; another
+    # test's namespace may get it as well.
+    for _ in range(30):
+        if os.stat(make_netns().path).st_ino == number:
+            break
+
+    assert [leak["address"] for leak in limpet.json("ipam", "check")["leaks"]] == ["10.245.78.2"]
+    assert limpet("ipam", "repair") == 0
+    assert "10.245.78.2" in limpet.out
+
+
+def test_check_without_an_agent_says_what_it_cannot_tell_and_is_exit_code_1(
+    node: LabNode, limpet: Shell
+) -> None:
+    node.pod("web-0").add()
+    node.stop_agent()
+
+    assert limpet("ipam", "check") == 1
+    assert limpet.out == ""
+    assert "the records are sound; whether each address" in limpet.err
+    assert "only a running agent can tell" in limpet.err
+    assert "is in use, and" not in limpet.err
+    assert limpet.json("ipam", "check") == {"leaks": None, "findings": []}
+
+    stray = node.data_dir / "limpet" / "10.244.7.300"
+    stray.write_text("web-0\n")
+    assert limpet("ipam", "check") == 1
+    assert limpet.out.startswith(f"{stray}: is no file of an address store")
+    assert "the records have the damage above; whether" in limpet.err
+
+
+def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -> None:
+    for name in ("web-0", "web-1"):
+        pod = node.pod(name)
+        pod.add()
+        pod.delete()
+    kept = states(limpet)
+    assert list(kept.values()).count("bound") == 4
+
+    assert limpet("ipam", "release", "default/web-0") == 0
+    assert limpet.out.splitlines() == ["10.244.7.2 released", "fd00:7::2 released"]
+    assert limpet("ipam", "release", "10.244.7.3") == 0
+    assert [address for address, state in states(limpet).items() if state == "bound"] == [
+        "fd00:7::3"
+    ]
+    assert limpet("ipam", "release", "default/web-0") == 1
+    assert limpet.err.count("\n") == 1
+
+
+def test_an_address_in_use_is_released_only_by_force(node: LabNode, limpet: Shell) -> None:
+    node.pod("web-0").add()
+
+    assert limpet("ipam", "release", "10.244.7.2") == 1
+    assert "web-0" in limpet.err
+    assert states(limpet)["10.244.7.2"] == "live"
+    assert limpet("ipam", "release", "10.244.7.2", "--force") == 0
+    assert states(limpet).get("10.244.7.2") != "live"
+
+
+def test_of_several_networks_one_has_to_be_named(node: LabNode, limpet: Shell) -> None:
+    ipam = {"type": "host-local", "subnet": "10.9.0.0/24"}
+    node.pod("web-0").add()
+    node.pod("db-0").add(conf={**DEFAULT_CONF, "name": "storage", "bridge": "br9", "ipam": ipam})
+
+    records = limpet.json("ipam", "list", "--network", "storage")["records"]
+    assert [record["address"] for record in records] == ["10.9.0.2"]
+    assert limpet("ipam", "release", "default/db-0", "--force") == 1
+    assert "limpet, storage" in limpet.err
+    assert limpet("ipam", "release", "default/db-0", "--network", "storage", "--force") == 0
+    assert limpet("ipam", "release", "default/db-0", "--network", "nowhere") == 1
+    assert "nowhere" in limpet.err

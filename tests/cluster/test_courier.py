@@ -1,0 +1,278 @@
+"""The courier over real links of one switch: both families, strangers, floods, lost links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
+
+import pytest
+
+from limpet.base.errors import ConfigError
+from limpet.base.rate_limit import TokenBucket
+from limpet.cluster.exchange import codec as exchange
+from limpet.cluster.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
+from limpet.cluster.peer_socket import GROUP
+from limpet.cluster.seal import public_key_of, seal_grant
+from tests.cluster.courier_bed import PORT, CourierBed, Post, run
+from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key
+from tests.waiting import until
+
+
+@pytest.fixture(name="bed")
+def _bed() -> Iterator[CourierBed]:
+    bed = CourierBed()
+    yield bed
+    bed.close()
+
+
+@contextmanager
+def switch_of(*versions: int) -> Iterator[CourierBed]:
+    bed = CourierBed(versions)
+    try:
+        yield bed
+    finally:
+        bed.close()
+
+
+@asynccontextmanager
+async def posts(*made: Post) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for post in made:
+            post.courier.stop()
+
+
+@pytest.mark.parametrize("address", ["192.0.2.2", "2001:db8::2"])
+def test_a_message_says_who_sent_it_and_where_an_answer_goes(bed: CourierBed, address: str) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        async with posts(one, two):
+            to = ip_address(address)
+            assert one.courier.send(
+                Kind.PROBE, b"are you there", to_uid=two.uid, address=to, port=PORT, hop_limit=1
+            )
+            (received,) = await two.receive()
+            assert (received.kind, received.body) == (Kind.PROBE, b"are you there")
+            assert received.uid == one.uid
+            assert received.public_key == one.identity.public_key
+            assert str(received.address) == one.host.address(to.version).partition("/")[0]
+            assert (received.port, received.to_address) == (PORT, to)
+            assert received.ifindex == two.host.link.ifindex
+            assert received.hop_limit == 1
+            assert not received.to_anybody
+            two.courier.answer(received, Kind.ANSWER, b"I am")
+            (answer,) = await one.receive()
+            assert (answer.uid, answer.body, answer.address) == (two.uid, b"I am", to)
+            assert answer.hop_limit == 64
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("versions", [(4,), (6,), (4, 6)])
+def test_a_broadcast_reaches_everybody_on_the_link_once_and_can_be_answered(
+    versions: tuple[int, ...],
+) -> None:
+    async def scenario(bed: CourierBed) -> None:
+        one, two, three = (Post(bed.host(number)) for number in (1, 2, 3))
+        async with posts(one, two, three):
+            one.courier.broadcast(Kind.PUSH, b"I am new", [one.host.link.ifindex])
+            for other in (two, three):
+                (received,) = await other.receive()
+                assert (received.uid, received.body, received.hop_limit) == (
+                    one.uid,
+                    b"I am new",
+                    1,
+                )
+                assert received.to_anybody
+                assert received.address.is_link_local == (6 in versions)
+                other.courier.answer(received, Kind.DIGEST, b"hello")
+            answers = await one.receive(2)
+            assert {answer.uid for answer in answers} == {two.uid, three.uid}
+            copies = 2 if versions == (4, 6) else 1
+            await until(
+                lambda: two.courier.counters["replayed"] + len(two.got) == copies,
+            )
+            assert len(two.got) == 1
+
+    with switch_of(*versions) as bed:
+        run(lambda: scenario(bed))
+
+
+def test_what_comes_twice_counts_once(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = bed.host(1), Post(bed.host(2))
+        async with posts(two):
+            data = Codec(node_key(1), PINNED).encode(Kind.PUSH, b"once", to_uid=two.uid)
+            with one.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+                for _ in range(3):
+                    raw.sendto(data, ("192.0.2.2", PORT))
+            await until(lambda: two.courier.counters["replayed"] == 2)
+            assert len(two.got) == 1
+
+    run(scenario)
+
+
+def test_what_is_not_a_neighbours_word_for_us_is_dropped_and_counted(bed: CourierBed) -> None:
+    foreign = public_key_of(node_key(99))
+    good = Codec(node_key(1), PINNED).encode(Kind.PUSH, b"good")
+    spoilt = bytes((*good[:-65], good[-65] ^ 1, *good[-64:]))
+    others = Codec(node_key(1), PINNED).encode(Kind.PUSH, b"", to_uid=grant(7).uid)
+    own = Codec(node_key(2), PINNED).encode(Kind.PUSH, b"echo")
+    said = {
+        "foreign": [b"", b"hello", os.urandom(500), Codec(node_key(1), foreign).encode(1, b"")],
+        "malformed": [good[:100]],
+        "bad_signature": [spoilt],
+        "not_for_us": [others],
+        "own": [own],
+        "unhandled": [Codec(node_key(1), PINNED).encode(200, b"")],
+        "too_big": [good + bytes(MAX_BODY_BYTES)],
+    }
+
+    async def scenario() -> None:
+        one, two = bed.host(1), Post(bed.host(2))
+        async with posts(two):
+            with one.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+                for datagrams in said.values():
+                    for data in datagrams:
+                        raw.sendto(data, ("192.0.2.2", PORT))
+                raw.sendto(good, ("192.0.2.2", PORT))
+            (received,) = await two.receive()
+            assert received.body == b"good"
+            counted = {why: two.courier.counters[why] for why in said}
+            assert counted == {why: len(datagrams) for why, datagrams in said.items()}
+
+    run(scenario)
+
+
+def test_a_handler_that_fails_costs_its_message_alone(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        async with posts(one, two):
+            two.courier.on(Kind.WANT, lambda _received: bool(1 // 0))
+            for kind in (Kind.WANT, Kind.PUSH):
+                one.courier.send(
+                    kind, b"", to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                )
+            await two.receive()
+            assert two.courier.counters["handler_failed"] == 1
+
+    run(scenario)
+
+
+def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
+    tombstone = seal_grant(grant(1, tombstone=True), CLUSTER_KEY)
+
+    async def scenario() -> None:
+        one = Post(bed.host(1))
+        two = Post(bed.host(2), is_removed=lambda uid: tombstone if uid == one.uid else None)
+        async with posts(one, two):
+            for body in (b"a", b"b", b"c"):
+                one.courier.send(
+                    Kind.PUSH, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                )
+            (answer,) = await one.receive()
+            assert exchange.parse_push(answer.body).pairs == ((tombstone, None),)
+            await until(lambda: two.courier.counters["removed"] == 3)
+            assert two.got == []
+            assert two.courier.counters["sent"] == 1
+
+    run(scenario)
+
+
+def test_a_strangers_flood_costs_few_checks_and_a_member_is_still_heard(bed: CourierBed) -> None:
+    junk = Codec(node_key(9), PINNED).encode(Kind.PUSH, b"x" * 500)
+
+    async def scenario() -> None:
+        one, two, three = Post(bed.host(1)), Post(bed.host(2)), bed.host(3)
+        two.courier._is_member = lambda uid: uid == one.uid
+        async with posts(one, two):
+
+            def call(body: bytes) -> None:
+                one.courier.send(
+                    Kind.PUSH, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
+                )
+
+            call(b"first")
+            await two.receive()
+            with three.netns.open_socket(4, socket.SOCK_DGRAM) as raw:
+                for number in range(3000):
+                    forged = junk[:-4] + number.to_bytes(4, "big")
+                    raw.sendto(forged, ("192.0.2.2", PORT))
+            call(b"second")
+            _, second = await two.receive(2)
+            assert second.body == b"second"
+            counters = two.courier.counters
+            assert counters["over_rate"] > 1000
+            # The burst, and what the rate allows in the seconds that the test may take.
+            assert counters["bad_signature"] <= 400 + 200 * 5
+
+    run(scenario)
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    bucket = TokenBucket(8, 3, now_s=100)
+    assert [bucket.take(100) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take(100.125), bucket.take(100.125)] == [True, False]
+    assert not bucket.take(50), "a clock that goes back gives nothing"
+    assert [bucket.take(10_000) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_link_that_went_and_came_back_is_heard_again(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        async with posts(one, two):
+            one.courier.broadcast(Kind.PUSH, b"before", [one.host.link.ifindex])
+            await two.receive()
+            old = two.host.link.ifindex
+            two.host.netns.ip("link del eth0")
+            two.courier.set_links(())
+            two.courier.broadcast(Kind.PUSH, b"nowhere", [old])
+            assert two.courier.counters["unsendable"] > 0
+            two.host.plug()
+            assert two.host.link.ifindex != old
+            two.courier.set_links((two.host.link,))
+            one.courier.broadcast(Kind.PUSH, b"after", [one.host.link.ifindex])
+            assert [received.body for received in await two.receive(2)] == [b"before", b"after"]
+            group = str(GROUP)
+            assert group in two.host.netns.run("ip", "maddr", "show", "dev", "eth0")
+            two.courier.set_links(())
+            assert group not in two.host.netns.run("ip", "maddr", "show", "dev", "eth0")
+
+    run(scenario)
+
+
+def test_a_large_message_goes_in_fragments_and_a_larger_one_is_refused(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        async with posts(one, two):
+            for address in ("192.0.2.2", "2001:db8::2"):
+                body = os.urandom(MAX_BODY_BYTES)
+                to = ip_address(address)
+                one.courier.send(Kind.PUSH, body, to_uid=two.uid, address=to, port=PORT)
+            for received in await two.receive(2):
+                assert len(received.body) == MAX_BODY_BYTES
+            with pytest.raises(DatagramError):
+                one.courier.send(
+                    Kind.PUSH, bytes(MAX_BODY_BYTES + 1), to_uid="", address=to, port=PORT
+                )
+
+    run(scenario)
+
+
+def test_a_port_that_another_program_has_is_named_with_what_to_do(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        host = bed.host(1)
+        with contextlib.ExitStack() as held:
+            taken = held.enter_context(host.netns.open_socket(6, socket.SOCK_DGRAM))
+            taken.bind(("::", PORT))
+            with pytest.raises(ConfigError, match=r"UDP port 7471: Address already in use \(`ss"):
+                Post(host)
+        async with posts(Post(host)):
+            pass  # nothing of the first attempt is in the way
+
+    run(scenario)

@@ -1,0 +1,250 @@
+"""What a peer may not send is dropped before it is unpacked, and counted."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, ip_address, ip_network
+
+import pytest
+
+from limpet.base.ownership import NFT_OVERLAY_TABLE
+from limpet.cluster.topology import transports
+from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan_filter
+from limpet.datapath.overlay.plan import plan_overlay
+from limpet.linux.netlink.codec import parse_mac
+from limpet.linux.nftables import Nftables
+from tests.beds.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
+
+FAMILIES = (4, 6)
+
+
+class Filtered:
+    """Three nodes; the first one has the filter."""
+
+    def __init__(self, bed: OverlayBed) -> None:
+        self.bed = bed
+        self.one, self.other, self.third = bed.nodes
+        with self.one.netns.entered():
+            self.nft = Nftables(NFT_OVERLAY_TABLE)
+        bed.undo.callback(self.nft.close)
+        self.put()
+
+    def put(self) -> None:
+        view = self.one.view(self.bed.entries())
+        text = plan_filter(view, plan_overlay(view), bridges=["limpet0"])
+        self.nft.put_table(text)
+
+    @property
+    def dropped(self) -> int:
+        listed = self.nft.run(
+            f"list counter inet {NFT_OVERLAY_TABLE} {FORGED_COUNTER}", what="the counter"
+        )
+        found = re.search(r"packets (\d+)", listed)
+        assert found is not None
+        return int(found[1])
+
+
+@pytest.fixture(params=FAMILIES, ids=["underlay4", "underlay6"])
+def filtered(request: pytest.FixtureRequest) -> Iterator[Filtered]:
+    bed = OverlayBed(3)
+    try:
+        bed.join(transports.VXLAN, request.param)
+        for node in bed.nodes:
+            addresses = tuple(ip_address(bed.underlay(node, version)) for version in FAMILIES)
+            node.presence = replace(node.presence, addresses=addresses)
+        bed.settle()
+        yield Filtered(bed)
+    finally:
+        bed.close()
+
+
+def underlay_version(filtered: Filtered) -> int:
+    path = filtered.one.paths[filtered.other.uid].underlay
+    return 4 if isinstance(path, IPv4Address) else 6
+
+
+def forge(source: str, target: str, *, mac: str, vni: int = 1, tagged: bool = False) -> bytes:
+    """VXLAN and all within it: a UDP datagram of four bytes to port 5000 of `target`."""
+    udp = struct.pack(">HHHH", 5001, 5000, 12, 0) + b"evil"
+    one, other = ip_address(source), ip_address(target)
+    if one.version == 4:
+        head = struct.pack(">BBHHHBBH", 0x45, 0, 32, 1, 0, 64, 17, 0) + one.packed + other.packed
+        head = head[:10] + struct.pack(">H", _checksum(head)) + head[12:]
+        kind = b"\x08\x00"
+    else:
+        head = struct.pack(">IHBB", 6 << 28, 12, 17, 64) + one.packed + other.packed
+        pseudo = one.packed + other.packed + struct.pack(">II", 12, 17)
+        udp = udp[:6] + struct.pack(">H", _checksum(pseudo + udp)) + udp[8:]
+        kind = b"\x86\xdd"
+    ethernet = parse_mac(mac) + b"\x02\0\0\0\0\1" + (b"\x81\0\0\1" if tagged else b"") + kind
+    return struct.pack(">II", 0x08000000, vni << 8) + ethernet + head + udp
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF - total
+
+
+def arrives(
+    filtered: Filtered, sender: Node, source: str, *, more: bytes = b"", **changes: object
+) -> bool:
+    """Whether a forged packet from the sender's node gets to the first node's pod."""
+    version, inner = underlay_version(filtered), ip_address(source).version
+    target = filtered.one.address(inner)
+    packet = forge(source, target, mac=vtep_mac(1, version), **changes) + more  # type: ignore[arg-type]
+    with (
+        filtered.one.pod.open_socket(inner, socket.SOCK_DGRAM) as server,
+        sender.netns.open_socket(version, socket.SOCK_DGRAM) as client,
+    ):
+        server.bind((target, 5000))
+        server.settimeout(0.3)
+        client.sendto(packet, (filtered.bed.underlay(filtered.one, version), 8472))
+        try:
+            return server.recv(16) == b"evil"
+        except TimeoutError:
+            return False
+
+
+def test_a_peers_own_sources_are_let_in_and_all_others_dropped_and_counted(
+    filtered: Filtered,
+) -> None:
+    other, third = filtered.other, filtered.third
+    for version in FAMILIES:
+        ping(filtered.one.pod, other.address(version))
+        ping(other.netns, filtered.one.address(version))
+        assert arrives(filtered, other, other.address(version))
+    assert filtered.dropped == 0
+
+    forged = [
+        *(third.address(version) for version in FAMILIES),
+        *(filtered.one.overlay(version) for version in FAMILIES),
+        "10.244.3.1",
+        "198.51.100.1",
+        "2001:db8:ffff::1",
+        "fd00:0:0:3::ffff",
+    ]
+    for count, source in enumerate(forged, start=1):
+        assert not arrives(filtered, other, source)
+        assert filtered.dropped == count
+
+
+def test_what_is_no_plain_ip_inside_is_dropped(filtered: Filtered) -> None:
+    other = filtered.other
+
+    assert not arrives(filtered, other, other.address(4), tagged=True)
+    assert filtered.dropped == 1
+
+
+def test_another_vni_on_the_port_is_not_ours_to_judge(filtered: Filtered) -> None:
+    arrives(filtered, filtered.other, "198.51.100.1", vni=7)
+
+    assert filtered.dropped == 0
+
+
+def test_a_pod_cannot_talk_to_the_nodes_vxlan_port(filtered: Filtered) -> None:
+    version = underlay_version(filtered)
+    one = filtered.one
+    packet = forge(filtered.other.address(4), one.address(4), mac=vtep_mac(1, version))
+    with one.pod.open_socket(version, socket.SOCK_DGRAM) as client:
+        client.sendto(packet, (filtered.bed.underlay(one, version), 8472))
+
+    assert filtered.dropped == 1
+
+
+def test_a_fragment_too_short_to_be_judged_is_dropped(filtered: Filtered) -> None:
+    version = underlay_version(filtered)
+    with filtered.other.netns.open_socket(version, socket.SOCK_DGRAM) as client:
+        client.sendto(bytes(4), (filtered.bed.underlay(filtered.one, version), 8472))
+        short = forge(filtered.other.address(4), filtered.one.address(4), mac=vtep_mac(1, version))
+        client.sendto(short[:30], (filtered.bed.underlay(filtered.one, version), 8472))
+
+    assert filtered.dropped == 1  # the first one does not even have our VNI
+
+
+def test_a_packet_that_comes_in_fragments_is_judged_as_a_whole(filtered: Filtered) -> None:
+    other, more = filtered.other, bytes(2000)
+
+    assert arrives(filtered, other, other.address(4), more=more)
+    assert filtered.dropped == 0
+    assert not arrives(filtered, other, filtered.third.address(4), more=more)
+    assert filtered.dropped == 1
+
+
+def test_pods_of_the_node_do_not_meet_the_filter(filtered: Filtered) -> None:
+    hooks = re.findall(r"hook (\w+)", filtered.nft.list_table() or "")
+
+    assert sorted(hooks) == ["ingress", "input"]
+
+
+def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtered) -> None:
+    one, other = filtered.one, filtered.other
+    for node, peer in ((one, other), (other, one)):
+        node.paths = {**node.paths, peer.uid: filtered.bed.path(peer, transports.ROUTE)}
+    filtered.bed.settle()
+    for version in FAMILIES:
+        ping(other.pod, one.address(version))
+    other.pod.ip("addr add 10.244.9.9/32 dev eth0", "addr add fd00:0:0:9::9/128 dev eth0 nodad")
+
+    for source, version in (("10.244.9.9", 4), ("fd00:0:0:9::9", 6)):
+        before = filtered.dropped
+        with pytest.raises(AssertionError):
+            ping(other.pod, one.address(version), "-I", source, "-W", "1")
+        assert filtered.dropped == before + 1
+
+
+def test_prefixes_of_other_lengths_are_let_in_too(filtered: Filtered) -> None:
+    other = filtered.other
+    behind = (ip_network("10.244.128.0/20"), ip_network("2001:db8:beef::/48"))
+    other.grant = replace(other.grant, prefixes_behind=behind)
+    filtered.put()
+
+    assert arrives(filtered, other, "10.244.129.7")
+    assert arrives(filtered, other, "2001:db8:beef::7")
+    assert arrives(filtered, other, other.address(4))
+    assert not arrives(filtered, other, "10.244.144.7")
+    assert not arrives(filtered, other, "2001:db8:bee0::7")
+    assert not arrives(filtered, filtered.third, "10.244.129.7")
+
+
+def test_a_changed_peer_changes_its_elements_only(filtered: Filtered) -> None:
+    one, third = filtered.one, filtered.third
+    before = plan_overlay(one.view(filtered.bed.entries()))
+    third.grant = replace(
+        third.grant, segments=(*third.grant.segments, ip_network("10.244.8.0/24"))
+    )
+    view = one.view(filtered.bed.entries())
+    after = plan_overlay(view)
+    assert not arrives(filtered, third, "10.244.8.8")
+
+    filtered.nft.run(filter_commands(view, before, after, [third.uid]), what="the peers")
+
+    assert arrives(filtered, third, "10.244.8.8")
+    filtered.nft.run(filter_commands(view, after, before, [third.uid]), what="the peers")
+    assert not arrives(filtered, third, "10.244.8.8")
+    assert not is_lost(filtered.other.pod, one.address(4))
+
+
+def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
+    filtered: Filtered,
+) -> None:
+    one, other, third = filtered.one, filtered.other, filtered.third
+    other.grant = replace(other.grant, prefixes_behind=(ip_network("10.20.1.0/24"),))
+    third.grant = replace(third.grant, prefixes_behind=(ip_network("10.20.0.0/16"),))
+    third.presence = replace(third.presence, addresses=other.presence.addresses)
+    filtered.put()
+    before = plan_overlay(one.view(filtered.bed.entries()))
+    assert arrives(filtered, other, "10.20.2.7")
+    third.grant = replace(third.grant, prefixes_behind=())
+    view = one.view(filtered.bed.entries())
+    after = plan_overlay(view)
+
+    filtered.nft.run(filter_commands(view, before, after, [third.uid]), what="the peers")
+
+    assert arrives(filtered, other, "10.20.1.7")
+    assert not arrives(filtered, other, "10.20.2.7")

@@ -1,0 +1,264 @@
+"""Sites of real agents' loops, each in a thread and namespace of its own, joined by a router."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+from limpet.base.addresses import Endpoint
+from limpet.base.ownership import ROUTE_TABLE
+from limpet.base.settings import PeerSettings, TunnelSettings
+from limpet.cluster.identity import Identity
+from limpet.cluster.membership import Membership, Source
+from limpet.cluster.peer_socket import PeerSocket
+from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology import transports
+from limpet.cluster.topology.paths import PeerPath
+from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.tunnel.handshake_reset import HandshakeReset
+from limpet.datapath.tunnel.setup import TunnelSetup
+from limpet.datapath.tunnel.state import PeerReading
+from limpet.linux.netlink.socket import RouteSocket
+from tests.beds.overlay_bed import Node, OverlayBed
+from tests.beds.tunnel_bed import wireguard_go
+from tests.unit.cluster_values import CLUSTER_KEY, PINNED, network, node_key
+from tests.waiting import wait_until
+
+WITHIN_S = 60.0
+"""Nothing takes so long, and a loaded machine makes no failure."""
+_numbers = itertools.count()
+T = TypeVar("T")
+
+
+class Agent:
+    """The part of a node's agent that keeps the network between nodes; `stop` ends it."""
+
+    def __init__(
+        self, node: Node, folder: Path, *, program: str = "", ifname: str = "", **settings: Any
+    ) -> None:
+        self.node = node
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        # Names are unique on the whole machine: the program's sockets are in one fixed folder.
+        self.ifname = ifname or f"lsi{os.getpid() % 10**7}.{next(_numbers) % 1000}"
+        self.settings = PeerSettings(**settings)
+        self.setup = TunnelSetup(
+            TunnelSettings(ifname=self.ifname, program=program or wireguard_go()), folder, "limpet0"
+        )
+        self.courier: PeerSocket | None = None
+        self.loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(WITHIN_S)
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self) -> None:
+        with self.node.netns.entered(), ExitStack() as undo:
+            try:
+                identity = Identity(
+                    self.folder, node_key(self.node.number), "node", PINNED, ("c:7470",)
+                )
+                file = SnapshotFile(self.folder / "snapshot.log", own_uid=identity.uid)
+                self.membership = Membership(identity, file, boot_id="boot")
+                undo.callback(self.membership.close)
+                sealed = seal_network(network(), CLUSTER_KEY)
+                self.loop.run_until_complete(self._offer(sealed))
+                route = undo.enter_context(RouteSocket())
+                self.site = PeerReconciler(
+                    self.membership,
+                    self.settings,
+                    self.setup,
+                    route=route,
+                    vtep_path=self.folder / "vtep.json",
+                    bridges=lambda: ["limpet0"],
+                    before_sysctl=lambda path: None,
+                )
+                self.loop.call_soon(self._start)
+                undo.callback(self.loop.close)
+                self.loop.run_forever()
+                self.loop.run_until_complete(self._close())
+            except BaseException as error:
+                self._failed.append(error)
+                raise
+            finally:
+                self._ready.set()
+
+    async def _offer(self, sealed: Any) -> None:
+        grant = seal_grant(self.node.grant, CLUSTER_KEY)
+        self.membership.offer([(grant, None)], source=Source.CLOUD, network=sealed)
+
+    def _start(self) -> None:
+        try:
+            self.site.start()
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self._failed.append(error)
+            self.loop.stop()
+        self._ready.set()
+
+    async def _close(self) -> None:
+        if self.courier is not None:
+            self.courier.stop()
+        self.site.close()
+
+    def talk(self) -> HandshakeReset:
+        """The agent hears and says what is said by the tunnel's port."""
+
+        def begin() -> HandshakeReset:
+            site, membership = self.site, self.membership
+            courier = self.courier = PeerSocket(
+                membership.identity,
+                port=self.settings.port,
+                is_member=membership.is_member,
+                is_removed=membership.tombstone_of,
+            )
+            courier.start()
+            tunnels = site.tunnels
+            courier.share_tunnel_port(tunnels.key.port)
+            made = HandshakeReset(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
+            site.watch.on_unanswered.append(made.ask)
+            return made
+
+        return self.do(begin)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(WITHIN_S)
+
+    def do(self, call: Callable[[], T]) -> T:
+        """On the agent's loop."""
+
+        async def called() -> T:
+            return call()
+
+        return self.await_(called())
+
+    def await_(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WITHIN_S)
+
+    def hear(self, other: Agent) -> None:
+        """What the other agent says of itself."""
+        own = other.do(lambda: other.membership.own)
+        assert own is not None
+        pair = (own.sealed_grant, own.sealed_presence)
+        self.do(lambda: self.membership.offer([pair], source=Source.NEIGHBOUR))
+
+    def hear_removed(self, other: Agent) -> None:
+        revoked = replace(other.node.grant, generation=2, segments=(), tombstone=True)
+        sealed = seal_grant(revoked, CLUSTER_KEY)
+        self.do(lambda: self.membership.offer([(sealed, None)], source=Source.CLOUD))
+
+    def reach(self, paths: dict[str, PeerPath]) -> None:
+        self.do(lambda: self.site.set_paths(paths))
+
+    @property
+    def has_tunnel(self) -> bool:
+        return self.do(lambda: self.site.tunnels.wireguard.up)
+
+    @property
+    def pid(self) -> int:
+        """Of the userspace WireGuard; 0: none runs, the kernel's is used."""
+        return self.do(lambda: self.site.tunnels.wireguard.kernel.program.pid) or 0
+
+    @property
+    def device(self) -> int:
+        """Index of the tunnel's device: another one when it was made anew; 0: there is none."""
+        link = self.node.route.link(self.ifname)
+        return link.ifindex if link is not None else 0
+
+    def lose_tunnel(self) -> None:
+        """Ends the tunnel from outside; when it returns the agent has made it anew."""
+        lost = self.device
+        if pid := self.pid:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            self.node.netns.ip(f"link delete {self.ifname}")
+        wait_until(lambda: self.has_tunnel and self.device not in (0, lost))
+
+    def reading(self, other: Agent) -> PeerReading | None:
+        """What the device says of the peer just now."""
+        key = other.site.tunnels.wireguard.key.public_key
+        return self.do(self.site.tunnels.wireguard.readings).get(key)
+
+    def routes(self) -> str:
+        shown = f"ip route show table {ROUTE_TABLE}; ip -6 route show table {ROUTE_TABLE}"
+        return self.node.netns.run("sh", "-c", shown)
+
+    def is_routed_to(self, other: Agent, device: str = "") -> bool:
+        """Both segments of the other, by the device."""
+        lines = self.routes().splitlines()
+        return all(
+            any(
+                line.startswith(str(prefix)) and f" dev {device or self.ifname} " in line
+                for line in lines
+            )
+            for prefix in other.node.grant.segments
+        )
+
+    def rules(self) -> int:
+        """Versions with the rule for the tunnel's own packets."""
+        shown = self.node.netns.run("sh", "-c", "ip rule show; ip -6 rule show")
+        return shown.count("5147:\tfrom all fwmark 0x1000 lookup main")
+
+
+class SiteTunnelBed(OverlayBed):
+    """A node in each site, or all in one."""
+
+    prefix = "lsi"
+
+    def __init__(self, folder: Path, count: int = 2, *, routed: bool = True) -> None:
+        super().__init__(count, routed=routed)
+        self.folder = folder
+        self.agents: list[Agent] = []
+        try:
+            for node in self.nodes:
+                self.agents.append(self.start(node))
+            for one, other in itertools.permutations(self.agents, 2):
+                one.hear(other)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, node: Node, **fields: Any) -> Agent:
+        agent = Agent(node, self.folder / f"n{node.number}", **fields)
+        self.undo.callback(self._end, agent)
+        return agent
+
+    def _end(self, agent: Agent) -> None:
+        agent.stop()
+        program = agent.site.tunnels.wireguard.kernel.program
+        with agent.node.netns.entered():
+            program.stop()
+
+    def endpoint(self, agent: Agent, version: int = 4) -> Endpoint:
+        return ip_address(self.underlay(agent.node, version)), agent.site.tunnels.key.port
+
+    def by(self, agent: Agent, rung: transports.Transport, version: int = 4) -> PeerPath:
+        """A path to the agent's node."""
+        if rung is transports.TUNNEL:
+            return PeerPath(rung, endpoint=self.endpoint(agent, version))
+        return self.path(agent.node, rung, version)
+
+    def join_all(self, rung: transports.Transport = transports.TUNNEL, version: int = 4) -> None:
+        """Everybody has a path to everybody, and has routes by it."""
+        for one in self.agents:
+            others = [each for each in self.agents if each is not one]
+            one.reach({other.node.uid: self.by(other, rung, version) for other in others})
+        for one in self.agents:
+            device = one.ifname if rung is transports.TUNNEL else f"limvx{version}"
+            for other in self.agents:
+                if other is not one:
+                    wait_until(lambda o=one, p=other, d=device: o.is_routed_to(p, d))  # type: ignore[misc]

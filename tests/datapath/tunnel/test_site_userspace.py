@@ -1,0 +1,40 @@
+"""An agent minds the userspace WireGuard that it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from limpet.base import process as companion
+from limpet.datapath.tunnel.wireguard import process as wireguard_process
+from tests.beds.overlay_bed import ping
+from tests.datapath.tunnel.site_tunnel_bed import SiteTunnelBed
+from tests.waiting import wait_until
+
+
+def test_a_program_that_hangs_is_told_of_and_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wireguard_process, "_ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(wireguard_process, "_REST_S", 0.3)
+    monkeypatch.setattr(companion, "_STOP_TIMEOUT_S", 0.2)
+    bed = SiteTunnelBed(tmp_path)
+    try:
+        one, other = bed.agents
+        bed.join_all()
+        pid = one.pid
+        if not pid:
+            pytest.skip("this kernel has WireGuard: no program is started")
+        os.kill(pid, signal.SIGSTOP)
+
+        one.do(lambda: one.site.look_at_everything("the timer's"))
+
+        assert "no answer for seconds" in one.site.tunnels.wireguard.trouble
+        wait_until(lambda: one.has_tunnel and one.pid not in (0, pid))
+        wait_until(lambda: one.site.tunnels.wireguard.trouble == "")
+        ping(one.node.pod, other.node.address(4), "-W", "20")
+    finally:
+        bed.close()

@@ -1,0 +1,62 @@
+"""libnftables in our process, also with tables of thousands of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from limpet.base.ownership import NFT_TABLE
+from limpet.datapath.node.forward import HandleNftables
+from limpet.linux.nftables import Nftables
+from tests.beds.namespaces import NetnsFactory
+
+LARGE = "\n".join(
+    (
+        f"table inet {NFT_TABLE} {{",
+        "\tset peers {",
+        "\t\ttypeof ip saddr",
+        "\t\telements = { "
+        + ", ".join(f"10.{number >> 8}.{number & 255}.1" for number in range(6000))
+        + " }",
+        "\t}",
+        "\tchain sources {",
+        "\t\tip saddr @peers accept",
+        "\t}",
+        "}",
+        "",
+    )
+)
+
+
+def inside(
+    make_netns: NetnsFactory, make: Callable[[], Nftables], check: Callable[[Nftables], None]
+) -> None:
+    with make_netns().entered():
+        nft = make()
+        try:
+            check(nft)
+        finally:
+            nft.close()
+
+
+def test_a_large_table_counts_as_put_until_something_of_it_is_changed(
+    make_netns: NetnsFactory,
+) -> None:
+    def check(nft: Nftables) -> None:
+        nft.put_table(LARGE)
+        assert nft.read_ruleset(LARGE) == LARGE
+        nft.run(f"delete element inet {NFT_TABLE} peers {{ 10.0.7.1 }}", what="a peer")
+        assert nft.read_ruleset(LARGE) != LARGE
+        nft.put_table(LARGE)
+        assert nft.read_ruleset(LARGE) == LARGE
+
+    inside(make_netns, Nftables, check)
+
+
+def test_a_large_table_does_not_change_how_later_ones_are_printed(make_netns: NetnsFactory) -> None:
+    def check(nft: Nftables) -> None:
+        nft.put_table(LARGE)
+        for _ in range(2):
+            listed = nft.run(f"list table inet {NFT_TABLE}", what="the table")
+            assert "ip saddr @peers accept # handle" in listed
+
+    inside(make_netns, HandleNftables, check)

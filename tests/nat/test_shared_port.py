@@ -1,0 +1,226 @@
+"""Two real sockets behind one UDP port: the tunnel's, and the agent's for signed datagrams."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+
+import pytest
+
+from limpet.base.ownership import NFT_SHARED_PORT_TABLE
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.shared_port import SharedPort, ruleset
+from limpet.linux.nftables import Nftables
+from tests.cluster.courier_bed import CourierBed, Post, run
+from tests.waiting import PATIENCE_S
+
+TUNNEL_PORT = 20777
+ADDRESSES = [(4, "192.0.2.{}"), (6, "2001:db8::{}")]
+
+STATEFUL = f"""
+table inet firewall {{
+    chain input {{
+        type filter hook input priority filter; policy drop;
+        ct state established accept
+        icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} accept
+        udp dport {TUNNEL_PORT} meta mark 7 accept
+    }}
+}}
+"""
+"""Lets nothing new in: what an answer is was told by connection tracking."""
+
+
+@pytest.fixture(name="bed")
+def _bed() -> Iterator[CourierBed]:
+    bed = CourierBed()
+    yield bed
+    bed.close()
+
+
+@contextmanager
+def sharing(*posts: Post) -> Iterator[None]:
+    for post in posts:
+        with post.host.netns.entered():
+            post.courier.share_tunnel_port(TUNNEL_PORT)
+    try:
+        yield
+    finally:
+        for post in posts:
+            post.courier.stop()
+
+
+@contextmanager
+def tunnel_socket(post: Post, version: int) -> Iterator[socket.socket]:
+    """As a userspace tunnel's."""
+    opened = post.host.netns.open_socket(version, socket.SOCK_DGRAM)
+    opened.settimeout(PATIENCE_S)
+    opened.bind(("", TUNNEL_PORT))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(("version", "address"), ADDRESSES)
+def test_each_of_the_two_gets_what_is_its_own_by_the_port_of_the_tunnel(
+    bed: CourierBed, version: int, address: str
+) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        to = ip_address(address.format(2))
+        with (
+            sharing(one, two),
+            tunnel_socket(one, version) as here,
+            tunnel_socket(two, version) as there,
+        ):
+            one.courier.send(
+                Kind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+            )
+            here.sendto(b"of the tunnel", (str(to), TUNNEL_PORT))
+            (received,) = await two.receive()
+
+            assert (received.body, received.by_tunnel, received.to_relay) == (b"?", True, False)
+            assert (received.address, received.port) == (
+                ip_address(address.format(1)),
+                TUNNEL_PORT,
+            )
+            data, source = there.recvfrom(100)
+            assert (data, source[:2]) == (b"of the tunnel", (address.format(1), TUNNEL_PORT))
+
+            two.courier.answer(received, Kind.ANSWER, b"!")
+            (answer,) = await one.receive()
+            assert (answer.body, answer.by_tunnel) == (b"!", True)
+            assert (answer.address, answer.port) == (to, TUNNEL_PORT)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("version", "address"), ADDRESSES)
+def test_an_answer_passes_a_firewall_that_lets_nothing_else_in(
+    bed: CourierBed, version: int, address: str
+) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        with one.host.netns.entered():
+            firewall = Nftables("firewall")
+            firewall.put_table(STATEFUL)
+            firewall.close()
+        with sharing(one, two):
+            two.courier.send(
+                Kind.PROBE,
+                b"nobody has asked",
+                to_uid=one.uid,
+                address=ip_address(address.format(1)),
+                port=TUNNEL_PORT,
+                by_tunnel=True,
+            )
+            one.courier.send(
+                Kind.PROBE,
+                b"?",
+                to_uid=two.uid,
+                address=ip_address(address.format(2)),
+                port=TUNNEL_PORT,
+                by_tunnel=True,
+            )
+            (asked,) = await two.receive()
+            two.courier.answer(asked, Kind.ANSWER, b"!")
+            (answer,) = await one.receive()
+            assert answer.body == b"!"
+
+    run(scenario)
+
+
+def test_an_answer_leaves_from_the_address_that_was_asked(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        two.host.netns.ip("addr add 192.0.2.222/24 dev eth0")
+        to = ip_address("192.0.2.222")
+        with sharing(one, two):
+            one.courier.send(
+                Kind.PROBE, b"?", to_uid=two.uid, address=to, port=TUNNEL_PORT, by_tunnel=True
+            )
+            (asked,) = await two.receive()
+            two.courier.answer(asked, Kind.ANSWER, b"!")
+            (answer,) = await one.receive()
+            assert answer.address == to
+
+    run(scenario)
+
+
+def test_what_is_for_a_relay_says_so(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        with sharing(one, two):
+            one.courier.send(
+                Kind.RELAY_CHECK,
+                b"",
+                to_uid=two.uid,
+                address=ip_address("192.0.2.2"),
+                port=TUNNEL_PORT,
+                by_tunnel=True,
+                to_relay=True,
+            )
+            (received,) = await two.receive()
+            assert received.to_relay
+
+    run(scenario)
+
+
+def test_what_is_larger_than_the_link_is_not_cut_into_pieces(bed: CourierBed) -> None:
+    async def scenario() -> None:
+        one, two = Post(bed.host(1)), Post(bed.host(2))
+        to = ip_address("192.0.2.2")
+
+        def send(size: int) -> bool:
+            return one.courier.send(
+                Kind.PROBE,
+                bytes(size),
+                to_uid=two.uid,
+                address=to,
+                port=TUNNEL_PORT,
+                by_tunnel=True,
+            )
+
+        with sharing(one, two):
+            assert not send(1400)
+            assert send(1300)
+
+    run(scenario)
+
+
+def test_the_table_that_was_put_is_not_put_again(bed: CourierBed) -> None:
+    host = bed.host(1)
+    with host.netns.entered():
+        shared = SharedPort()
+        shared.put(TUNNEL_PORT, {4: 40000, 6: 40001})
+        nft = Nftables(NFT_SHARED_PORT_TABLE)
+        nft.run(f"add chain inet {NFT_SHARED_PORT_TABLE} mine", what="a chain of the test")
+        before = nft.list_table()
+        nft.delete_table()
+        shared.put(TUNNEL_PORT, {4: 40000, 6: 40001})
+        after = nft.list_table()
+        shared.put(TUNNEL_PORT, {4: 40000, 6: 40001})
+        assert before != after == nft.list_table()
+        shared.close()
+        nft.close()
+
+
+def test_the_rules_are_these() -> None:
+    assert ruleset(51820, {4: 40000, 6: 40001}) == GOLDEN
+
+
+GOLDEN = """\
+table inet limpet_tunnel {
+\tchain input {
+\t\ttype filter hook input priority 300; policy accept;
+\t\tmeta nfproto ipv4 udp dport 51820 @th,64,32 { 0x4c6d7001, 0x4c6d7201 } udp dport set 40000
+\t\tmeta nfproto ipv6 udp dport 51820 @th,64,32 { 0x4c6d7001, 0x4c6d7201 } udp dport set 40001
+\t}
+
+\tchain output {
+\t\ttype filter hook output priority raw; policy accept;
+\t\tmeta nfproto ipv4 udp sport 40000 udp sport set 51820
+\t\tmeta nfproto ipv6 udp sport 40001 udp sport set 51820
+\t}
+}
+"""

@@ -1,0 +1,258 @@
+"""Sites whose tunnels have no way but a relay's TCP port 443, in namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from limpet.base.addresses import Endpoint
+from limpet.base.settings import RelaySettings
+from limpet.cluster.membership import Membership
+from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
+from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
+from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.relay.server.service import RelayService
+from limpet.relay.server.tls_server import RelayTlsServer
+from limpet.relay.stream.tls_client import TlsRelays
+from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.tunnel_bed import wireguard_go
+from tests.relay.relay_tls_bed import RELAY, Cluster, tell, uid
+from tests.waiting import PATIENCE_S, until
+
+T = TypeVar("T")
+
+
+class Place:
+    """A namespace with a thread in it that runs an event loop: a node's, or the relay's."""
+
+    def __init__(self, netns: Netns, undo: ExitStack) -> None:
+        self.netns = netns
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        undo.callback(self._stop)
+        self._loop = self._ready.result(PATIENCE_S)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """In the namespace."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """On the loop's thread."""
+
+        async def done() -> T:
+            return work()
+
+        return self.run(done())
+
+    def _run(self) -> None:
+        with self.netns.entered():
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        self._ready.set_result(asyncio.get_running_loop())
+        await self._end.wait()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+
+class Wireguard:
+    """A userspace one in a node's namespace, for one peer."""
+
+    def __init__(self, place: Place, number: int, folder: Path, undo: ExitStack) -> None:
+        # Names are unique on the whole machine: the program's sockets are in one fixed folder.
+        self.ifname = f"lrt{os.getpid()}.{number}"
+        self.inner = f"10.244.{number}.1"
+        self.key = X25519PrivateKey.generate()
+        self.netns = place.netns
+        process = WireguardProcess(
+            self.ifname, log=folder / f"{self.ifname}.log", program=wireguard_go()
+        )
+        self._device = UserspaceWireguard(process)
+        with place.netns.entered():
+            self._device.make()
+            undo.callback(self._remove)
+            self._device.write(DeviceSetting(self.key.private_bytes_raw(), 51820, 0))
+        place.netns.ip(
+            f"link set {self.ifname} mtu 1440 up", f"addr add {self.inner}/16 dev {self.ifname}"
+        )
+
+    def send_to(self, peer: Wireguard, endpoint: Endpoint) -> None:
+        key = peer.key.public_key().public_bytes_raw()
+        allowed = (ip_network(f"{peer.inner}/32"),)
+        with self.netns.entered():
+            self._device.write(DeviceSetting(peers=(PeerSetting(key, allowed, endpoint),)))
+
+    def _remove(self) -> None:
+        with self.netns.entered():
+            self._device.remove()
+
+
+def send_bulk(client: Wireguard, server: Wireguard, size: int = 4 << 20) -> None:
+    """All of it arrives. Raises: AssertionError, OSError."""
+    with (
+        server.netns.listening(server.inner, 5001) as listening,
+        client.netns.connected(server.inner, 5001, patience_s=PATIENCE_S) as here,
+    ):
+        there, _ = listening.accept()
+        sender = threading.Thread(target=here.sendall, args=(bytes(size),))
+        sender.start()
+        with there:
+            there.settimeout(PATIENCE_S)
+            left = size
+            while left and (part := len(there.recv(1 << 18))):
+                left -= part
+        sender.join()
+    assert left == 0
+
+
+_ONLY_HTTPS = """
+table inet only_https {
+    chain input {
+        type filter hook input priority filter; policy drop
+        meta l4proto ipv6-icmp accept
+        tcp dport 443 accept
+    }
+}
+"""
+_TUNNEL_PORT = 51820
+
+
+class RealRelay:
+    """With its real service, and a firewall that lets nothing in but TCP 443."""
+
+    def __init__(self, cluster: Cluster, netns: Netns, folder: Path, undo: ExitStack) -> None:
+        self.netns = netns
+        rules = folder / "only-https"
+        rules.write_text(_ONLY_HTTPS)
+        netns.run("nft", "-f", str(rules))
+        self._place = Place(netns, undo)
+        self._membership = cluster.membership(RELAY)
+        undo.callback(lambda: self._place.run(self._stop()))
+        self._place.run(self._start())
+
+    def report(self) -> dict[str, Any]:
+        return self._place.call(self._service.report)
+
+    def tell(self, number: int, **changes: Any) -> None:
+        self._place.call(lambda: tell(self._membership, number, **changes))
+
+    async def _start(self) -> None:
+        settings = RelaySettings(tls_listen=(("::", 443),))
+        self._membership.announce(
+            addresses=(ip_address("8.8.4.4"),),
+            port=7471,
+            vtep_macs={},
+            link_mtu_bytes=1500,
+            tunnel_port=_TUNNEL_PORT,
+        )
+        self._courier = courier_of(self._membership)
+        self._service = RelayService(
+            self._membership, self._courier, settings, resync_s=60.0, may_talk=lambda *_: True
+        )
+        self._service.start()
+        self._server = RelayTlsServer(self._service, self._membership, settings.tls_listen)
+        self._service.on_wanted = self._server.tell_wanted
+        await self._server.start()
+
+    async def _stop(self) -> None:
+        await self._server.stop()
+        await self._service.stop()
+        self._courier.stop()
+
+
+class FarSite:
+    """A node with a link to the relay and nowhere else: its tunnel, its courier, its relays."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        number: int,
+        relay: RealRelay,
+        netns: Netns,
+        folder: Path,
+        undo: ExitStack,
+    ) -> None:
+        """192.0.2.5 and 2001:db8:1::1 for number 1; the relay has the next addresses."""
+        self.uid = uid(number)
+        self.netns = netns
+        self.lost: list[str] = []
+        self.refused: list[str] = []
+        link = f"site{number}"
+        connect_namespaces(netns, "up0", relay.netns, link)
+        for host, device, last in ((netns, "up0", 1), (relay.netns, link, 2)):
+            host.ip(
+                f"addr add 192.0.2.{4 * number + last}/30 dev {device}",
+                f"addr add 2001:db8:{number}::{last}/64 dev {device} nodad",
+            )
+        self._place = Place(netns, undo)
+        self._membership = cluster.membership(number)
+        self.tunnel = Wireguard(self._place, number, folder, undo)
+        undo.callback(lambda: self._place.run(self._stop()))
+        self._place.run(self._start())
+
+    def end_for(self, peer: FarSite, address: str) -> Endpoint:
+        where = ((ip_address(address), 443),)
+        return self._place.run(self._relays.end_for(uid(RELAY), where, peer.uid)).endpoint
+
+    def probed(self, peer: FarSite, endpoint: Endpoint) -> Endpoint:
+        """Where the peer saw a datagram come from that was sent by the tunnel's port."""
+        return self._place.run(self._probed(peer.uid, endpoint))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        self._place.run(until(condition))
+
+    async def _start(self) -> None:
+        relays = TlsRelays(self._membership.identity, self._membership, tunnel_port=_TUNNEL_PORT)
+        relays.on_lost = self.lost.append
+        relays.on_refused = lambda _relay, peer: self.refused.append(peer)
+        self._relays = relays
+        self._courier = courier_of(self._membership)
+        self._courier.on(Kind.PROBE, self._answer)
+        self._courier.on(Kind.ANSWER, lambda received: self._answered.set_result(received.body))
+
+    async def _stop(self) -> None:
+        await self._relays.stop()
+        self._courier.stop()
+
+    def _answer(self, received: Received) -> None:
+        assert received.by_tunnel
+        seen = f"{received.address} {received.port}".encode()
+        self._courier.answer(received, Kind.ANSWER, seen)
+
+    async def _probed(self, peer: str, endpoint: Endpoint) -> Endpoint:
+        self._answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        address, port = endpoint
+        assert self._courier.send(
+            Kind.PROBE, b"?", to_uid=peer, address=address, port=port, by_tunnel=True
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            seen = (await self._answered).decode().split()
+        return ip_address(seen[0]), int(seen[1])
+
+
+def courier_of(membership: Membership) -> PeerSocket:
+    """Started, in the namespace of the calling thread; it shares the tunnel's port."""
+    made = PeerSocket(
+        membership.identity,
+        port=7471,
+        is_member=membership.is_member,
+        is_removed=membership.tombstone_of,
+    )
+    made.start()
+    made.share_tunnel_port(_TUNNEL_PORT)
+    return made
