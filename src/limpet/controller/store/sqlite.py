@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from limpet.base.errors import StorageError
@@ -45,6 +45,27 @@ class _Write:
     failure: Exception | None = None
 
 
+@dataclass(slots=True)
+class _At:
+    """What the thread has written; put back when it fails."""
+
+    version: int
+    compacted: int
+    """Deletions up to this version are forgotten."""
+    deletions: int
+
+
+@dataclass(slots=True)
+class _Told:
+    """To watchers."""
+
+    version: int
+    events: deque[tuple[int, Item | Deleted]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_EVENTS)
+    )
+    """The last ones, up to that version."""
+
+
 class SqliteStore:
     """Opened by one process at a time. Made and used on one event loop."""
 
@@ -68,15 +89,12 @@ class SqliteStore:
             row = self._reader.execute(
                 "SELECT incarnation, version, compacted FROM state"
             ).fetchone()
-            self._deletions = self._reader.execute("SELECT count(*) FROM deletion").fetchone()[0]
+            deletions = self._reader.execute("SELECT count(*) FROM deletion").fetchone()[0]
         except sqlite3.Error as error:
             raise storage_error("open database", path, error) from error
         self._incarnation: str = row[0]
-        self._version: int = row[1]
-        self._compacted: int = row[2]
-        self._told = self._version
-        """The version up to which `_events` goes."""
-        self._events: deque[tuple[int, Item | Deleted]] = deque(maxlen=_KEPT_EVENTS)
+        self._at = _At(row[1], row[2], deletions)
+        self._told = _Told(row[1])
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
@@ -123,10 +141,10 @@ class SqliteStore:
             for event in events:
                 if event.kind in wanted:
                     yield event
-            if position < self._told:
+            if position < self._told.version:
                 continue
             yield Bookmark(self._text(position))
-            while position >= self._told and not self._closed:
+            while position >= self._told.version and not self._closed:
                 done, _ = await asyncio.wait((changed,), timeout=BOOKMARK_S)
                 if not done:
                     yield Bookmark(self._text(position))
@@ -134,25 +152,29 @@ class SqliteStore:
 
     def _since(self, position: int) -> tuple[list[Item | Deleted], int]:
         """What happened after `position`, and the version up to which this is all."""
-        if position < self._compacted:
+        if position < self._at.compacted:
             raise TooOldError(f"watch from {self._text(position)}: that is no longer known")
-        if position < self._told and self._events and self._events[0][0] <= position + 1:
+        if (
+            position < self._told.version
+            and self._told.events
+            and self._told.events[0][0] <= position + 1
+        ):
             newest_first = []
-            for version, event in reversed(self._events):
+            for version, event in reversed(self._told.events):
                 if version <= position:
                     break
                 newest_first.append(event)
-            return newest_first[::-1], self._told
-        if position >= self._told:
+            return newest_first[::-1], self._told.version
+        if position >= self._told.version:
             return [], position
         with self._reading():
             rows = self._reader.execute(
                 "SELECT version, kind, name, value FROM item WHERE version > ?1 AND version <= ?2 "
                 "UNION ALL SELECT version, kind, name, NULL FROM deletion "
                 "WHERE version > ?1 AND version <= ?2 ORDER BY version",
-                (position, self._told),
+                (position, self._told.version),
             ).fetchall()
-        return [self._event(*row) for row in rows], self._told
+        return [self._event(*row) for row in rows], self._told.version
 
     def _event(self, version: int, kind: str, name: str, value: bytes | None) -> Item | Deleted:
         text = self._text(version)
@@ -178,7 +200,7 @@ class SqliteStore:
         incarnation, _, number = text.rpartition("-")
         if incarnation != self._incarnation or not number.isascii() or not number.isdigit():
             raise TooOldError(f"watch from {text!r}: this database has never been there")
-        if len(number) > 18 or int(number) > max(self._told, self._written()):
+        if len(number) > 18 or int(number) > max(self._told.version, self._written()):
             raise TooOldError(f"watch from {text!r}: this database is not there yet")
         return int(number)
 
@@ -211,11 +233,11 @@ class SqliteStore:
             last = write is None
             if writes:
                 events = self._commit(writes)
-                self._loop.call_soon_threadsafe(self._finish, writes, events, self._version)
+                self._loop.call_soon_threadsafe(self._finish, writes, events, self._at.version)
 
     def _commit(self, writes: list[_Write]) -> list[tuple[int, Item | Deleted]]:
         """What was written. A failure is each write's own, or that of all of them."""
-        before = (self._version, self._compacted, self._deletions)
+        before = replace(self._at)
         events: list[tuple[int, Item | Deleted]] = []
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -223,13 +245,14 @@ class SqliteStore:
                 events += self._try(write)
             self._compact()
             self._writer.execute(
-                "UPDATE state SET version = ?, compacted = ?", (self._version, self._compacted)
+                "UPDATE state SET version = ?, compacted = ?",
+                (self._at.version, self._at.compacted),
             )
             self._writer.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - each writer is told; no later one waits for ever
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            self._version, self._compacted, self._deletions = before
+            self._at = before
             failure = storage_error("write database", self._path, error)
             for write in writes:
                 write.failure = write.failure or failure
@@ -237,13 +260,13 @@ class SqliteStore:
         return events
 
     def _try(self, write: _Write) -> list[tuple[int, Item | Deleted]]:
-        before = (self._version, self._deletions)
+        before = replace(self._at)
         self._writer.execute("SAVEPOINT one")
         try:
             events = [self._change(change) for change in write.changes]
         except ConflictError as error:
             self._writer.execute("ROLLBACK TO one")
-            self._version, self._deletions = before
+            self._at = before
             write.failure = error
             events = []
         self._writer.execute("RELEASE one")
@@ -263,37 +286,37 @@ class SqliteStore:
             raise ConflictError(kind, name, "it is gone")
         elif self._text(row[0]) != change.version:
             raise ConflictError(kind, name, "it was changed by another")
-        self._version += 1
+        self._at.version += 1
         if isinstance(change, Delete):
             self._writer.execute("DELETE FROM item WHERE kind = ? AND name = ?", (kind, name))
             self._writer.execute(
-                "INSERT INTO deletion VALUES (?, ?, ?)", (self._version, kind, name)
+                "INSERT INTO deletion VALUES (?, ?, ?)", (self._at.version, kind, name)
             )
-            self._deletions += 1
-            return self._version, Deleted(kind, name, self._text(self._version))
+            self._at.deletions += 1
+            return self._at.version, Deleted(kind, name, self._text(self._at.version))
         self._writer.execute(
             "INSERT INTO item VALUES (?, ?, ?, ?) ON CONFLICT (kind, name) "
             "DO UPDATE SET version = excluded.version, value = excluded.value",
-            (kind, name, self._version, change.value),
+            (kind, name, self._at.version, change.value),
         )
-        return self._version, Item(kind, name, change.value, self._text(self._version))
+        return self._at.version, Item(kind, name, change.value, self._text(self._at.version))
 
     def _compact(self) -> None:
         """Half of the deletions at a time, so that it is seldom."""
-        if self._deletions <= self._kept_deletions:
+        if self._at.deletions <= self._kept_deletions:
             return
         keep = self._kept_deletions // 2
-        self._compacted = self._writer.execute(
+        self._at.compacted = self._writer.execute(
             "SELECT version FROM deletion ORDER BY version DESC LIMIT 1 OFFSET ?", (keep,)
         ).fetchone()[0]
-        self._writer.execute("DELETE FROM deletion WHERE version <= ?", (self._compacted,))
-        self._deletions = keep
+        self._writer.execute("DELETE FROM deletion WHERE version <= ?", (self._at.compacted,))
+        self._at.deletions = keep
 
     def _finish(
         self, writes: list[_Write], events: list[tuple[int, Item | Deleted]], version: int
     ) -> None:
-        self._events.extend(events)
-        self._told = version
+        self._told.events.extend(events)
+        self._told.version = version
         for write in writes:
             if write.done.done():
                 continue
