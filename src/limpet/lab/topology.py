@@ -26,6 +26,7 @@ from limpet.lab.world.site import (
     Node,
     Prefix,
     Site,
+    Uplink,
     host,
 )
 
@@ -230,15 +231,12 @@ def _site(document: Any, name: str, number: int) -> Site:
         nodes=_nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge"),
         number=number,
         mtu_bytes=table.mtu_bytes,
-        wan_mtu_bytes=table.wan_mtu_bytes,
+        uplink=Uplink(table.wan_mtu_bytes, table.rate_mbit, table.delay_ms, table.loss_percent),
         drops_unknown_sources=table.drops_unknown_sources,
         nat=table.nat,
         hairpin=table.hairpin,
         udp_blocked=table.udp == "blocked",
         udp_timeout_s=table.udp_timeout_s,
-        rate_mbit=table.rate_mbit,
-        delay_ms=table.delay_ms,
-        loss_percent=table.loss_percent,
     )
     _check_nat(site, where)
     return site

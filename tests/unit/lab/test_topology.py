@@ -94,11 +94,11 @@ def test_what_a_gateway_does_is_read_and_has_defaults() -> None:
     (plain,) = parse(CLOUD + SITE).sites
 
     assert (site.nat, site.hairpin, site.udp_blocked) == (Nat.SYMMETRIC, True, True)
-    assert (site.udp_timeout_s, site.rate_mbit) == (9, 7)
-    assert (site.delay_ms, site.loss_percent, site.is_late) == (5, 2, True)
+    assert (site.udp_timeout_s, site.uplink.rate_mbit) == (9, 7)
+    assert (site.uplink.delay_ms, site.uplink.loss_percent, site.uplink.is_late) == (5, 2, True)
     assert (plain.nat, plain.hairpin, plain.udp_blocked) == (Nat.NONE, False, False)
-    assert (plain.udp_timeout_s, plain.rate_mbit) == (30, 0)
-    assert (plain.delay_ms, plain.loss_percent, plain.is_late) == (0, 0, False)
+    assert (plain.udp_timeout_s, plain.uplink.rate_mbit) == (30, 0)
+    assert (plain.uplink.delay_ms, plain.uplink.loss_percent, plain.uplink.is_late) == (0, 0, False)
 
 
 def test_nodes_of_the_cloud_are_in_its_network_and_relays_have_that_role_too() -> None:

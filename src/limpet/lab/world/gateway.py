@@ -138,7 +138,7 @@ class Gateway:
 
     def _join_carrier(self, name: str) -> None:
         site, carrier = self.site, self.wires.carrier(self.site)
-        connect((carrier, LAN), (name, WAN), site.wan_mtu_bytes)
+        connect((carrier, LAN), (name, WAN), site.uplink.mtu_bytes)
         configure(carrier, LAN, site.carrier_addresses)
         configure(name, WAN, site.access_addresses, via=[e.ip for e in site.carrier_addresses])
         ways = {each.version: each.ip for each in site.access_addresses}

@@ -57,6 +57,24 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Uplink:
+    """A site's link to the backbone."""
+
+    mtu_bytes: int = 1500
+    rate_mbit: int = 0
+    """Each way; 0: as fast as the machine is."""
+    delay_ms: int = 0
+    """Each way: a round trip takes twice as long."""
+    loss_percent: int = 0
+    """Of what goes over it, each way."""
+
+    @property
+    def is_late(self) -> bool:
+        """Or sometimes does not come: more than a plain cable is needed."""
+        return bool(self.delay_ms or self.loss_percent)
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A LAN: a switch, a gateway to the backbone, nodes. The cloud is one as well."""
 
@@ -68,8 +86,7 @@ class Site:
     """From 1, it is in the addresses of its links; 0: the cloud."""
     mtu_bytes: int = 1500
     """Of the LAN."""
-    wan_mtu_bytes: int = 1500
-    """Of the link to the backbone."""
+    uplink: Uplink = Uplink()
     drops_unknown_sources: bool = False
     """The switch lets only the LAN's own addresses pass between its ports."""
     nat: Nat = Nat.NONE
@@ -79,17 +96,6 @@ class Site:
     """No UDP leaves the site, at first."""
     udp_timeout_s: int = 30
     """Seconds of silence after which a NAT forgets a mapping."""
-    rate_mbit: int = 0
-    """Of the link to the backbone, each way; 0: as fast as the machine is."""
-    delay_ms: int = 0
-    """Of that link, each way: a round trip takes twice as long."""
-    loss_percent: int = 0
-    """Of what goes over it, each way."""
-
-    @property
-    def is_late(self) -> bool:
-        """Or sometimes does not come: more than a plain cable is needed."""
-        return bool(self.delay_ms or self.loss_percent)
 
     @property
     def router_addresses(self) -> tuple[Interface, ...]:

@@ -36,23 +36,23 @@ class Uplink:
         """From the backbone to WAN of the outer gateway, a namespace. Raises: LabError."""
         site = self._site
         backbone_end, gateway_end = (self._wires.backbone, site.name), (gateway, WAN)
-        by_kernel = not site.is_late or has_netem(gateway)
+        by_kernel = not site.uplink.is_late or has_netem(gateway)
         if by_kernel:
-            connect(backbone_end, gateway_end, site.wan_mtu_bytes)
+            connect(backbone_end, gateway_end, site.uplink.mtu_bytes)
         else:
             self._lay_line(backbone_end, gateway_end)
         for netns, ifname in (backbone_end, gateway_end):
-            if site.is_late and by_kernel:
-                delay(netns, ifname, site.delay_ms, site.loss_percent)
-            if site.rate_mbit:
-                parent = ("parent", "1:1") if site.is_late and by_kernel else ("root",)
-                limit_rate(netns, ifname, site.rate_mbit, parent)
+            if site.uplink.is_late and by_kernel:
+                delay(netns, ifname, site.uplink.delay_ms, site.uplink.loss_percent)
+            if site.uplink.rate_mbit:
+                parent = ("parent", "1:1") if site.uplink.is_late and by_kernel else ("root",)
+                limit_rate(netns, ifname, site.uplink.rate_mbit, parent)
 
     def _lay_line(self, *ends: tuple[str, str]) -> None:
         site, line = self._site, self._wires.line(self._site)
         create_namespace(line, _SILENT)
         for end, own in zip(ends, (_OUTSIDE, _INSIDE), strict=True):
-            connect(end, (line, own), site.wan_mtu_bytes)
+            connect(end, (line, own), site.uplink.mtu_bytes)
             netns, ifname = end
             offs = (word for name in _TUNNELLED for word in (name, "off"))
             run_command("ethtool", "-K", ifname, *offs, netns=netns)
@@ -61,7 +61,12 @@ class Uplink:
             [
                 *("nsenter", f"--net=/run/netns/{line}"),
                 *(sys.executable, "-m", "limpet.lab.world.delay", _OUTSIDE, _INSIDE),
-                *("--delay-ms", str(site.delay_ms), "--loss-percent", str(site.loss_percent)),
+                *(
+                    "--delay-ms",
+                    str(site.uplink.delay_ms),
+                    "--loss-percent",
+                    str(site.uplink.loss_percent),
+                ),
             ],
             notify=run_folder(line) / "notify.sock",
         )
