@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import vici
 
-from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER
+from limpet.base.ownership import IPSEC_FOLDER
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world.world import World

@@ -11,11 +11,10 @@ from limpet.agent import status
 from limpet.agent.status import LetIn, PathStatus
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
-from limpet.base.ownership import TUNNEL_IFNAME
+from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
 from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_side
 
 

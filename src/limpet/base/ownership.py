@@ -82,3 +82,21 @@ TUNNEL_MARK = 0x1000
 
 TUNNEL_RULE_PRIORITY = 5147
 """Of that rule: just before the one that looks up our table."""
+
+IPSEC_IFNAME = "ipsec0"
+"""Of the daemon's tunnel device: the name is fixed in its kernel-libipsec plugin. Where the kernel
+makes ESP, its xfrm interface has the same."""
+
+IPSEC_TABLE = 5150
+"""The daemon's own routes; nothing is looked up there, see `IPSEC_RULE_PRIORITY`."""
+
+IPSEC_RULE_PRIORITY = 40000
+"""After the tables main and default: the daemon cannot be kept from adding its rule and routes."""
+
+IPSEC_PORT_TABLE = "limpet_ipsec"
+
+IPSEC_FOLDER = "ipsec"
+"""In the agent's run folder."""
+
+IPSEC_SOCKET = "vici.sock"
+"""In that folder: while it is there, a daemon of ours may run."""

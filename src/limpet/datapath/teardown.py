@@ -16,6 +16,9 @@ from limpet.base.ownership import (
     ALIAS,
     DYING_GROUP,
     DYING_IFNAME_PREFIX,
+    IPSEC_PORT_TABLE,
+    IPSEC_RULE_PRIORITY,
+    IPSEC_TABLE,
     NFT_OVERLAY_TABLE,
     NFT_RELAY_TABLE,
     NFT_SHARED_PORT_TABLE,
@@ -30,9 +33,7 @@ from limpet.base.ownership import (
 from limpet.datapath.node.forward import HandleNftables, remove_forward_accept
 from limpet.datapath.tunnel.ipsec.codec import delete_rule_of_daemon
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
-from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT_TABLE
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IPSEC_RULE_PRIORITY, IPSEC_TABLE
 from limpet.datapath.tunnel.link import drop_marked_rules
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire

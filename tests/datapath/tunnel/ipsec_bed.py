@@ -14,6 +14,7 @@ import vici
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from limpet.base.ownership import IPSEC_IFNAME
 from limpet.cluster.seal import public_key_of
 from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.controller.state.authority import create_cluster, node_certificate
@@ -25,7 +26,7 @@ from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
 from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
 from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IkeSa, IpsecIdentity
+from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
 from limpet.datapath.tunnel.state import TunnelPart, TunnelState
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node

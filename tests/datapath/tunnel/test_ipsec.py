@@ -19,13 +19,13 @@ import pytest
 
 from limpet.base import process as companion
 from limpet.base.errors import KernelError
-from limpet.base.ownership import ROUTE_TABLE
+from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, ROUTE_TABLE
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.diff import CallPeer, DropTunnel, PutTunnel
 from limpet.datapath.tunnel.ipsec import vici as ipsec_vici
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IpsecIdentity
+from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.ipsec.vici import Vici
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelState
 from limpet.lab.clock import clock_environment

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base.ownership import TUNNEL_MARK
+from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_MARK
 from limpet.cluster.peer_datagram import MAGIC
 from limpet.cluster.shared_port import SharedPort
 from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import TunnelBed

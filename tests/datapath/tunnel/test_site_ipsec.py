@@ -17,13 +17,13 @@ import pytest
 from limpet.agent.cluster_admin import peer_statuses
 from limpet.agent.status import PeerStatus
 from limpet.base import process as companion
+from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal_network
 from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.ipsec import apply as ipsec
 from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
-from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME
+from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
 from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_traffic import is_silent

@@ -19,13 +19,13 @@ from limpet.agent.settings import Settings
 from limpet.agent.status import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
+from limpet.base.ownership import IPSEC_FOLDER
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.teardown import remove_kernel_state
-from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.ipam.hostlocal import JOURNAL
 from limpet.ipam.ledger import Ledger

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.base.errors import StorageError
-from limpet.base.ownership import TUNNEL_GROUP
+from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME, TUNNEL_GROUP
 from limpet.base.settings import TunnelSettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
-from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IpsecIdentity
+from limpet.datapath.tunnel.ipsec.process import IpsecProcess
+from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.node_key import tunnel_key_of
 from limpet.datapath.tunnel.reconciler import TunnelReconciler
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel

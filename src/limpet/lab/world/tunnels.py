@@ -17,6 +17,7 @@ from hashlib import blake2s
 from pathlib import Path
 
 import limpet
+from limpet.base.ownership import IPSEC_FOLDER
 from limpet.datapath.tunnel.ipsec import process as ipsec_process
 from limpet.datapath.tunnel.wireguard.process import PROGRAM, SOCKET_FOLDER
 from limpet.lab.command import LabError, run_command
@@ -70,7 +71,7 @@ def _wireguard_socket(namespace: str) -> Path:
 
 
 def _ipsec_socket(namespace: str) -> Path:
-    return run_folder(namespace) / ipsec_process.IPSEC_FOLDER / "vici.sock"
+    return run_folder(namespace) / IPSEC_FOLDER / "vici.sock"
 
 
 def run_folder(namespace: str) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
-from limpet.base.ownership import ALIAS, TUNNEL_GROUP
+from limpet.base.ownership import ALIAS, IPSEC_IFNAME, TUNNEL_GROUP
 from limpet.datapath.tunnel.diff import (
     CallPeer,
     DropEndpoint,
@@ -35,7 +35,7 @@ from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
 from limpet.datapath.tunnel.ipsec.plan import begins
 from limpet.datapath.tunnel.ipsec.port import IpsecPort
 from limpet.datapath.tunnel.ipsec.process import PROGRAM, IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IFNAME, IpsecIdentity, IpsecPeer
+from limpet.datapath.tunnel.ipsec.state import IpsecIdentity, IpsecPeer
 from limpet.datapath.tunnel.state import PeerReading, TunnelDevice, TunnelPeer, TunnelState
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket

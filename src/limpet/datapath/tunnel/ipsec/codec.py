@@ -14,16 +14,8 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from limpet.base.addresses import Endpoint, Prefix
-from limpet.base.ownership import TUNNEL_MARK
-from limpet.datapath.tunnel.ipsec.state import (
-    IPSEC_IF_ID,
-    IPSEC_IFNAME,
-    IPSEC_RULE_PRIORITY,
-    IPSEC_TABLE,
-    ChildSa,
-    IkeSa,
-    IpsecPeer,
-)
+from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IPSEC_TABLE, TUNNEL_MARK
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
 from limpet.linux.netlink import codec as netlink
 
 Document = Mapping[str, Any]

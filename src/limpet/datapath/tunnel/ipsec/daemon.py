@@ -9,6 +9,7 @@ from functools import cached_property
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import KernelError
+from limpet.base.ownership import IPSEC_IFNAME
 from limpet.datapath.tunnel.ipsec.codec import (
     connection,
     connection_name,
@@ -20,13 +21,7 @@ from limpet.datapath.tunnel.ipsec.codec import (
 )
 from limpet.datapath.tunnel.ipsec.esp import device_ifindex, drop_device, drop_sas, put_device
 from limpet.datapath.tunnel.ipsec.process import ANSWER_S, IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import (
-    IPSEC_IFNAME,
-    OLDEST_IPSEC,
-    IkeSa,
-    IpsecIdentity,
-    IpsecPeer,
-)
+from limpet.datapath.tunnel.ipsec.state import OLDEST_IPSEC, IkeSa, IpsecIdentity, IpsecPeer
 from limpet.datapath.tunnel.ipsec.vici import Vici
 from limpet.linux.netlink.socket import RouteSocket
 

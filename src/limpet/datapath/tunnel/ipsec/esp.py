@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, IPSEC_IFNAME
+from limpet.base.ownership import IPSEC_IFNAME
+from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID
 from limpet.linux.namespaces import in_new_namespace
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket

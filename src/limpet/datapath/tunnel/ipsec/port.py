@@ -8,12 +8,12 @@ for the agent's probes, nothing is remembered for it.
 
 from __future__ import annotations
 
+from limpet.base.ownership import IPSEC_PORT_TABLE
 from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC
 from limpet.linux.nftables import Nftables
 
 IPSEC_PORT = 20500
 """Where the daemon listens then; below a relay's usual ports."""
-IPSEC_PORT_TABLE = "limpet_ipsec"
 _WIREGUARD = tuple(bytes((kind, 0, 0, 0)) for kind in (1, 2, 3, 4))
 """How its messages begin. IKE begins with four zeros, ESP with an SPI that is none of these.
 

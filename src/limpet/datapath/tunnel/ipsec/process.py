@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from limpet.base.errors import KernelError
+from limpet.base.ownership import IPSEC_SOCKET
 from limpet.base.process import cut_log, end_process, locked, start_process
 from limpet.linux.namespaces import namespace_id, own_namespace_id
 
 PROGRAM = "charon-systemd"
-IPSEC_FOLDER = "ipsec"
-"""In the agent's run folder."""
 _FOLDERS = "/usr/sbin:/usr/libexec/strongswan:/usr/libexec/ipsec:/usr/lib/ipsec:/usr/lib/strongswan"
 """Where distributions have it, beside PATH."""
 ANSWER_S = 2.0
@@ -61,7 +60,7 @@ class IpsecProcess:
 
     @property
     def socket_path(self) -> Path:
-        return self.folder / "vici.sock"
+        return self.folder / IPSEC_SOCKET
 
     @property
     def _settings_path(self) -> Path:

@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 
 from limpet.base.addresses import Endpoint, Prefix
 
-IPSEC_IFNAME = "ipsec0"
-"""Of the daemon's tunnel device: the name is fixed in its kernel-libipsec plugin. Where the kernel
-makes ESP, its xfrm interface has the same."""
 IPSEC_IF_ID = 0x6C696D08
 """What tells that interface's SAs and policies from those of others."""
-IPSEC_TABLE = 5150
-"""The daemon's own routes; nothing is looked up there, see `IPSEC_RULE_PRIORITY`."""
-IPSEC_RULE_PRIORITY = 40000
-"""After the tables main and default: the daemon cannot be kept from adding its rule and routes."""
 OLDEST_IPSEC = (5, 9)
 """strongSwan whose VICI says all that is asked here."""
 
