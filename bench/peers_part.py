@@ -53,7 +53,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe, Trial
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Candidate, Probe
 
 _COMPARE_S = (3.0, 5.0)
 """Between two comparisons that a node begins, so also between two that are begun with one."""
@@ -83,7 +83,7 @@ class _Peers:
         self._count = count
         pinned = membership.identity.pinned_key
         self._peers = {number: _peer(number, pinned) for number in range(1, count + 1)}
-        self._agenda = ProbeScheduler()
+        self._scheduler = ProbeScheduler()
         self._by_uid = {peer.uid: peer for peer in self._peers.values()}
         self._ends = WireguardEnds()
         self._asked: dict[bytes, tuple[_Peer, Question, float]] = {}
@@ -155,7 +155,7 @@ class _Peers:
                 self.counters["proven"] += 1
                 now_s = time.monotonic()
                 peer.ladder.answered(
-                    question.trial,
+                    question.candidate,
                     now_s,
                     rtt_s=now_s - sent_s,
                     via="",
@@ -176,26 +176,26 @@ class _Peers:
     def _settle(self, peer: _Peer) -> None:
         assert peer.ladder is not None
         vital_s, other_s = (peer.ladder.due_s(vital=vital) for vital in (True, False))
-        self._agenda.put(peer.uid, vital_s=vital_s, other_s=other_s)
+        self._scheduler.put(peer.uid, vital_s=vital_s, other_s=other_s)
         self._timer.cancel()
         now_s = time.monotonic()
-        delay_s = max(self._agenda.next_s(now_s) - now_s, 0.001)
+        delay_s = max(self._scheduler.next_s(now_s) - now_s, 0.001)
         self._timer = asyncio.get_running_loop().call_later(min(delay_s, 3600), self._tick)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        while (found := self._agenda.take(now_s)) is not None:
+        while (found := self._scheduler.take(now_s)) is not None:
             uid, vital = found
             peer = self._by_uid[uid]
             assert peer.ladder is not None
             questions = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
             for question in questions:
                 self._ask(peer, question, now_s)
-            self._agenda.spend(len(questions), now_s, vital=vital)
+            self._scheduler.spend(len(questions), now_s, vital=vital)
             self._settle(peer)
 
     def _ask(self, peer: _Peer, question: Question, now_s: float) -> None:
-        trial: Trial = question.trial
+        candidate: Candidate = question.candidate
         nonce = os.urandom(NONCE_BYTES)
         self._asked[nonce] = peer, question, now_s
         self.counters["asked"] += 1
@@ -208,7 +208,7 @@ class _Peers:
             in_use=question.in_use,
             padding_bytes=padding_for(size, 4) if size else 0,
         )
-        self._say(peer, (trial.address, trial.port), Kind.PROBE, encode_probe(probe))
+        self._say(peer, (candidate.address, candidate.port), Kind.PROBE, encode_probe(probe))
 
     def _say(self, peer: _Peer, end: Endpoint, kind: Kind, body: bytes) -> None:
         self._send(peer.number, end, peer.codec.encode(kind, body, to_uid=self._other))

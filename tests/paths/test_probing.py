@@ -299,9 +299,9 @@ def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
         async with running(one, two):
             await one.has_path(two, route_to(two))
             measured = await one.probing.measure(two.uid)
-            assert {each.trial.ask for each in measured} == set(ProbeKind) - {ProbeKind.TUNNEL}
+            assert {each.candidate.kind for each in measured} == set(ProbeKind) - {ProbeKind.TUNNEL}
             assert all(each.rtt_ms is not None and each.rtt_ms > 0 for each in measured)
-            assert {each.trial.ask for each in measured if each.in_use} == {
+            assert {each.candidate.kind for each in measured if each.in_use} == {
                 ProbeKind.LINK,
                 ProbeKind.OVERLAY,
             }
@@ -363,7 +363,7 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
     def answers_wrongly(received: Received) -> None:
         """Two answers as if through routers, three instead of two."""
         probe = parse_probe(received.body)
-        if received.uid != one.uid or probe.ask is not ProbeKind.LINK:
+        if received.uid != one.uid or probe.kind is not ProbeKind.LINK:
             return
         body = encode_answer(
             Answer(probe.nonce, 1, received.address, received.port, received.to_address)

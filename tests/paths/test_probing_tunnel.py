@@ -218,16 +218,18 @@ def test_a_pair_that_cannot_be_punched_goes_by_a_relay_and_leaves_it_when_it_is_
                 await two.has_path(one, relayed(1))
                 assert one.probing.ways[two.uid] is not None
                 # A relay is no endpoint of the peer, although the peer is heard from there.
-                asked = {trial for trial in await trials(one, two) if not trial.relay}
-                assert RELAY_ADDRESS not in {str(trial.address) for trial in asked}
+                asked = {
+                    candidate for candidate in await candidates(one, two) if not candidate.relay
+                }
+                assert RELAY_ADDRESS not in {str(candidate.address) for candidate in asked}
                 other = RelayEnd("b" * 24, relay.end(0).endpoint)
                 one.probing.set_relay_ends(two.uid, (other,))
                 await one.until(
                     lambda: (path := one.path(two)) is not None and path.relay == "b" * 24
                 )
 
-    async def trials(node: Node, other: Node) -> list:  # type: ignore[type-arg]
-        return [each.trial for each in await node.probing.measure(other.uid)]
+    async def candidates(node: Node, other: Node) -> list:  # type: ignore[type-arg]
+        return [each.candidate for each in await node.probing.measure(other.uid)]
 
     run(scenario)
 

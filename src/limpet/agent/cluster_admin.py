@@ -47,7 +47,7 @@ from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unabl
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 if TYPE_CHECKING:
     from limpet.agent.wiring import ClusterSide
@@ -221,29 +221,31 @@ def probe_statuses(
 
     `uid`: of the node that was asked.
     """
-    found: dict[Trial, list[Measured]] = {}
+    found: dict[Candidate, list[Measured]] = {}
     for measured in rounds:
         for each in measured:
-            found.setdefault(each.trial, []).append(each)
-    return [_probe_status(trial, answers, uid, snapshot) for trial, answers in found.items()]
+            found.setdefault(each.candidate, []).append(each)
+    return [
+        _probe_status(candidate, answers, uid, snapshot) for candidate, answers in found.items()
+    ]
 
 
 def _probe_status(
-    trial: Trial, answers: list[Measured], uid: str, snapshot: Snapshot
+    candidate: Candidate, answers: list[Measured], uid: str, snapshot: Snapshot
 ) -> ProbeStatus:
     entry = snapshot.nodes.get(uid)
     trips_ms = [each.rtt_ms for each in answers if each.rtt_ms is not None]
     return ProbeStatus(
         node=entry.grant.name if entry is not None else uid,
         uid=uid,
-        asked=trial.ask.name.lower(),
-        address=str(trial.address),
-        endpoint=endpoint_text((trial.address, trial.port))
-        if trial.ask is ProbeKind.TUNNEL
+        asked=candidate.kind.name.lower(),
+        address=str(candidate.address),
+        endpoint=endpoint_text((candidate.address, candidate.port))
+        if candidate.kind is ProbeKind.TUNNEL
         else "",
-        relay=name_of(snapshot, trial.relay or None),
-        device=trial.device,
-        version=trial.version or trial.address.version,
+        relay=name_of(snapshot, candidate.relay or None),
+        device=candidate.device,
+        version=candidate.version or candidate.address.version,
         in_use=answers[-1].in_use,
         sent=len(answers),
         answered=len(trips_ms),

@@ -45,7 +45,7 @@ class KnownEndpoints:
         self._note(now_s)
 
     def doubt(self, now_s: float) -> None:
-        """The network has changed: what is not confirmed anew goes soon."""
+        """The network has changed: what is not confirmed again goes soon."""
         for endpoint, until_s in self._until.items():
             self._until[endpoint] = min(until_s, now_s + DOUBTED_S)
 

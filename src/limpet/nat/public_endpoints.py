@@ -51,7 +51,7 @@ class PublicEndpoints:
         self._set_timer()
 
     def doubt(self) -> None:
-        """The network has changed: what is not confirmed anew goes soon."""
+        """The network has changed: what is not confirmed again goes soon."""
         self._known.doubt(time.monotonic())
         self._set_timer()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 from limpet.paths.probe.port import ProbePort
 
 _WITHIN_S = 1.0
@@ -18,7 +18,7 @@ _WITHIN_S = 1.0
 class Measured:
     """What a probe of one kind found just now."""
 
-    trial: Trial
+    candidate: Candidate
     rtt_ms: float | None
     """None: no answer within a second."""
     in_use: bool
@@ -27,20 +27,27 @@ class Measured:
 
 async def measure_ways(port: ProbePort, uid: str, ladder: Ladder) -> tuple[Measured, ...]:
     """Of all that may be asked of the peer."""
-    trials = ladder.trials
+    candidates = ladder.candidates
     # An overlay probe needs the next hop's link-layer address, which the others find out.
-    first = tuple(trial for trial in trials if trial.ask is not ProbeKind.OVERLAY)
-    then = tuple(trial for trial in trials if trial.ask is ProbeKind.OVERLAY)
+    first = tuple(candidate for candidate in candidates if candidate.kind is not ProbeKind.OVERLAY)
+    then = tuple(candidate for candidate in candidates if candidate.kind is ProbeKind.OVERLAY)
     rtts = {**await _measure(port, uid, first), **await _measure(port, uid, then)}
-    return tuple(Measured(trial, rtts.get(trial), ladder.stands_on(trial)) for trial in trials)
+    return tuple(
+        Measured(candidate, rtts.get(candidate), ladder.stands_on(candidate))
+        for candidate in candidates
+    )
 
 
-async def _measure(port: ProbePort, uid: str, trials: tuple[Trial, ...]) -> dict[Trial, float]:
+async def _measure(
+    port: ProbePort, uid: str, candidates: tuple[Candidate, ...]
+) -> dict[Candidate, float]:
     """Round trips in ms of those that were answered."""
     loop = asyncio.get_running_loop()
-    answers = {trial: loop.create_future() for trial in trials}
-    for trial, answer in answers.items():
-        port.ask(uid, Question(trial), answer)
+    answers = {candidate: loop.create_future() for candidate in candidates}
+    for candidate, answer in answers.items():
+        port.ask(uid, Question(candidate), answer)
     if answers:
         await asyncio.wait(answers.values(), timeout=_WITHIN_S)
-    return {trial: 1e3 * answer.result() for trial, answer in answers.items() if answer.done()}
+    return {
+        candidate: 1e3 * answer.result() for candidate, answer in answers.items() if answer.done()
+    }

@@ -92,7 +92,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def read_paths(path: Path) -> dict[str, PeerPath]:
-    """By the peer's uid. What cannot be read is as if it were not there: it is proven anew."""
+    """By the peer's uid. What cannot be read is as if it were not there: it is proven again."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
         if found.version != _VERSION:
@@ -102,7 +102,7 @@ def read_paths(path: Path) -> dict[str, PeerPath]:
         return {}
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         _log.warning(
-            "what was proven before is lost, and is proven anew", path=str(path), error=str(error)
+            "what was proven before is lost, and is proven again", path=str(path), error=str(error)
         )
         return {}
 

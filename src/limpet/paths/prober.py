@@ -102,14 +102,14 @@ class Prober:
         self.shut_out: Callable[[], Collection[str]] = tuple
         """Peers of whom the kernel lets in nothing in clear; they get no answers there."""
         self.ipv6_last = False
-        """Our tunnel is at its best with endpoints of IPv4 (`trials.nearness`)."""
+        """Our tunnel is at its best with endpoints of IPv4 (`candidates.nearness`)."""
         self.ways: dict[str, PeerPath | None] = {}
         """By which peers have said that they reach us, by their uid."""
         self._links: tuple[UnderlayLink, ...] = ()
         self._peers: dict[str, _Peer] = {}
         self._active: frozenset[str] = frozenset()
-        self._agenda = ProbeScheduler()
-        self._strangers = UnprovenBudget()
+        self._scheduler = ProbeScheduler()
+        self._unproven = UnprovenBudget()
         self._shared: dict[Any, Any] = {}
         self._changed: dict[str, PeerPath | None] = {}
         self._running = False
@@ -143,13 +143,13 @@ class Prober:
     # What is known
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        """The links that lead to peers; when they are others, everything is asked anew."""
+        """The links that lead to peers; when they are others, everything is asked again."""
         if links == self._links:
             return
         self._links = links
         self._port.set_links(links)
         if self._running:
-            self._look(self._known_first(self._peers), anew=True)
+            self._look(self._known_first(self._peers), reprobe=True)
 
     def set_relay_ends(self, uid: str, ends: tuple[RelayEnd, ...]) -> None:
         """Where relays take what they bring to the peer, the best first. What is there no more is
@@ -187,14 +187,14 @@ class Prober:
         elif before.segments is not view.segments:
             known = before.segments
             uids |= {uid for uid, found in view.segments.items() if known.get(uid) != found}
-        self._look(uids, anew=True)
+        self._look(uids, reprobe=True)
 
-    def _look(self, uids: Iterable[str], *, anew: bool = False) -> None:
+    def _look(self, uids: Iterable[str], *, reprobe: bool = False) -> None:
         """Takes up what is known of these peers: the first ones are asked at once."""
         now_s = time.monotonic()
         begun = 0
         for uid in uids:
-            urgent = (anew or uid not in self.paths) and begun < _AT_ONCE
+            urgent = (reprobe or uid not in self.paths) and begun < _AT_ONCE
             at_s = now_s if urgent else now_s + begun / OTHER_PER_S
             with noted("probing a peer"):
                 begun += self._take_up(uid, at_s, urgent=urgent)
@@ -212,7 +212,7 @@ class Prober:
                 del self._peers[uid]
                 self.ways.pop(uid, None)
                 self._tunnel_only.drop(uid)
-                self._agenda.drop(uid)
+                self._scheduler.drop(uid)
             if entry is not None and self._port.view.grant is not None:
                 self._note(uid, None)
             return False
@@ -233,7 +233,7 @@ class Prober:
         entry = self._port.view.snapshot.nodes.get(peer.uid)
         if entry is not None:
             peer.facts = self._facts(entry, peer)
-            peer.ladder.settle(peer.facts, self._links, at_s=now_s, urgent=True, anew=False)
+            peer.ladder.settle(peer.facts, self._links, at_s=now_s, urgent=True, reprobe=False)
             self._settle(peer)
 
     def _facts(self, entry: NodeEntry, peer: _Peer) -> Facts:
@@ -256,17 +256,17 @@ class Prober:
     # Asking
 
     def _set_timer(self) -> None:
-        self._alarm.set(self._agenda.next_s(time.monotonic()) if self._running else math.inf)
+        self._alarm.set(self._scheduler.next_s(time.monotonic()) if self._running else math.inf)
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        while (found := self._agenda.take(now_s)) is not None:
+        while (found := self._scheduler.take(now_s)) is not None:
             uid, vital = found
             peer = self._peers[uid]
             with noted("probing a peer"):
                 self._ask(peer, now_s, vital=vital)
                 continue
-            self._begin_anew(peer, now_s + AGAIN_S)
+            self._start_over(peer, now_s + AGAIN_S)
         self._set_timer()
 
     def _ask(self, peer: _Peer, now_s: float, *, vital: bool) -> None:
@@ -277,17 +277,17 @@ class Prober:
                 asked += 1
             else:  # it counts as not answered
                 self.counters["held_back"] += 1
-        self._agenda.spend(asked, now_s, vital=vital)
+        self._scheduler.spend(asked, now_s, vital=vital)
         self._settle(peer)
 
     def _may_ask(self, uid: str, question: Question, now_s: float) -> bool:
         """Relays are the cluster's, and what is asked in clear is on a link or in a site."""
-        trial = question.trial
-        if trial.ask is not ProbeKind.TUNNEL or trial.relay:
+        candidate = question.candidate
+        if candidate.kind is not ProbeKind.TUNNEL or candidate.relay:
             return True
-        return self._strangers.may_ask(uid, trial.address, now_s)
+        return self._unproven.may_ask(uid, candidate.address, now_s)
 
-    def _begin_anew(self, peer: _Peer, at_s: float) -> None:
+    def _start_over(self, peer: _Peer, at_s: float) -> None:
         """What has failed with the peer is left behind, but for its path."""
         peer.ladder = self._new_ladder(peer.uid)
         with noted("probing a peer"):
@@ -303,7 +303,7 @@ class Prober:
         if peer is None:
             return
         peer.ladder.answered(
-            proof.trial,
+            proof.candidate,
             time.monotonic(),
             rtt_s=proof.rtt_s,
             via=proof.via,
@@ -319,11 +319,11 @@ class Prober:
         self._settle(peer)
         self._set_timer()
         self._compare(proof.uid, proof.sequence)
-        trial = proof.trial
-        if trial.ask is ProbeKind.TUNNEL and not trial.relay:
-            self._strangers.answered(trial.address, time.monotonic())
+        candidate = proof.candidate
+        if candidate.kind is ProbeKind.TUNNEL and not candidate.relay:
+            self._unproven.answered(candidate.address, time.monotonic())
             for listener in self.on_answer_seen:
-                listener(proof.uid, (trial.address, trial.port), proof.seen)
+                listener(proof.uid, (candidate.address, candidate.port), proof.seen)
 
     def _lets_in(self, uid: str) -> bool:
         if self._tunnel_only.asked(uid, time.monotonic()):
@@ -374,7 +374,7 @@ class Prober:
         """After anything that the ladder was told."""
         ladder = peer.ladder
         vital_s, other_s = ladder.due_s(vital=True), ladder.due_s(vital=False)
-        self._agenda.put(peer.uid, vital_s=vital_s, other_s=other_s, active=ladder.active)
+        self._scheduler.put(peer.uid, vital_s=vital_s, other_s=other_s, active=ladder.active)
         self._note(peer.uid, ladder.path)
         wanted = ladder.relay_need(time.monotonic())
         if wanted is not None:

@@ -28,7 +28,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.measuring import Measured
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 from tests.unit.datapath.overlay.overlay_values import (
     OWN,
     PEER,
@@ -267,9 +267,9 @@ def test_what_is_called_reachable_has_a_route_here_whatever_the_cluster_is_like(
 
 # Probes
 
-LINK = Trial(ProbeKind.LINK, ip_address("192.0.2.2"), 7471, "eth0")
-OVERLAY = Trial(ProbeKind.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
-RELAYED = Trial(ProbeKind.TUNNEL, ip_address("2001:db8::9"), 21000, relay="uid of the relay")
+LINK = Candidate(ProbeKind.LINK, ip_address("192.0.2.2"), 7471, "eth0")
+OVERLAY = Candidate(ProbeKind.OVERLAY, ip_address("192.0.2.2"), 7471, "eth0", 6)
+RELAYED = Candidate(ProbeKind.TUNNEL, ip_address("2001:db8::9"), 21000, relay="uid of the relay")
 
 
 def test_probes_of_one_kind_are_added_up_over_all_rounds() -> None:

@@ -69,8 +69,8 @@ def climbed(devices: frozenset[tuple[str, int]]) -> PeerPath | None:
     ladder.settle(Facts((UNDERLAY,), 7471, devices=devices), (ETH0,), at_s=0.0, urgent=True)
     for now_s in (0.0, 0.5, 1.0, 1.5):
         for question in ladder.take_due(now_s, vital=True):
-            if question.trial.ask is ProbeKind.SITE:
-                ladder.answered(question.trial, now_s + 0.01, rtt_s=0.01, via="eth0")
+            if question.candidate.kind is ProbeKind.SITE:
+                ladder.answered(question.candidate, now_s + 0.01, rtt_s=0.01, via="eth0")
     return ladder.path
 
 

@@ -95,8 +95,8 @@ def test_a_member_that_has_others_try_a_stranger_all_the_time_is_no_amplifier() 
             ladder.heard(forged, now_s, relayed=False, in_use=False, punch=True)
         for vital in (True, False):
             for question in ladder.take_due(now_s, vital=vital):
-                assert question.trial.ask is ProbeKind.TUNNEL
+                assert question.candidate.kind is ProbeKind.TUNNEL
                 wanted += 1
-                sent += strangers.may_ask("liar", question.trial.address, now_s)
+                sent += strangers.may_ask("liar", question.candidate.address, now_s)
     assert wanted > 8 * 60 * minutes, "without a bound it would be one"
     assert sent <= ADDRESS_BURST + ADDRESS_PER_S * 60 * minutes

@@ -11,7 +11,7 @@ from __future__ import annotations
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.choice import MEASURED
 from limpet.paths.ladder.probe_state import QUICK_S, ProbeState
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 ACTIVE_S = 1.0
 """Between probes of what carries the path of a peer with traffic."""
@@ -30,8 +30,8 @@ _SLOWEST_QUICK = 4
 
 
 def pause_s(
-    trial: Trial,
-    standing: ProbeState,
+    candidate: Candidate,
+    state: ProbeState,
     rtt_s: float,
     *,
     bears: bool,
@@ -39,15 +39,15 @@ def pause_s(
     stretch: float,
 ) -> float:
     """After an answer. `bears`: the path stands on it; `active`: the peer has traffic."""
-    if not standing.proven:
-        return QUICK_S * min(max(standing.needed // 2, 1), _SLOWEST_QUICK)
+    if not state.proven:
+        return QUICK_S * min(max(state.streaks.needed // 2, 1), _SLOWEST_QUICK)
     if bears:
         if active:
             return max(ACTIVE_S - rtt_s, 0.0)  # since it was asked
-        return (STANDBY_S if trial.ask is ProbeKind.TUNNEL else STEADY_S) * stretch
-    if trial.relay and standing.answers < MEASURED:
+        return (STANDBY_S if candidate.kind is ProbeKind.TUNNEL else STEADY_S) * stretch
+    if candidate.relay and state.streaks.answers < MEASURED:
         return ACTIVE_S * stretch  # it may be the faster one
-    return (BESIDE_S if trial.ask is ProbeKind.TUNNEL else STANDBY_S) * stretch
+    return (BESIDE_S if candidate.kind is ProbeKind.TUNNEL else STANDBY_S) * stretch
 
 
 def slowest_retry_s(*, active: bool, hopeful: bool) -> float:

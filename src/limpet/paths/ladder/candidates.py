@@ -10,7 +10,7 @@ from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 _MOST_ADDRESSES = 8
 _BROADCAST = ip_address("255.255.255.255")
@@ -53,22 +53,22 @@ class Facts:
         return self.addresses[:_MOST_ADDRESSES]
 
 
-def trials_for(
+def candidates_for(
     facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None
-) -> tuple[Trial, ...]:
+) -> tuple[Candidate, ...]:
     """All that may be asked, each once."""
     ours = {address.ip for link in links for address in link.addresses}
-    found: list[Trial] = []
+    found: list[Candidate] = []
     if facts.clear:
-        found += _clear_trials(facts, links, path, ours)
+        found += _clear_candidates(facts, links, path, ours)
     if facts.tunnel:
-        found += _tunnel_trials(facts, path, ours)
+        found += _tunnel_candidates(facts, path, ours)
     return tuple(found)
 
 
-def _clear_trials(
+def _clear_candidates(
     facts: Facts, links: tuple[UnderlayLink, ...], path: PeerPath | None, ours: set[Address]
-) -> Iterable[Trial]:
+) -> Iterable[Candidate]:
     """LINK and OVERLAY where the address is on a link's subnet, and SITE in private networks."""
     private = {address.version for address in ours if is_private(address)}
     addresses = [address for address in known_addresses(facts, path) if address not in ours]
@@ -76,37 +76,39 @@ def _clear_trials(
         port = port_of(facts, address)
         on = [link for link in links if _is_on(link, address)]
         if on or (address.version in private and is_private(address)):
-            yield Trial(ProbeKind.SITE, address, port)
+            yield Candidate(ProbeKind.SITE, address, port)
         for link in on:
             if not _is_ethernet(link):
                 continue
-            yield Trial(ProbeKind.LINK, address, port, link.ifname)
+            yield Candidate(ProbeKind.LINK, address, port, link.ifname)
             has_ipv4 = any(a.version == 4 and _is_on(link, a) for a in addresses)
             for version in facts.overlay:
                 if version == address.version or (version == 4 and not has_ipv4):
-                    yield Trial(ProbeKind.OVERLAY, address, port, link.ifname, version)
+                    yield Candidate(ProbeKind.OVERLAY, address, port, link.ifname, version)
 
 
-def _tunnel_trials(facts: Facts, path: PeerPath | None, ours: set[Address]) -> Iterable[Trial]:
+def _tunnel_candidates(
+    facts: Facts, path: PeerPath | None, ours: set[Address]
+) -> Iterable[Candidate]:
     """Of every endpoint, of every relay's, and of the path's own until that is lost."""
     found = {
-        Trial(ProbeKind.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
-    } | dict.fromkeys(map(trial_of_end, facts.relay_ends))
+        Candidate(ProbeKind.TUNNEL, *end): None for end in facts.endpoints if end[0] not in ours
+    } | dict.fromkeys(map(candidate_of_end, facts.relay_ends))
     # A connection of a former agent is gone, and its port on loopback may be anybody's.
     if path is not None and path.endpoint is not None and path.rung.keeps_endpoint:
-        found[Trial(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)] = None
+        found[Candidate(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)] = None
     return found
 
 
-def trial_of_end(end: RelayEnd) -> Trial:
-    return Trial(ProbeKind.TUNNEL, *end.endpoint, relay=end.relay)
+def candidate_of_end(end: RelayEnd) -> Candidate:
+    return Candidate(ProbeKind.TUNNEL, *end.endpoint, relay=end.relay)
 
 
-def tunnel_trial(path: PeerPath) -> Trial | None:
+def tunnel_candidate(path: PeerPath) -> Candidate | None:
     """What proves a tunnelled path; None for others."""
     if not path.rung.encrypted or path.endpoint is None:
         return None
-    return Trial(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)
+    return Candidate(ProbeKind.TUNNEL, *path.endpoint, relay=path.relay)
 
 
 def tunnel_endpoints(
@@ -198,9 +200,9 @@ def _is_on(link: UnderlayLink, address: Address) -> bool:
     return any(address.version == own.version and address in own.network for own in link.addresses)
 
 
-def link_trial(trial: Trial) -> Trial:
+def link_candidate(candidate: Candidate) -> Candidate:
     """Of the link that an overlay probe goes over."""
-    return Trial(ProbeKind.LINK, trial.address, trial.port, trial.device)
+    return Candidate(ProbeKind.LINK, candidate.address, candidate.port, candidate.device)
 
 
 def joined_hops(found: dict[int, Address], wanted: tuple[int, ...]) -> tuple[Address, ...]:

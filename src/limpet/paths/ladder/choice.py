@@ -11,17 +11,17 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport, by_preference
 from limpet.paths.ladder.candidates import (
     Facts,
+    candidate_of_end,
     joined_hops,
     known_addresses,
-    link_trial,
+    link_candidate,
     nearness,
     port_of,
-    trial_of_end,
-    tunnel_trial,
+    tunnel_candidate,
 )
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
 from limpet.paths.ladder.probe_state import FIRM, SHAKY, ProbeState
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 _MTU_BYTES = 1500
 _MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
@@ -37,17 +37,17 @@ class Choice:
 
     facts: Facts
     links: tuple[UnderlayLink, ...]
-    standings: Mapping[Trial, ProbeState]
+    states: Mapping[Candidate, ProbeState]
     path: PeerPath | None
     """The present one: of two that are as good it stays."""
-    lead: Trial | None = None
+    lead: Candidate | None = None
     """By which the peer's packets come, where the peer is the one that chooses for both."""
 
     def best(self) -> tuple[PeerPath | None, int]:
         """The best path and its grade: addresses that the peer still names come first."""
         named = self.facts.named
         every = known_addresses(self.facts, self.path)
-        grades = {standing.grade for standing in self.standings.values()}
+        grades = {state.grade for state in self.states.values()}
         for grade in sorted(grades - {0}, reverse=True):
             for addresses in (named, every) if named != every else (named,):
                 for rung in by_preference():
@@ -82,10 +82,13 @@ class Choice:
             found: dict[int, Address] = {}
             for address in ordered:
                 for version in self.facts.overlay:
-                    trial = Trial(
+                    candidate = Candidate(
                         ProbeKind.OVERLAY, address, self._port(address), link.ifname, version
                     )
-                    if self._grade(trial) >= grade and self._grade(link_trial(trial)) >= grade:
+                    if (
+                        self._grade(candidate) >= grade
+                        and self._grade(link_candidate(candidate)) >= grade
+                    ):
                         found.setdefault(version, address)
             next_hops = joined_hops(found, self.facts.overlay)
             if next_hops:
@@ -127,7 +130,7 @@ class Choice:
             if (rung.name, address.version) not in self.facts.devices:
                 continue
             links = [each for each in self.links_to(address) if each.grade >= grade]
-            site = self.standings.get(Trial(ProbeKind.SITE, address, self._port(address)))
+            site = self.states.get(Candidate(ProbeKind.SITE, address, self._port(address)))
             proof = links or [each for each in (site,) if each and each.grade >= grade]
             if proof:
                 rank = (address != first, address != now, not links)
@@ -137,61 +140,65 @@ class Choice:
 
     def _tunnelled(self, grade: int) -> PeerPath | None:
         found = [
-            (trial, standing)
-            for trial, standing in self.standings.items()
-            if trial.ask is ProbeKind.TUNNEL and standing.grade >= grade
+            (candidate, state)
+            for candidate, state in self.states.items()
+            if candidate.kind is ProbeKind.TUNNEL and state.grade >= grade
         ]
         if not found:
             return None
         present = self._kept_relay(found)
-        order = {trial_of_end(end): number for number, end in enumerate(self.facts.relay_ends)}
+        order = {candidate_of_end(end): number for number, end in enumerate(self.facts.relay_ends)}
 
-        def rank(each: tuple[Trial, ProbeState]) -> tuple[bool, tuple[int, int], bool, int, float]:
-            trial, standing = each
-            place = order.get(trial, len(order))
+        def rank(
+            each: tuple[Candidate, ProbeState],
+        ) -> tuple[bool, tuple[int, int], bool, int, float]:
+            candidate, state = each
+            place = order.get(candidate, len(order))
             return (
-                trial != self.lead,
-                standing.rank,
-                trial != present,
+                candidate != self.lead,
+                state.rank,
+                candidate != present,
                 place,
-                standing.rtt_s,
+                state.rtt_s,
             )
 
-        trial, standing = min(found, key=rank)
-        rung = self._rung(trial)
-        mtu_bytes = standing.mtu_bytes or LEAST_BYTES
-        return PeerPath(rung, mtu_bytes, endpoint=(trial.address, trial.port), relay=trial.relay)
+        candidate, state = min(found, key=rank)
+        rung = self._rung(candidate)
+        mtu_bytes = state.mtu_bytes or LEAST_BYTES
+        return PeerPath(
+            rung, mtu_bytes, endpoint=(candidate.address, candidate.port), relay=candidate.relay
+        )
 
-    def _kept_relay(self, found: list[tuple[Trial, ProbeState]]) -> Trial | None:
-        """The trial of the present path, unless it goes by a relay and another is much faster."""
-        present = tunnel_trial(self.path) if self.path is not None else None
+    def _kept_relay(self, found: list[tuple[Candidate, ProbeState]]) -> Candidate | None:
+        """That of the present path, unless it goes by a relay and another is much faster."""
+        present = tunnel_candidate(self.path) if self.path is not None else None
         if present is None or not present.relay:
             return present
-        now = self.standings.get(present)
+        now = self.states.get(present)
         others = [
-            (standing.rtt_s, trial)
-            for trial, standing in found
-            if now and standing.rank == now.rank and standing.answers >= MEASURED
+            (state.rtt_s, candidate)
+            for candidate, state in found
+            if now and state.rank == now.rank and state.streaks.answers >= MEASURED
         ]
         if now is None or not others:
             return present
         fastest_s, fastest = min(others, key=lambda each: each[0])
         slow = now.rtt_s > _MUCH_SLOWER * fastest_s + _MUCH_SLOWER_S
-        return fastest if slow and now.answers >= MEASURED else present
+        return fastest if slow and now.streaks.answers >= MEASURED else present
 
-    def rank(self, trial: Trial) -> tuple[int, int]:
+    def rank(self, candidate: Candidate) -> tuple[int, int]:
         """Of tunnelled ways the lower one is better, wherever both are proven."""
-        near = nearness(trial.address, self.links, ipv6_last=self.facts.ipv6_last)
-        return self._rung(trial).preference, 0 if trial.relay else near
+        near = nearness(candidate.address, self.links, ipv6_last=self.facts.ipv6_last)
+        return self._rung(candidate).preference, 0 if candidate.relay else near
 
-    def _rung(self, trial: Trial) -> Transport:
+    def _rung(self, candidate: Candidate) -> Transport:
         """What a tunnelled way stands for; of a relay, what its end says."""
-        if not trial.relay:
+        if not candidate.relay:
             return transports.TUNNEL
         for end in self.facts.relay_ends:
-            if trial_of_end(end) == trial:
+            if candidate_of_end(end) == candidate:
                 return end.rung
-        known = self.path is not None and tunnel_trial(self.path) == trial
+        known = self.path is not None and tunnel_candidate(self.path) == candidate
         return self.path.rung if self.path is not None and known else transports.RELAY
 
     def may_leave(self, best: PeerPath, grade: int, now_s: float, *, patient: bool) -> bool:
@@ -208,12 +215,12 @@ class Choice:
             return True
         if all(_any_of(proof, SHAKY) for proof in proofs):
             return False  # it answers again
-        last_s = min(max(standing.answered_s for standing in proof) for proof in lost)
+        last_s = min(max(state.streaks.answered_s for state in proof) for proof in lost)
         if grade < FIRM and patient and last_s > now_s - _PATIENCE_S:
             return False
-        since_s = min(standing.failing_s for proof in lost for standing in proof)
+        since_s = min(state.streaks.failing_s for proof in lost for state in proof)
         return all(
-            max(each.answered_s for each in proof if each.grade >= grade) >= since_s
+            max(each.streaks.answered_s for each in proof if each.grade >= grade) >= since_s
             for proof in self.proofs(best)
         )
 
@@ -229,45 +236,47 @@ class Choice:
 
     def proofs(self, path: PeerPath) -> list[list[ProbeState]]:
         """Of each group one has to answer. What is asked no more is in none."""
-        groups = ([self.standings.get(trial) for trial in group] for group in self._groups(path))
+        groups = (
+            [self.states.get(candidate) for candidate in group] for group in self._groups(path)
+        )
         return [found for group in groups if (found := [each for each in group if each])]
 
-    def stands_on(self, path: PeerPath | None) -> frozenset[Trial]:
+    def stands_on(self, path: PeerPath | None) -> frozenset[Candidate]:
         groups = self._groups(path) if path is not None else ()
-        return frozenset(trial for group in groups for trial in group)
+        return frozenset(candidate for group in groups for candidate in group)
 
-    def _groups(self, path: PeerPath) -> Iterator[list[Trial]]:
-        tunnelled = tunnel_trial(path)
+    def _groups(self, path: PeerPath) -> Iterator[list[Candidate]]:
+        tunnelled = tunnel_candidate(path)
         if tunnelled is not None:
             yield [tunnelled]
             return
         if path.rung.proof is ProbeKind.SITE:
             if path.underlay is not None:
-                site = Trial(ProbeKind.SITE, path.underlay, self._port(path.underlay))
+                site = Candidate(ProbeKind.SITE, path.underlay, self._port(path.underlay))
                 links = (link.ifname for link in self.links)
-                yield [site, *(site._replace(ask=ProbeKind.LINK, device=name) for name in links)]
+                yield [site, *(site._replace(kind=ProbeKind.LINK, device=name) for name in links)]
             return
         four = any(hop.version == 4 for hop in path.next_hops)
         for hop in path.next_hops:
             versions = (4, 6) if hop.version == 6 and not four else (hop.version,)
-            over = Trial(ProbeKind.OVERLAY, hop, self._port(hop), path.device)
-            yield [link_trial(over)]
+            over = Candidate(ProbeKind.OVERLAY, hop, self._port(hop), path.device)
+            yield [link_candidate(over)]
             for version in versions:
                 if version in self.facts.overlay:
                     yield [over._replace(version=version)]
 
     def links_to(self, address: Address) -> Iterator[ProbeState]:
-        for trial, standing in self.standings.items():
-            if trial.ask is ProbeKind.LINK and trial.address == address:
-                yield standing
+        for candidate, state in self.states.items():
+            if candidate.kind is ProbeKind.LINK and candidate.address == address:
+                yield state
 
-    def _grade(self, trial: Trial) -> int:
-        standing = self.standings.get(trial)
-        return standing.grade if standing is not None else 0
+    def _grade(self, candidate: Candidate) -> int:
+        state = self.states.get(candidate)
+        return state.grade if state is not None else 0
 
     def _port(self, address: Address) -> int:
         return port_of(self.facts, address)
 
 
 def _any_of(proof: list[ProbeState], grade: int) -> bool:
-    return any(standing.grade >= grade for standing in proof)
+    return any(state.grade >= grade for state in proof)

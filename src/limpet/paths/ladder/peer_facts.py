@@ -43,7 +43,7 @@ def peer_facts(
     ipv6_last: bool,
     same: Same,
 ) -> Facts:
-    """`port`: of a peer that tells none. `ipv6_last`: of our tunnel (`trials.nearness`).
+    """`port`: of a peer that tells none. `ipv6_last`: of our tunnel (`candidates.nearness`).
 
     `same`: the object that is kept for equal values.
     """

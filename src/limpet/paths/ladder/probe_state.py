@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.path_mtu import SizeSearch
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
@@ -33,7 +33,7 @@ _RTT_WEIGHT = 0.25
 class Question(NamedTuple):
     """A probe to be sent."""
 
-    trial: Trial
+    candidate: Candidate
     in_use: bool = False
     punch: bool = False
     packet_bytes: int = 0
@@ -41,8 +41,22 @@ class Question(NamedTuple):
 
 
 @dataclass(slots=True)
+class Streaks:
+    """What was answered and what was missed, in a row."""
+
+    misses: int = 0
+    answers: int = 0
+    needed: int = 1
+    """Answers that prove it."""
+    answered_s: float = -math.inf
+    failing_s: float = -math.inf
+    """Since when answers were missed, the last time that any was."""
+    proven_s: float = -math.inf
+
+
+@dataclass(slots=True)
 class ProbeState:
-    """How a trial stands."""
+    """How a candidate stands."""
 
     next_s: float
     """When it is sent again; while `waiting`, when the answer is overdue."""
@@ -50,16 +64,8 @@ class ProbeState:
     proven: bool = False
     """It has answered, and was not lost since."""
     waiting: bool = False
-    misses: int = 0
-    answers: int = 0
-    """In a row, like the misses."""
-    needed: int = 1
-    """Answers in a row that prove it."""
+    streaks: Streaks = field(default_factory=Streaks)
     sent_s: float = -math.inf
-    answered_s: float = -math.inf
-    failing_s: float = -math.inf
-    """Since when it missed answers, the last time that it did."""
-    proven_s: float = -math.inf
     rtt_s: float = 0.0
     """Smoothed."""
     via: str = ""
@@ -75,12 +81,12 @@ class ProbeState:
 
     @property
     def grade(self) -> int:
-        return FIRM if self.proven else SHAKY if self.answers else 0
+        return FIRM if self.proven else SHAKY if self.streaks.answers else 0
 
     @property
     def firm(self) -> bool:
         """Proven, and nothing is missing since."""
-        return self.proven and not self.misses
+        return self.proven and not self.streaks.misses
 
     @property
     def mtu_bytes(self) -> int:
@@ -89,11 +95,11 @@ class ProbeState:
 
     def is_overdue(self, now_s: float) -> bool:
         """Something was asked, and the answer is missing."""
-        return bool(self.misses) and self.failing_s + QUICK_S <= now_s
+        return bool(self.streaks.misses) and self.streaks.failing_s + QUICK_S <= now_s
 
-    def begin_anew(self, at_s: float, *, urgent: bool) -> None:
+    def restart(self, at_s: float, *, urgent: bool) -> None:
         if not self.proven:
-            self.misses = min(self.misses, 1)
+            self.streaks.misses = min(self.streaks.misses, 1)
         if not self.waiting:
             self.next_s = at_s
         self.urgent = urgent
@@ -101,8 +107,8 @@ class ProbeState:
     def doubt(self, at_s: float) -> None:
         """The node's links are others: its own may be gone, or another NAT in the way."""
         if self.proven:
-            self.misses = max(self.misses, MISSES - _HASTY_MISSES)
-            self.failing_s = at_s
+            self.streaks.misses = max(self.streaks.misses, MISSES - _HASTY_MISSES)
+            self.streaks.failing_s = at_s
         if self.sizes is not None:
             self.sizes.begin(at_s)
 
@@ -113,11 +119,11 @@ class ProbeState:
     def ask_soon(self, now_s: float) -> None:
         """Something speaks for an answer."""
         if not self.proven and (self.waiting or self.is_idle(now_s)):
-            self.begin_anew(now_s, urgent=True)
+            self.restart(now_s, urgent=True)
 
     def send(self, now_s: float) -> None:
         self.waiting, self.sent_s = True, now_s
-        if self.misses:  # the answer to any of them does
+        if self.streaks.misses:  # the answer to any of them does
             self.next_s = now_s + max(QUICK_S, self.rtt_s / 2)
         else:
             most_s = max(_FIRST_S, _FIRST_RTTS * self.rtt_s)
@@ -129,56 +135,56 @@ class ProbeState:
         `slowest_s`: it is asked again after no more than that, times `stretch`.
         """
         self.waiting = False
-        self.answers = 0
-        if not self.misses:
-            self.failing_s = self.sent_s
-        self.misses += 1
-        if self.misses < (MISSES if self.proven else TRIES):
+        self.streaks.answers = 0
+        if not self.streaks.misses:
+            self.streaks.failing_s = self.sent_s
+        self.streaks.misses += 1
+        if self.streaks.misses < (MISSES if self.proven else TRIES):
             return False
         lost, self.proven, self.urgent = self.proven, False, False
         if lost:
-            forgiven = int(min((now_s - self.proven_s) / _FORGIVEN_AFTER_S, 10))
-            self.needed = min(2 * max(self.needed >> forgiven, 1), _MOST_NEEDED)
-            self.misses = TRIES
-        delay_s = _FIRST_DELAY_S * 2 ** min(self.misses - TRIES, 10)
+            forgiven = int(min((now_s - self.streaks.proven_s) / _FORGIVEN_AFTER_S, 10))
+            self.streaks.needed = min(2 * max(self.streaks.needed >> forgiven, 1), _MOST_NEEDED)
+            self.streaks.misses = TRIES
+        delay_s = _FIRST_DELAY_S * 2 ** min(self.streaks.misses - TRIES, 10)
         self.next_s = now_s + min(delay_s, slowest_s) * stretch
         return lost
 
     def answer(self, now_s: float, rtt_s: float, via: str) -> None:
-        first = self.answered_s == -math.inf
-        self.waiting, self.misses = False, 0
-        self.answers += 1
-        self.answered_s, self.via = now_s, via
+        first = self.streaks.answered_s == -math.inf
+        self.waiting, self.streaks.misses = False, 0
+        self.streaks.answers += 1
+        self.streaks.answered_s, self.via = now_s, via
         self.rtt_s = rtt_s if first else self.rtt_s + _RTT_WEIGHT * (rtt_s - self.rtt_s)
-        if self.answers >= self.needed:
+        if self.streaks.answers >= self.streaks.needed:
             if not self.proven and self.sizes is not None and not self.mtu_bytes:
                 self.sizes.begin(now_s)  # what was asked before may have been lost with the way
             if not self.proven:
-                self.proven_s = now_s
+                self.streaks.proven_s = now_s
             self.proven, self.urgent = True, False
 
 
 def searches(
-    probe_states: Mapping[Trial, ProbeState], *, vital: bool
-) -> Iterator[tuple[Trial, ProbeState, SizeSearch]]:
+    probe_states: Mapping[Candidate, ProbeState], *, vital: bool
+) -> Iterator[tuple[Candidate, ProbeState, SizeSearch]]:
     """What is to be found out of sizes, only of ways that answer.
 
     Vital: of the path, until it is known what it carries.
     """
-    for trial, standing in probe_states.items():
-        search = standing.sizes
-        if search is None or not standing.firm:
+    for candidate, state in probe_states.items():
+        search = state.sizes
+        if search is None or not state.firm:
             continue
         unknown = not search.known_bytes
-        if (standing.used or unknown) and (standing.used and unknown) is vital:
-            yield trial, standing, search
+        if (state.used or unknown) and (state.used and unknown) is vital:
+            yield candidate, state, search
 
 
-def way_to_tell(probe_states: Mapping[Trial, ProbeState]) -> Trial | None:
+def way_to_tell(probe_states: Mapping[Candidate, ProbeState]) -> Candidate | None:
     """By which tunnelled way the peer is told something at once: one that answers."""
     ways = [
-        (not standing.used, not standing.waiting, -standing.grade, standing.rank, trial)
-        for trial, standing in probe_states.items()
-        if trial.ask is ProbeKind.TUNNEL and standing.grade
+        (not state.used, not state.waiting, -state.grade, state.rank, candidate)
+        for candidate, state in probe_states.items()
+        if candidate.kind is ProbeKind.TUNNEL and state.grade
     ]
     return min(ways, key=lambda way: way[:-1])[-1] if ways else None

@@ -46,7 +46,7 @@ _PROTOCOL_UDP, _DO_NOT_FRAGMENT, _ONE_HOP = 17, 0x4000, 1
 def encode_probe(probe: Probe) -> bytes:
     flags = _PUNCH * probe.punch | _RELAYED * probe.relayed | _IN_USE * probe.in_use
     answer_at = _encode_address(probe.answer_at)
-    head = _PROBE.pack(probe.nonce, probe.ask, flags, probe.sequence, answer_at)
+    head = _PROBE.pack(probe.nonce, probe.kind, flags, probe.sequence, answer_at)
     return head + bytes(probe.padding_bytes)
 
 

@@ -17,7 +17,7 @@ class Probe:
     """A question; who asks, and that it is for us, is the datagram's to say."""
 
     nonce: bytes
-    ask: ProbeKind
+    kind: ProbeKind
     sequence: int
     """Of the asking node's presence, so that the other knows whether it has the newest one."""
     answer_at: Address | None = None
@@ -48,10 +48,10 @@ class Answer:
     """By which the answering node reaches the asking one; None: by none."""
 
 
-class Trial(NamedTuple):
+class Candidate(NamedTuple):
     """A probe that is sent again and again."""
 
-    ask: ProbeKind
+    kind: ProbeKind
     address: Address
     """The peer's, on the underlay; overlay: the next hop that the packet is handed to."""
     port: int

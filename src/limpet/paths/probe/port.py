@@ -34,7 +34,7 @@ from limpet.paths.probe.codec import (
     parse_probe,
     udp_packet,
 )
-from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe, Trial
+from limpet.paths.probe.messages import NONCE_BYTES, Answer, Candidate, Probe
 
 _log = structlog.get_logger("probing")
 
@@ -50,7 +50,7 @@ class Proof:
     """An answer that came by the way that was asked for."""
 
     uid: str
-    trial: Trial
+    candidate: Candidate
     rtt_s: float
     via: str
     """Link that it came in by."""
@@ -159,61 +159,61 @@ class ProbePort:
         self, uid: str, question: Question, answer: asyncio.Future[float] | None = None
     ) -> None:
         """Sends a probe; `answer` gets the round trip in seconds."""
-        trial = question.trial
+        candidate = question.candidate
         now_s = time.monotonic()
         self._forget(now_s)
         nonce = os.urandom(NONCE_BYTES)
         self._asked[nonce] = _Asked(uid, question, now_s, answer)
-        self.counters[f"asked_{trial.ask.name.lower()}"] += 1
-        if trial.ask is ProbeKind.OVERLAY:
-            self._ask_over_link(uid, trial, nonce)
+        self.counters[f"asked_{candidate.kind.name.lower()}"] += 1
+        if candidate.kind is ProbeKind.OVERLAY:
+            self._ask_over_link(uid, candidate, nonce)
             return
-        if trial.ask is ProbeKind.TUNNEL:
+        if candidate.kind is ProbeKind.TUNNEL:
             self._ask_by_tunnel(uid, question, nonce)
             return
-        link = self._links.get(trial.device)
+        link = self._links.get(candidate.device)
         self._courier.send(
             Kind.PROBE,
-            encode_probe(Probe(nonce, trial.ask, self._sequence)),
+            encode_probe(Probe(nonce, candidate.kind, self._sequence)),
             to_uid=uid,
-            address=trial.address,
-            port=trial.port,
+            address=candidate.address,
+            port=candidate.port,
             hop_limit=1 if link is not None else None,
             ifindex=link.ifindex if link is not None else None,
         )
 
     def _ask_by_tunnel(self, uid: str, question: Question, nonce: bytes) -> None:
-        trial, size = question.trial, question.packet_bytes
+        candidate, size = question.candidate, question.packet_bytes
         probe = Probe(
             nonce,
-            trial.ask,
+            candidate.kind,
             self._sequence,
             punch=question.punch,
-            relayed=bool(trial.relay),
+            relayed=bool(candidate.relay),
             in_use=question.in_use,
-            padding_bytes=padding_for(size, trial.address.version) if size else 0,
+            padding_bytes=padding_for(size, candidate.address.version) if size else 0,
         )
         self._courier.send(
             Kind.PROBE,
             encode_probe(probe),
             to_uid=uid,
-            address=trial.address,
-            port=trial.port,
+            address=candidate.address,
+            port=candidate.port,
             by_tunnel=True,
         )
 
-    def _ask_over_link(self, uid: str, trial: Trial, nonce: bytes) -> None:
+    def _ask_over_link(self, uid: str, candidate: Candidate, nonce: bytes) -> None:
         """Past the node's routes, which do not lead there yet."""
-        link, own = self._links.get(trial.device), self.view.sources.get(trial.version)
-        theirs = self._overlay_address(uid, trial.version)
+        link, own = self._links.get(candidate.device), self.view.sources.get(candidate.version)
+        theirs = self._overlay_address(uid, candidate.version)
         if link is None or own is None or theirs is None or self._frames is None:
             return
-        versions = (a.ip for a in link.addresses if a.version == trial.address.version)
-        probe = Probe(nonce, trial.ask, self._sequence, answer_at=next(versions, None))
+        versions = (a.ip for a in link.addresses if a.version == candidate.address.version)
+        probe = Probe(nonce, candidate.kind, self._sequence, answer_at=next(versions, None))
         data = self._codec.encode(Kind.PROBE, encode_probe(probe), to_uid=uid)
-        packet = udp_packet(own, theirs, self._courier.port, trial.port, data)
+        packet = udp_packet(own, theirs, self._courier.port, candidate.port, data)
         try:
-            self._frames.send(link, trial.address, packet)
+            self._frames.send(link, candidate.address, packet)
         except KernelError as error:  # it counts as not answered
             _log.debug("an overlay probe was not sent", error=str(error))
 
@@ -238,9 +238,9 @@ class ProbePort:
     def _probed(self, received: Received, late: bool = False) -> None:
         """Raises: DatagramError."""
         probe = parse_probe(received.body)
-        name = probe.ask.name.lower()
+        name = probe.kind.name.lower()
         answered = self._is_answered(probe, received)
-        if answered and probe.ask is not ProbeKind.TUNNEL and not self._lets_in(received.uid):
+        if answered and probe.kind is not ProbeKind.TUNNEL and not self._lets_in(received.uid):
             answered = False
             if not late:
                 asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
@@ -249,9 +249,9 @@ class ProbePort:
             return
         self.counters[f"answered_{name}"] += 1
         address, hop_limit, ifindex = received.address, None, None
-        if probe.ask is ProbeKind.LINK:
+        if probe.kind is ProbeKind.LINK:
             hop_limit, ifindex = 1, received.ifindex
-        elif probe.ask is ProbeKind.OVERLAY:
+        elif probe.kind is ProbeKind.OVERLAY:
             address = probe.answer_at or address
         answer = Answer(
             probe.nonce,
@@ -261,7 +261,7 @@ class ProbePort:
             received.to_address,
             self._way_to(received.uid),
         )
-        if probe.ask is ProbeKind.TUNNEL:
+        if probe.kind is ProbeKind.TUNNEL:
             self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
         else:
             self._courier.send(
@@ -278,10 +278,10 @@ class ProbePort:
         self._on_heard(
             Heard(
                 received.uid,
-                received.address if probe.ask is not ProbeKind.OVERLAY else None,
+                received.address if probe.kind is not ProbeKind.OVERLAY else None,
                 received.port,
                 probe.sequence,
-                by_tunnel=probe.ask is ProbeKind.TUNNEL,
+                by_tunnel=probe.kind is ProbeKind.TUNNEL,
                 relayed=probe.relayed,
                 in_use=probe.in_use,
                 punch=probe.punch,
@@ -292,9 +292,9 @@ class ProbePort:
         entry = self.view.snapshot.nodes.get(received.uid)
         if entry is None or not self.may_talk(entry) or received.to_anybody:
             return False
-        if received.by_tunnel is not (probe.ask is ProbeKind.TUNNEL):
+        if received.by_tunnel is not (probe.kind is ProbeKind.TUNNEL):
             return False
-        if probe.ask is ProbeKind.OVERLAY:
+        if probe.kind is ProbeKind.OVERLAY:
             version = received.address.version
             return (
                 probe.answer_at is not None
@@ -303,7 +303,7 @@ class ProbePort:
             )
         if received.address.is_link_local:
             return False
-        return probe.ask is not ProbeKind.LINK or received.hop_limit == 1
+        return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
 
     # Hearing
 
@@ -322,7 +322,7 @@ class ProbePort:
         self._on_proof(
             Proof(
                 asked.uid,
-                asked.question.trial,
+                asked.question.candidate,
                 rtt_s,
                 via,
                 answer.sequence,
@@ -337,18 +337,18 @@ class ProbePort:
 
         Nothing may have translated an address, but for those that the tunnel uses.
         """
-        trial = asked.question.trial
-        if trial.ask is ProbeKind.TUNNEL:
+        candidate = asked.question.candidate
+        if candidate.kind is ProbeKind.TUNNEL:
             came_from = received.address, received.port
-            return received.by_tunnel and came_from == (trial.address, trial.port)
+            return received.by_tunnel and came_from == (candidate.address, candidate.port)
         if received.by_tunnel:
             return False
-        if trial.ask is ProbeKind.OVERLAY:
-            theirs = self._overlay_address(asked.uid, trial.version)
-            ours = self.view.sources.get(trial.version)
+        if candidate.kind is ProbeKind.OVERLAY:
+            theirs = self._overlay_address(asked.uid, candidate.version)
+            ours = self.view.sources.get(candidate.version)
             return (answer.seen_from, answer.arrived_at) == (ours, theirs)
-        if answer.seen_from not in self._own or answer.arrived_at != trial.address:
+        if answer.seen_from not in self._own or answer.arrived_at != candidate.address:
             return False
-        if trial.ask is ProbeKind.SITE:
+        if candidate.kind is ProbeKind.SITE:
             return True
-        return received.hop_limit == 1 and self._ifnames.get(received.ifindex) == trial.device
+        return received.hop_limit == 1 and self._ifnames.get(received.ifindex) == candidate.device

@@ -18,7 +18,7 @@ _LOOK_S, _SHORT_LOOK_S = 60.0, 10.0
 _STICKY, _STICKY_S = 0.5, 0.02
 """Another relay takes an end's place when its round trip is shorter by more than that."""
 _TOLD_RTT, _TOLD_RTT_S = 0.5, 0.01
-"""A round trip is told anew when it has changed by more than that."""
+"""A round trip is told again when it has changed by more than that."""
 
 
 @dataclass(slots=True, eq=False)

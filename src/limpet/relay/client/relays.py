@@ -119,7 +119,7 @@ class Relays:
     # What is known
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        """The links that lead out; when they are others, all is asked anew."""
+        """The links that lead out; when they are others, all is asked again."""
         if links == self._links:
             return
         self._links = links
@@ -250,10 +250,10 @@ class Relays:
         try:
             self._do(self._choice.tick(time.monotonic()))
         except Exception:
-            self._begin_anew(time.monotonic())
+            self._start_over(time.monotonic())
             raise
 
-    def _begin_anew(self, now_s: float) -> None:
+    def _start_over(self, now_s: float) -> None:
         """What was in the making may be lost for ever: as after a restart of the agent. Of the
         ends that are bound relays give the same ones."""
         needed = [uid for uid, peer in self._choice.peers.items() if peer.needed]

@@ -11,7 +11,7 @@ outside with a source of our own would not be. The mark of the packets that carr
 keeps them out of the table that leads into tunnels, says until then that it is to be done. What the
 agent answers to a check leaves from the port that its text names, since the check came to that.
 
-The elements say whose they are, so that an agent that starts anew takes up the pairs from the
+The elements say whose they are, so that an agent that starts again takes up the pairs from the
 kernel, which has handed on their packets meanwhile.
 """
 

@@ -1,8 +1,8 @@
 """What a node does that has the relay role: joins pairs of nodes, and reads nothing of theirs.
 
-Pairs are the kernel's to keep: an agent that starts anew takes them up from there, and what they
+Pairs are the kernel's to keep: an agent that starts again takes them up from there, and what they
 carry never stops meanwhile. Those that need the agent itself (TLS connections, two IP versions) are
-made anew by the nodes, which check their ends several times a minute.
+made again by the nodes, which check their ends several times a minute.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RelayService:
         self._follow_role()
 
     async def stop(self) -> None:
-        """The kernel goes on handing on: who starts anew takes it up from there."""
+        """The kernel goes on handing on: who starts again takes it up from there."""
         self._running = False
         self._close(keep_table=True)
 

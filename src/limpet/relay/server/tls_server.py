@@ -226,7 +226,7 @@ class RelayTlsServer:
         before = self._nodes.get(node.uid)
         if before is not None:  # it has noticed before us that the old connection is dead
             self.counters["replaced"] += 1
-            self._drop(before, "it has connected anew")
+            self._drop(before, "it has connected again")
         elif len(self._nodes) >= MOST_NODES:
             self.counters["full"] += 1
             return False

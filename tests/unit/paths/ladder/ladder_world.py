@@ -119,7 +119,7 @@ class End:
             return ip_address("127.0.0.1"), 40000 + self.number
         return ip_address(f"198.51.100.{10 + RELAYS.index(relay)}"), 21000 + self.number
 
-    def settle(self, *, anew: bool = False) -> None:
+    def settle(self, *, reprobe: bool = False) -> None:
         peer = self.other
         private, seen = peer.gateway.private, peer.gateway.seen()
         facts = Facts(
@@ -131,12 +131,12 @@ class End:
             relay_ends=self.ends,
         )
         now_s = self.world.now_s
-        self.ladder.settle(facts, (self.link,), at_s=now_s, urgent=True, anew=anew)
+        self.ladder.settle(facts, (self.link,), at_s=now_s, urgent=True, reprobe=reprobe)
         self.note()
 
-    def settle_anew(self) -> None:
+    def settle_again(self) -> None:
         """The peer's presence is another one."""
-        self.settle(anew=True)
+        self.settle(reprobe=True)
 
     def note(self) -> None:
         if not self.changes or self.changes[-1][1] != self.path:
@@ -156,16 +156,16 @@ class End:
 
     def _may_ask(self, question: Question) -> bool:
         """As the agent bounds it."""
-        trial = question.trial
-        if trial.ask is not ProbeKind.TUNNEL or trial.relay:
+        candidate = question.candidate
+        if candidate.kind is not ProbeKind.TUNNEL or candidate.relay:
             return True
-        return self.strangers.may_ask("peer", trial.address, self.world.now_s)
+        return self.strangers.may_ask("peer", candidate.address, self.world.now_s)
 
     def probed(self, source: Endpoint, question: Question, answer: Callable[[], None]) -> None:
-        trial = question.trial
+        candidate = question.candidate
         now_s = self.world.now_s
-        if trial.ask is ProbeKind.TUNNEL:
-            relayed = bool(trial.relay)
+        if candidate.kind is ProbeKind.TUNNEL:
+            relayed = bool(candidate.relay)
             known = (self.other.gateway.private, self.other.gateway.seen(), *self.heard)
             if not relayed and source not in known:
                 self.heard = (source, *self.heard)[:3]
@@ -181,10 +181,10 @@ class End:
 
     def answered(self, question: Question, sent_s: float) -> None:
         now_s = self.world.now_s
-        if question.trial.ask is ProbeKind.TUNNEL and not question.trial.relay:
-            self.strangers.answered(question.trial.address, now_s)
+        if question.candidate.kind is ProbeKind.TUNNEL and not question.candidate.relay:
+            self.strangers.answered(question.candidate.address, now_s)
         self.ladder.answered(
-            question.trial,
+            question.candidate,
             now_s,
             rtt_s=now_s - sent_s,
             via="eth0",
@@ -255,7 +255,7 @@ class World:
 
     def reboot_gateway(self, end: End) -> None:
         end.gateway.reboot()
-        self.later(PRESENCE_S, end.other.settle_anew)
+        self.later(PRESENCE_S, end.other.settle_again)
 
     def give_relays(self) -> None:
         """A pair of ports serves both ends, as soon as one wants it."""
@@ -278,37 +278,37 @@ class World:
 
     def source_at_peer(self, end: End, question: Question) -> Endpoint | None:
         """Where a packet seems to the other end to come from; None: it does not get there."""
-        trial, peer = question.trial, end.other
+        candidate, peer = question.candidate, end.other
         if question.packet_bytes > self.mtu_bytes:
             return None
-        if trial.ask is not ProbeKind.TUNNEL:
+        if candidate.kind is not ProbeKind.TUNNEL:
             return (end.gateway.private[0], PORT) if self.clear else None
-        if trial.relay:
-            given = trial in {
+        if candidate.relay:
+            given = candidate in {
                 (ProbeKind.TUNNEL, *each.endpoint, "", 0, each.relay) for each in end.ends
             }
-            works = trial.relay in self.relays and given
-            return peer.relay_end(trial.relay) if works else None
-        to = (trial.address, trial.port)
+            works = candidate.relay in self.relays and given
+            return peer.relay_end(candidate.relay) if works else None
+        to = (candidate.address, candidate.port)
         source = end.gateway.out(to, self.now_s)
         gateway = peer.gateway
         outside = ip_address(gateway.address)
-        if not self.direct or trial.address != outside:
+        if not self.direct or candidate.address != outside:
             return None
-        return source if gateway.lets_in(trial.port, source, self.now_s) else None
+        return source if gateway.lets_in(candidate.port, source, self.now_s) else None
 
     def carry(self, end: End, question: Question) -> None:
         source = self.source_at_peer(end, question)
         if source is None or self.chance.random() < self.loss:
             return
         sent_s = self.now_s
-        relay = question.trial.relay
+        relay = question.candidate.relay
         delay_s = self.relay_s + self.farther_s.get(relay, 0.0) if relay else self.direct_s
 
         def arrive() -> None:
             peer = end.other
             # The answer goes back through the peer's gateway, and opens it.
-            if not question.trial.relay and question.trial.ask is ProbeKind.TUNNEL:
+            if not question.candidate.relay and question.candidate.kind is ProbeKind.TUNNEL:
                 peer.gateway.out(source, self.now_s)
             peer.probed(
                 source,
@@ -325,7 +325,7 @@ class World:
             return False
         if path.rung is transports.VXLAN:
             return self.clear
-        found = [each for each in end.ladder.trials if each.ask is ProbeKind.TUNNEL]
+        found = [each for each in end.ladder.candidates if each.kind is ProbeKind.TUNNEL]
         now = next((t for t in found if (t.address, t.port) == path.endpoint), None)
         return now is not None and self.source_at_peer(end, Question(now)) is not None
 

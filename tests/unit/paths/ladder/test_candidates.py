@@ -13,9 +13,9 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.candidates import Facts, nearness, trials_for, tunnel_endpoints
+from limpet.paths.ladder.candidates import Facts, candidates_for, nearness, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 PORT = 51820
 LAN, FAR, V6, MAPPED, PUBLIC = (
@@ -37,7 +37,10 @@ BROADCAST = ip_address("255.255.255.255")
 
 
 def asks(facts: Facts, path: PeerPath | None = None) -> set[tuple[ProbeKind, str]]:
-    return {(trial.ask, str(trial.address)) for trial in trials_for(facts, (ETH0,), path)}
+    return {
+        (candidate.kind, str(candidate.address))
+        for candidate in candidates_for(facts, (ETH0,), path)
+    }
 
 
 def test_the_nearest_endpoint_comes_first_and_mapped_ones_last() -> None:
@@ -94,7 +97,7 @@ def test_only_private_addresses_and_those_on_a_link_are_asked_for_unencrypted_wa
 
 def test_a_private_address_proves_nothing_for_a_node_that_has_none_itself() -> None:
     public = replace(ETH0, addresses=(ip_interface("198.51.100.2/24"),))
-    assert trials_for(Facts((FAR,), 7471), (public,), None) == ()
+    assert candidates_for(Facts((FAR,), 7471), (public,), None) == ()
 
 
 def test_where_everything_is_encrypted_only_tunnelled_ways_are_asked() -> None:
@@ -114,9 +117,9 @@ def test_relays_and_the_endpoint_of_the_path_are_asked_too() -> None:
     end = RelayEnd("relay", (PUBLIC, 21000))
     facts = Facts(tunnel=True, relay_ends=(end,))
     path = PeerPath(transports.TUNNEL, 1420, endpoint=(MAPPED, 4000))
-    assert set(trials_for(facts, (ETH0,), path)) == {
-        Trial(ProbeKind.TUNNEL, PUBLIC, 21000, relay="relay"),
-        Trial(ProbeKind.TUNNEL, MAPPED, 4000),
+    assert set(candidates_for(facts, (ETH0,), path)) == {
+        Candidate(ProbeKind.TUNNEL, PUBLIC, 21000, relay="relay"),
+        Candidate(ProbeKind.TUNNEL, MAPPED, 4000),
     }
 
 
@@ -124,4 +127,4 @@ def test_a_connection_of_a_former_agent_is_not_asked() -> None:
     path = PeerPath(
         transports.RELAY_TLS, 1420, endpoint=(ip_address("127.0.0.1"), 4000), relay="relay"
     )
-    assert trials_for(Facts(tunnel=True), (ETH0,), path) == ()
+    assert candidates_for(Facts(tunnel=True), (ETH0,), path) == ()

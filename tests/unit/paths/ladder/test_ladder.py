@@ -19,7 +19,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import MISSES, QUICK_S
-from limpet.paths.probe.messages import Trial
+from limpet.paths.probe.messages import Candidate
 
 PORT = 7471
 A, A6, B = (ip_address(text) for text in ("192.0.2.9", "2001:db8::9", "10.9.0.9"))
@@ -48,16 +48,16 @@ def vxlan(address: Address) -> PeerPath:
     return PeerPath(transports.VXLAN, 1500, underlay=address)
 
 
-def link(address: Address) -> Trial:
-    return Trial(ProbeKind.LINK, address, PORT, "eth0")
+def link(address: Address) -> Candidate:
+    return Candidate(ProbeKind.LINK, address, PORT, "eth0")
 
 
-def site(address: Address) -> Trial:
-    return Trial(ProbeKind.SITE, address, PORT)
+def site(address: Address) -> Candidate:
+    return Candidate(ProbeKind.SITE, address, PORT)
 
 
-def overlay(address: Address, version: int | None = None) -> Trial:
-    return Trial(ProbeKind.OVERLAY, address, PORT, "eth0", version or address.version)
+def overlay(address: Address, version: int | None = None) -> Candidate:
+    return Candidate(ProbeKind.OVERLAY, address, PORT, "eth0", version or address.version)
 
 
 ALL = frozenset(
@@ -70,16 +70,16 @@ class World:
     """Time passes as fast as the ladder asks; `answers` says what is answered."""
 
     ladder: Ladder = field(default_factory=Ladder)
-    answers: Callable[[Trial], bool] = ALL.__contains__
+    answers: Callable[[Candidate], bool] = ALL.__contains__
     facts: Facts = FACTS
     links: tuple[UnderlayLink, ...] = (ETH0,)
     now_s: float = 0.0
-    sent: list[tuple[float, Trial]] = field(default_factory=list)
+    sent: list[tuple[float, Candidate]] = field(default_factory=list)
     changes: list[tuple[float, PeerPath | None]] = field(default_factory=list)
-    missed: dict[Trial, int] = field(default_factory=dict)
+    missed: dict[Candidate, int] = field(default_factory=dict)
     """In a row, as the world knows it."""
-    heard: dict[Trial, int] = field(default_factory=dict)
-    lost: set[Trial] = field(default_factory=set)
+    heard: dict[Candidate, int] = field(default_factory=dict)
+    lost: set[Candidate] = field(default_factory=set)
     """Missed three times in a row, and not heard sixteen times in a row since."""
     on_change: Callable[[PeerPath | None, PeerPath | None], None] = lambda old, new: None
 
@@ -107,21 +107,21 @@ class World:
         before = self.ladder.path
         questions = self.ladder.take_due(self.now_s, vital=vital)
         self._note(before)
-        for trial in (question.trial for question in questions):
-            self.sent.append((self.now_s, trial))
-            self.missed[trial] = self.missed.get(trial, 0) + 1
-            if not self.answers(trial):
-                self.heard[trial] = 0
-                if self.missed[trial] >= MISSES:
-                    self.lost.add(trial)
+        for candidate in (question.candidate for question in questions):
+            self.sent.append((self.now_s, candidate))
+            self.missed[candidate] = self.missed.get(candidate, 0) + 1
+            if not self.answers(candidate):
+                self.heard[candidate] = 0
+                if self.missed[candidate] >= MISSES:
+                    self.lost.add(candidate)
                 continue
             before = self.ladder.path
-            self.missed[trial] = 0
-            self.heard[trial] = self.heard.get(trial, 0) + 1
-            if self.heard[trial] >= 16:
-                self.lost.discard(trial)
+            self.missed[candidate] = 0
+            self.heard[candidate] = self.heard.get(candidate, 0) + 1
+            if self.heard[candidate] >= 16:
+                self.lost.discard(candidate)
             at_s = self.now_s + RTT_S
-            self.ladder.answered(trial, at_s, rtt_s=RTT_S, via="eth0")
+            self.ladder.answered(candidate, at_s, rtt_s=RTT_S, via="eth0")
             self._note(before)
 
     def _note(self, before: PeerPath | None) -> None:
@@ -134,12 +134,12 @@ class World:
         return self.ladder.path
 
 
-def only(*trials: Trial) -> Callable[[Trial], bool]:
-    return frozenset(trials).__contains__
+def only(*candidates: Candidate) -> Callable[[Candidate], bool]:
+    return frozenset(candidates).__contains__
 
 
-def without(*trials: Trial) -> Callable[[Trial], bool]:
-    return (ALL - frozenset(trials)).__contains__
+def without(*candidates: Candidate) -> Callable[[Candidate], bool]:
+    return (ALL - frozenset(candidates)).__contains__
 
 
 # What is proven by what
@@ -161,7 +161,7 @@ def test_an_equal_subnet_without_an_answer_proves_nothing() -> None:
 def test_the_overlay_is_not_asked_over_a_link_that_has_not_answered() -> None:
     world = World(answers=only(site(A), overlay(A), overlay(A6))).run(600)
     assert world.path == vxlan(A)
-    assert all(trial.ask is not ProbeKind.OVERLAY for _at_s, trial in world.sent)
+    assert all(candidate.kind is not ProbeKind.OVERLAY for _at_s, candidate in world.sent)
 
 
 def test_behind_a_router_the_site_probe_leaves_vxlan() -> None:
@@ -188,13 +188,13 @@ def test_a_link_that_is_not_ethernet_gets_no_route() -> None:
     tun = replace(ETH0, mac="")
     world = World(links=(tun,)).run(5)
     assert world.path == vxlan(A)
-    assert {trial.ask for _at_s, trial in world.sent} == {ProbeKind.SITE}
+    assert {candidate.kind for _at_s, candidate in world.sent} == {ProbeKind.SITE}
 
 
 def test_our_own_address_is_never_asked() -> None:
     ours = ETH0.addresses[0].ip
     world = World(facts=replace(FACTS, addresses=(ours, B))).run(5)
-    assert {trial.address for _at_s, trial in world.sent} == {B}
+    assert {candidate.address for _at_s, candidate in world.sent} == {B}
 
 
 def test_a_family_without_vxlan_devices_is_no_underlay() -> None:
@@ -218,7 +218,7 @@ def test_an_absent_peer_is_asked_less_and_less() -> None:
     world.run(600)
     world.sent.clear()
     world.run(600)
-    assert len(world.sent) <= 10 * len(world.ladder.trials)
+    assert len(world.sent) <= 10 * len(world.ladder.candidates)
     assert world.ladder.due_s(vital=True) == math.inf
 
 
@@ -228,7 +228,7 @@ def test_a_route_that_falls_silent_gives_way_after_three_quick_misses() -> None:
     since_s = world.now_s
     world.run(30)
     assert world.path == vxlan(A)
-    asked = [at_s for at_s, trial in world.sent if trial == overlay(A) and at_s >= since_s]
+    asked = [at_s for at_s, candidate in world.sent if candidate == overlay(A) and at_s >= since_s]
     fell_s = world.changes[-1][0]
     assert fell_s == pytest.approx(asked[0] + MISSES * QUICK_S, abs=0.01)
 
@@ -256,8 +256,8 @@ def test_what_comes_back_is_taken_when_it_has_answered_twice() -> None:
 
 def test_a_route_that_flaps_is_taken_less_and_less() -> None:
     world = World()
-    world.answers = lambda trial: (
-        trial in ALL and (trial.ask is not ProbeKind.OVERLAY or world.now_s % 8 < 4)
+    world.answers = lambda candidate: (
+        candidate in ALL and (candidate.kind is not ProbeKind.OVERLAY or world.now_s % 8 < 4)
     )
     world.run(600)
     assert len([at_s for at_s, _path in world.changes if at_s > 60]) <= 4
@@ -276,7 +276,7 @@ def test_a_link_that_is_lost_leaves_vxlan_by_whatever_link_there_will_be() -> No
 
 def test_another_link_on_which_the_peer_is_proven_takes_over_at_once() -> None:
     eth1 = replace(ETH0, ifname="eth1", ifindex=4)
-    on_both = ALL | {trial._replace(device="eth1") for trial in ALL if trial.device}
+    on_both = ALL | {candidate._replace(device="eth1") for candidate in ALL if candidate.device}
     world = World(links=(ETH0, eth1), answers=on_both.__contains__).run(5)
     assert world.path == both()
     world.links = (eth1,)
@@ -302,7 +302,7 @@ def test_the_old_path_is_kept_until_the_new_address_answers_and_left_at_once_the
 
 def test_an_address_that_the_peer_only_writes_from_serves_where_those_it_names_do_not() -> None:
     world = World(facts=replace(FACTS, addresses=(A,), overlay=())).run(5)
-    elsewhere = Trial(ProbeKind.SITE, B, 999)
+    elsewhere = Candidate(ProbeKind.SITE, B, 999)
     world.answers = only(elsewhere)
     world.facts = replace(world.facts, heard=(B, 999))
     world.settle()
@@ -362,7 +362,9 @@ def test_the_path_is_asked_every_five_seconds_and_what_is_beside_it_rarely() -> 
     world = World().run(10)
     world.sent.clear()
     world.run(100)
-    counts = {trial: sum(1 for _s, each in world.sent if each == trial) for trial in ALL}
+    counts = {
+        candidate: sum(1 for _s, each in world.sent if each == candidate) for candidate in ALL
+    }
     assert counts[overlay(A)] == counts[overlay(A6)] == 20
     assert counts[link(A)] == counts[link(A6)] == counts[site(B)] == 5
     assert counts[site(A)] == counts[site(A6)] == 0
@@ -379,13 +381,14 @@ class Phase:
     through: frozenset[tuple[Address, int]]
     lasts_s: float
 
-    def answers(self, trial: Trial) -> bool:
-        reach = self.reach[trial.address]
-        if trial.ask is ProbeKind.SITE:
+    def answers(self, candidate: Candidate) -> bool:
+        reach = self.reach[candidate.address]
+        if candidate.kind is ProbeKind.SITE:
             return reach is not None
         on_link = reach is ProbeKind.LINK
         return on_link and (
-            trial.ask is ProbeKind.LINK or (trial.address, trial.version) in self.through
+            candidate.kind is ProbeKind.LINK
+            or (candidate.address, candidate.version) in self.through
         )
 
     def best(self) -> transports.Transport | None:
@@ -432,10 +435,10 @@ def test_the_best_way_that_works_is_found_and_then_nothing_changes(
                 assert world.path.next_hops == ((A, A6) if phase.answers(overlay(A6)) else (A,))
 
 
-def _stands_on(path: PeerPath) -> list[set[Trial]]:
+def _stands_on(path: PeerPath) -> list[set[Candidate]]:
     if path.rung is transports.VXLAN and path.underlay is not None:
         return [{link(path.underlay), site(path.underlay)}]
-    return [{trial} for hop in path.next_hops for trial in (link(hop), overlay(hop))]
+    return [{candidate} for hop in path.next_hops for candidate in (link(hop), overlay(hop))]
 
 
 @settings(deadline=None, max_examples=25)
@@ -444,7 +447,7 @@ def test_whatever_is_lost_a_path_that_answers_now_and_then_is_not_left(
     seed: int, loss: float
 ) -> None:
     chance = random.Random(seed)
-    world = World(answers=lambda trial: trial in ALL and chance.random() >= loss)
+    world = World(answers=lambda candidate: candidate in ALL and chance.random() >= loss)
 
     def check(old: PeerPath | None, new: PeerPath | None) -> None:
         assert new is not None
@@ -453,7 +456,7 @@ def test_whatever_is_lost_a_path_that_answers_now_and_then_is_not_left(
         lost = [
             group
             for group in _stands_on(old)
-            if group & world.lost and not any(world.heard.get(trial) for trial in group)
+            if group & world.lost and not any(world.heard.get(candidate) for candidate in group)
         ]
         better = new.rung is transports.ROUTE and (
             old.rung is transports.VXLAN or len(new.next_hops) > len(old.next_hops)

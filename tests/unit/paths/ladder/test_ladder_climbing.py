@@ -175,10 +175,10 @@ def test_a_way_that_the_peer_is_heard_by_is_asked_again_though_it_was_just_asked
     world.run(100)
     end = world.ends[0]
     end.sent.clear()
-    while not (found := [each.trial for _at_s, each in end.sent if not each.trial.relay]):
+    while not (found := [each.candidate for _at_s, each in end.sent if not each.candidate.relay]):
         world.run(0.1)
     heard = (found[-1].address, found[-1].port)
     end.sent.clear()
     end.ladder.heard(heard, world.now_s, relayed=False, in_use=False, punch=False)
     world.run(0.5)
-    assert found[-1] in [question.trial for _at_s, question in end.sent]
+    assert found[-1] in [question.candidate for _at_s, question in end.sent]

@@ -57,11 +57,11 @@ def test_where_no_direct_way_works_a_relay_serves_and_others_are_tried_rarely() 
     world.run(100)
     assert rungs(world) == [transports.RELAY, transports.RELAY]
     seconds = 300
-    direct = [each for each in asked(world, seconds) if not each.trial.relay]
-    candidates = {each.trial for each in direct if each.trial.ask is ProbeKind.TUNNEL}
+    direct = [each for each in asked(world, seconds) if not each.candidate.relay]
+    candidates = {each.candidate for each in direct if each.candidate.kind is ProbeKind.TUNNEL}
     assert 1 <= len(candidates) <= 3
     # Once a minute by itself, and once for each time that the peer does.
-    assert len(direct) <= 3 * len(world.ends[0].ladder.trials) * seconds / 60
+    assert len(direct) <= 3 * len(world.ends[0].ladder.candidates) * seconds / 60
 
 
 def test_where_udp_is_blocked_the_tls_relay_serves() -> None:
@@ -77,7 +77,7 @@ def test_an_unencrypted_rung_is_preferred_where_it_is_proven_and_no_tunnel_is_as
     assert rungs(world) == [transports.TUNNEL, transports.TUNNEL]
     world.clear = True
     assert rungs(world.run(70)) == [transports.VXLAN, transports.VXLAN]
-    assert {each.trial.ask for each in asked(world, 100)} == {ProbeKind.SITE}
+    assert {each.candidate.kind for each in asked(world, 100)} == {ProbeKind.SITE}
 
 
 # Climbing and falling
@@ -145,7 +145,7 @@ def test_when_the_links_of_a_node_change_a_way_that_went_with_them_is_left_withi
     assert (rungs(world)[0], end.ends) == (transports.TUNNEL, ())
     world.direct = False
     end.link = replace(end.link, ifname="wwan0", ifindex=3)
-    end.settle(anew=True)
+    end.settle(reprobe=True)
     world.run(1)
     assert end.rung is transports.RELAY
 
@@ -168,7 +168,7 @@ def test_a_much_nearer_relay_is_gone_over_to_soon_after_its_first_answer(active:
     for end in world.ends:
         end.ladder.set_active(world.now_s, active=active)
     world.relays.add("relay-two")
-    while not any(each.trial.relay == "relay-two" for each in asked(world, 1)):
+    while not any(each.candidate.relay == "relay-two" for each in asked(world, 1)):
         pass
     world.run(5)
     assert [end.path.relay for end in world.ends if end.path] == ["relay-two"] * 2
@@ -205,7 +205,7 @@ def test_a_pair_that_gets_traffic_just_after_it_was_asked_is_watched_closely_too
     world = World(Nat.NONE, Nat.NONE).run(5)
     end = world.ends[0]
     end.ladder.set_active(world.now_s, active=False)
-    end.settle(anew=True)
+    end.settle(reprobe=True)
     world.run(since_s)
     end.ladder.set_active(world.now_s, active=True)
     assert len(asked(world, 10)) >= 9
@@ -335,8 +335,8 @@ def test_a_peer_that_says_punch_all_the_time_makes_us_ask_no_more_than_once_a_se
     for _ in range(1000):
         end.ladder.heard(here, world.now_s, relayed=True, in_use=False, punch=True)
         world.run(0.01)
-    direct = [each for _at_s, each in end.sent if not each.trial.relay]
-    candidates = {each.trial for each in direct}
+    direct = [each for _at_s, each in end.sent if not each.candidate.relay]
+    candidates = {each.candidate for each in direct}
     assert 0 < len(direct) <= 11 * len(candidates)
 
 
@@ -366,9 +366,9 @@ def test_a_thousand_idle_peers_are_asked_a_few_times_a_second() -> None:
         for vital in (True, False):
             for question in ladder.take_due(now_s, vital=vital, stretch=stretch):
                 count += 1
-                if ladder.stands_on(question.trial) or question.packet_bytes:
+                if ladder.stands_on(question.candidate) or question.packet_bytes:
                     ladder.answered(
-                        question.trial,
+                        question.candidate,
                         now_s,
                         rtt_s=0.02,
                         via="eth0",
@@ -381,9 +381,12 @@ def test_a_thousand_idle_peers_are_asked_a_few_times_a_second() -> None:
 def test_ways_beside_the_path_are_asked_once_a_minute_at_most() -> None:
     world = World(Nat.SYMMETRIC, Nat.SYMMETRIC).run(300)
     beside = [each for each in asked(world, 300) if not each.in_use and not each.packet_bytes]
-    per_trial = [sum(each.trial == trial for each in beside) for trial in {e.trial for e in beside}]
-    assert per_trial
-    assert max(per_trial) <= 300 / BESIDE_S * 2 + 1
+    per_candidate = [
+        sum(each.candidate == candidate for each in beside)
+        for candidate in {e.candidate for e in beside}
+    ]
+    assert per_candidate
+    assert max(per_candidate) <= 300 / BESIDE_S * 2 + 1
 
 
 def test_what_was_proven_by_a_relay_holds_from_the_start() -> None:
@@ -403,7 +406,7 @@ def test_who_chooses_asks_its_own_way_at_once_when_the_peer_uses_another() -> No
     world.run(3)
     now_s = world.now_s + 2
     assert end.ladder.due_s(vital=True) > now_s
-    relayed = next(trial for trial in end.ladder.trials if trial.relay)
+    relayed = next(candidate for candidate in end.ladder.candidates if candidate.relay)
     end.ladder.heard((relayed.address, relayed.port), now_s, relayed=True, in_use=True, punch=False)
-    used = [question.trial for question in end.ladder.take_due(now_s, vital=True)]
-    assert [trial for trial in used if end.ladder.stands_on(trial)]
+    used = [question.candidate for question in end.ladder.take_due(now_s, vital=True)]
+    assert [candidate for candidate in used if end.ladder.stands_on(candidate)]
