@@ -39,7 +39,7 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.paths.ladder.backoff import STANDBY_S
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder

@@ -53,8 +53,8 @@ from limpet.datapath.overlay.diff import diff_overlay
 from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.tunnel.diff import diff_tunnel
+from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.link import put_addresses, put_marked_rules
-from limpet.datapath.tunnel.node_key import tunnel_key_of
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel

@@ -29,7 +29,7 @@ from limpet.datapath.overlay.parts import route_key
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import OverlayState, PeerRoute
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
-from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPart, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel

@@ -26,14 +26,15 @@ def announcement(address: Address, mac: str) -> bytes:
     body = struct.pack(">BBHI", 136, 0, 0, _OVERRIDE) + address.packed
     body += b"\x02\x01" + octets  # target link-layer address
     pseudo = address.packed + _ALL_NODES + struct.pack(">II", len(body), 58)
-    checksum = _checksum(pseudo + body)
-    body = body[:2] + struct.pack(">H", checksum) + body[4:]
+    body = body[:2] + struct.pack(">H", checksum(pseudo + body)) + body[4:]
     header = struct.pack(">IHBB", 6 << 28, len(body), 58, 255) + address.packed + _ALL_NODES
     return b"\x33\x33\x00\x00\x00\x01" + octets + b"\x86\xdd" + header + body
 
 
-def _checksum(data: bytes) -> int:
-    """Source: RFC 1071. `data` has an even length."""
-    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF
+def checksum(data: bytes) -> int:
+    """Of the Internet protocols: zero over data that has its checksum in it. Source: RFC 1071."""
+    padded = data + b"\0" * (len(data) % 2)
+    # Adding with end-around carry is arithmetic modulo 2**16 - 1, where 2**16 is one.
+    total = int.from_bytes(padded, "big") % 0xFFFF
+    # Of nothing but zeros the sum is 0; of anything else that is divisible it is 0xFFFF.
+    return 0xFFFF - (total or (0xFFFF if any(data) else 0))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.diff import PutTunnelPeer
-from limpet.datapath.tunnel.handshake_reset_codec import Step, encode
+from limpet.datapath.tunnel.handshake_reset import Step, encode
 from limpet.datapath.tunnel.state import PeerReading
 from tests.beds.overlay_bed import ping
 from tests.beds.tunnel_bed import kernel_has_wireguard, wireguard_go

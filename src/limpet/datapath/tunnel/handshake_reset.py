@@ -2,6 +2,15 @@
 
 WireGuard refuses a handshake with an older timestamp than the last one. The peer forgets it on a
 signed request that is proven to be of now, and calls back at once.
+
+    node                             peer
+     | ASK --------------------------> |
+     | <------------------ TOKEN (t) - |
+     | CONFIRM (t) ------------------> |   sessions and the last timestamp are forgotten
+
+The token shows that the request is of now: one that was recorded does nothing.
+
+    step 1 | token 8
 """
 
 from __future__ import annotations
@@ -10,23 +19,44 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TypeVar
 
 import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.datapath.tunnel.handshake_reset_codec import TOKEN_BYTES, Step, encode, parse
 
 _log = structlog.get_logger("tunnel")
 
+TOKEN_BYTES = 8
 _FRESH_S = 10.0
 _EVERY_S = 5.0
 """Between two tokens for one peer: sessions are lost by it."""
 _MOST = 4096
 _V = TypeVar("_V")
+
+
+class Step(IntEnum):
+    ASK = 1
+    TOKEN = 2
+    CONFIRM = 3
+
+
+def encode(step: Step, token: bytes) -> bytes:
+    """`token`: of an ASK any bytes that it has not had before, or two were the same datagram."""
+    if len(token) != TOKEN_BYTES:
+        raise ValueError(f"a token of {len(token)} bytes")
+    return bytes([step]) + token
+
+
+def parse(body: bytes) -> tuple[Step, bytes]:
+    """Raises: DatagramError."""
+    if len(body) != 1 + TOKEN_BYTES or body[0] not in frozenset(Step):
+        raise DatagramError(Drop.MALFORMED, "no request to take a tunnel anew")
+    return Step(body[0]), body[1:]
 
 
 class HandshakeReset:

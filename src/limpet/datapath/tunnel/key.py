@@ -1,4 +1,4 @@
-"""A node's tunnel key is its identity's, converted: nobody can claim another's. Pure.
+"""A node's tunnel key is its identity's, converted: nobody can claim another's; its port follows.
 
 Source: RFC 7748 section 4.1 (the map from edwards25519 to curve25519), RFC 8032 section 5.1.5.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+
+from limpet.datapath.tunnel.state import TunnelKey
 
 _P = 2**255 - 19
 _Y = (1 << 255) - 1
@@ -34,3 +36,12 @@ def tunnel_public_key(public_key: bytes) -> bytes:
 def tunnel_port(public_key: bytes) -> int:
     """UDP port made of a tunnel's public key: nodes behind one NAT have different ones, mostly."""
     return _FIRST_PORT + int.from_bytes(public_key[:4], "big") % _PORTS
+
+
+def tunnel_key_of(private_key: bytes, public_key: bytes, *, port: int = 0) -> TunnelKey:
+    """The same for ever for an identity, whose two Ed25519 keys are given.
+
+    `port`: that the tunnel listens on; 0: one made of the key.
+    """
+    public = tunnel_public_key(public_key)
+    return TunnelKey(tunnel_private_key(private_key), public, port or tunnel_port(public))

@@ -14,7 +14,7 @@ from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
-from limpet.datapath.tunnel.node_key import tunnel_key_of
+from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.reconciler import TunnelReconciler
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG

@@ -22,6 +22,7 @@ from limpet.cluster.peer_datagram import DatagramError, Drop
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.linux.frames import checksum
 from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
@@ -188,12 +189,3 @@ def _ipv4_header(length: int, source: bytes, destination: bytes) -> bytes:
         )
 
     return header(checksum(header(0)))
-
-
-def checksum(data: bytes) -> int:
-    """Of the Internet protocols: zero over data that has its checksum in it. Source: RFC 1071."""
-    padded = data + b"\0" * (len(data) % 2)
-    # Adding with end-around carry is arithmetic modulo 2**16 - 1, where 2**16 is one.
-    total = int.from_bytes(padded, "big") % 0xFFFF
-    # Of nothing but zeros the sum is 0; of anything else that is divisible it is 0xFFFF.
-    return 0xFFFF - (total or (0xFFFF if any(data) else 0))

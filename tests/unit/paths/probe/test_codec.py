@@ -16,8 +16,8 @@ from limpet.cluster.seal import uid_of
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.linux.frames import checksum
 from limpet.paths.probe.codec import (
-    checksum,
     encode_answer,
     encode_probe,
     padding_for,

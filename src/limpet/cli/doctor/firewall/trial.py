@@ -22,10 +22,10 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_TABLE
 from limpet.datapath.node.forward import HandleNftables, base_chains, list_chain
+from limpet.linux.frames import checksum
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import Notifications, RouteSocket
 from limpet.linux.sysctl import write_sysctl
-from limpet.paths.probe.codec import checksum
 
 _TABLE = re.compile(r"^table (\S+) (\S+) \{[^\n]*\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _FILTERS = re.compile(r"^\t\ttype (?:filter|route) hook", re.MULTILINE)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.cluster.peer_datagram import DatagramError
-from limpet.datapath.tunnel.handshake_reset_codec import TOKEN_BYTES, Step, encode, parse
+from limpet.datapath.tunnel.handshake_reset import TOKEN_BYTES, Step, encode, parse
 
 
 @given(st.sampled_from(Step), st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES))
