@@ -77,9 +77,11 @@ async def _relay(membership: Membership) -> None:
         is_removed=membership.tombstone_of,
     )
     courier.start()
-    service = RelayService(membership, courier, settings, resync_s=60.0, may_talk=lambda *_: True)
+    service = RelayService(
+        membership, courier, settings, resync_s=60.0, tell=lambda _: None, may_talk=lambda *_: True
+    )
     service.start()
-    server = RelayTlsServer(service, membership, settings.tls_listen)
+    server = RelayTlsServer(service, membership, settings.tls_listen, lambda _: None)
     await server.start()
 
     async def answer(_question: dict[str, Any]) -> Any:

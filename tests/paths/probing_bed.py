@@ -20,6 +20,7 @@ from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.datapath.event import Event, PathsChanged, RelayNeeded
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.paths.prober import Prober
@@ -137,12 +138,13 @@ class Node:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
+        self.told: list[Event] = []
+        self.hearers: list[Callable[[Event], None]] = []
         self.probing = Prober(
             self.membership,
             self.courier,
             path_file=self.folder / "paths.json",
-            on_change=lambda _uids: self.changed.set(),
-            on_relay_need=self._relay_needed,
+            tell=self.hear,
         )
         with self.netns.entered():
             self.courier.start()
@@ -151,9 +153,14 @@ class Node:
             self.read_links()
             self.probing.start()
 
-    def _relay_needed(self, uid: str, wanted: bool) -> None:
-        self.relay_needs[uid] = wanted
-        self.changed.set()
+    def hear(self, event: Event) -> None:
+        self.told.append(event)
+        for hearer in self.hearers:
+            hearer(event)
+        if isinstance(event, RelayNeeded):
+            self.relay_needs[event.uid] = event.wanted
+        if isinstance(event, RelayNeeded | PathsChanged):
+            self.changed.set()
 
     def read_links(self) -> None:
         """As the site network does after any change of a link."""

@@ -18,6 +18,7 @@ from limpet.cluster.peer_socket import Received
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.datapath.event import Event, TunnelOnlyChanged
 from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
@@ -456,8 +457,10 @@ def test_a_peer_that_is_shut_out_in_clear_is_let_in_when_it_asks_and_answered_th
     async def scenario() -> None:
         shut = {one.uid}
 
-        def open_to(uids: frozenset[str]) -> None:
-            assert uids == frozenset()
+        def open_to(event: Event) -> None:
+            if not isinstance(event, TunnelOnlyChanged):
+                return
+            assert event.uids == frozenset()
             assert one.path(two) is None  # it was not answered before
             # As the kernel does: soon, not at once.
             asyncio.get_running_loop().call_later(0.05, shut.clear)
@@ -466,7 +469,7 @@ def test_a_peer_that_is_shut_out_in_clear_is_let_in_when_it_asks_and_answered_th
         async with running(two):
             two.probing._tunnel_only.uids = frozenset(shut)
             two.probing.shut_out = lambda: shut
-            two.probing.on_tunnel_only = open_to
+            two.hearers.append(open_to)
             one.start()
             try:
                 introduce(one, two)

@@ -10,11 +10,11 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.base.addresses import Endpoint
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.datapath.event import AnswerSeen
 from limpet.paths.ladder.backoff import RARE_RETRY_S
 from limpet.paths.probe.codec import encode_probe
 from limpet.paths.probe.messages import Probe
@@ -180,11 +180,9 @@ def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: Bed) -
     two = public(bed, internet, 2)
     outside = one.endpoints[0][0]
     one.endpoints = ()
-    seen: list[tuple[str, Endpoint, Endpoint]] = []
 
     async def scenario() -> None:
         async with running(one, two):
-            one.probing.on_answer_seen.append(lambda *told: seen.append(told))
             await on(one, two, transports.TUNNEL)
             await on(two, one, transports.TUNNEL)
             path = two.path(one)
@@ -193,9 +191,9 @@ def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: Bed) -
             assert path.endpoint[0] == outside
             one.probing.set_active(frozenset({two.uid}))
             await one.has_asked(ProbeKind.TUNNEL, 3)
-            uid, asked_at, seen_as = seen[-1]
-            assert (uid, asked_at) == (two.uid, (ip_address("198.51.100.10"), TUNNEL_PORT))
-            assert seen_as == path.endpoint
+            last = [each for each in one.told if isinstance(each, AnswerSeen)][-1]
+            assert (last.uid, last.asked) == (two.uid, (ip_address("198.51.100.10"), TUNNEL_PORT))
+            assert last.seen == path.endpoint
 
     run(scenario)
 

@@ -22,6 +22,7 @@ from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
+from limpet.datapath.event import Event, RelayingChanged
 from limpet.linux.nftables import Nftables
 from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Token
@@ -149,14 +150,20 @@ class Relay(Agent):
         self.learn(host.number, roles=frozenset({Role.EDGE, Role.RELAY}))
         self.announce()
         self.settings = settings
+        self.was_active: list[bool] = []
         self.service = RelayService(
             self.membership,
             self.courier,
             settings,
             resync_s=60.0,
+            tell=self.hear,
             may_talk=lambda one, other: may_talk(self.told, one, other),
         )
         self.service.start()
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, RelayingChanged):
+            self.was_active.append(self.service.active)
 
     def announce(self, **changes: object) -> None:
         values = {

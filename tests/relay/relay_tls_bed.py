@@ -23,6 +23,7 @@ from limpet.cluster.seal import public_key_of, uid_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
+from limpet.datapath.event import Event
 from limpet.relay.messages import Refusal
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.server.tls_server import RelayTlsServer
@@ -128,7 +129,8 @@ class Relay:
     def __init__(self, cluster: Cluster, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.membership = cluster.membership(RELAY)
         self.board = Switchboard()
-        self.server = RelayTlsServer(self.board, self.membership, [(host, port)])
+        self.told: list[Event] = []
+        self.server = RelayTlsServer(self.board, self.membership, [(host, port)], self.told.append)
 
     async def start(self) -> None:
         await self.server.start()

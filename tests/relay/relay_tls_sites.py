@@ -19,6 +19,7 @@ from limpet.base.settings import RelaySettings
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.datapath.event import Event, NodeAwaited
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
@@ -162,12 +163,22 @@ class RealRelay:
         )
         self._courier = courier_of(self._membership)
         self._service = RelayService(
-            self._membership, self._courier, settings, resync_s=60.0, may_talk=lambda *_: True
+            self._membership,
+            self._courier,
+            settings,
+            resync_s=60.0,
+            tell=self._hear,
+            may_talk=lambda *_: True,
         )
         self._service.start()
-        self._server = RelayTlsServer(self._service, self._membership, settings.tls_listen)
-        self._service.on_wanted = self._server.tell_wanted
+        self._server = RelayTlsServer(
+            self._service, self._membership, settings.tls_listen, self._hear
+        )
         await self._server.start()
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, NodeAwaited):
+            self._server.tell_wanted(event.uid, event.peer_uid)
 
     async def _stop(self) -> None:
         await self._server.stop()

@@ -27,6 +27,7 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
+from limpet.datapath.event import EndpointsChanged, Event, NodeAwaited, RelayEndsChanged
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.nftables import Nftables
 from limpet.relay.client.relays import Relays
@@ -281,8 +282,7 @@ class Node:
             self.membership,
             self.courier,
             PeerSettings(port_mapping=False),
-            on_ends=self.ends.__setitem__,
-            on_endpoints=self.endpoints.append,
+            tell=self._hear_event,
             tls=self.tls,
         )
         self.courier.start()
@@ -295,16 +295,28 @@ class Node:
                 self.courier,
                 relaying,
                 resync_s=60.0,
+                tell=self._hear_event,
                 may_talk=lambda one, other: may_talk(network(), one, other),
             )
             self._service.start()
-            self._server = RelayTlsServer(self._service, self.membership, relaying.tls_listen)
-            self._service.on_wanted = self._server.tell_wanted
+            self._server = RelayTlsServer(
+                self._service, self.membership, relaying.tls_listen, self._hear_event
+            )
         self.relays.start()
         self.tunnel = self.netns.open_socket(4, socket.SOCK_DGRAM)
         self.tunnel.bind(("0.0.0.0", TUNNEL_PORT))
         self.tunnel.setblocking(False)
         return asyncio.get_running_loop().create_task(self._serve())
+
+    def _hear_event(self, event: Event) -> None:
+        match event:
+            case RelayEndsChanged(uid, ends):
+                self.ends[uid] = ends
+            case EndpointsChanged(endpoints):
+                self.endpoints.append(endpoints)
+            case NodeAwaited(uid, peer_uid):
+                assert self._server is not None
+                self._server.tell_wanted(uid, peer_uid)
 
     async def _serve(self) -> None:
         if self._server is not None:

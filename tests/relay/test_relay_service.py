@@ -245,8 +245,7 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
         async with Cluster(hosts) as cluster:
             (one, other, _), relay = cluster.agents, cluster.relay
             await cluster.join()
-            told: list[bool] = []
-            relay.service.on_active = lambda: told.append(relay.service.active)
+            relay.was_active.clear()
             relay.learn(relay.host.number, generation=2)
             assert relay.table() == ""
             assert relay.service.report() == {"active": False, "trouble": ""}
@@ -257,7 +256,7 @@ def test_the_table_goes_with_the_role_and_comes_back_with_it(hosts: list[Host]) 
             relay.learn(relay.host.number, generation=3, roles=roles)
             await cluster.join()
             assert str(one.host.address()) in relay.table()
-            assert told == [False, True]
+            assert relay.was_active == [False, True]
 
     run(hosts[-1], scenario)
 

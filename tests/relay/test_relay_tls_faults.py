@@ -20,6 +20,7 @@ from limpet.base.process import allow_many_files
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports
+from limpet.datapath.event import RelayTlsPortChanged
 from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.stream import link as relay_link
@@ -379,11 +380,9 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             relay = Relay(cluster, port=taken.getsockname()[1])
-            ports: list[int] = []
-            relay.server.on_port = ports.append
             await relay.server.start()
             try:
-                assert ports == []
+                assert relay.told == []
                 assert list(relay.server.troubles.values()) == ["Address already in use"]
                 (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.ERROR
@@ -393,7 +392,7 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
                 assert relay.server.troubles == {}
                 (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.OK
-                assert ports == [relay.address[1]]
+                assert relay.told == [RelayTlsPortChanged(relay.address[1])]
             finally:
                 await relay.server.stop()
 

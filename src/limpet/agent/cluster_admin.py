@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import convert
 
@@ -31,6 +31,7 @@ from limpet.agent.status import (
     SharedEndpoint,
     TunnelStatus,
 )
+from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
@@ -41,18 +42,15 @@ from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.cluster.topology.view import View
 from limpet.cni.attachment_plan import pod_mtu_bytes
+from limpet.cni.verbs import Node
 from limpet.datapath.overlay.plan import transport_of
+from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate
-
-if TYPE_CHECKING:
-    from limpet.agent.wiring import ClusterSide
-    from limpet.cni.verbs import Node
-    from limpet.datapath.overlay.reconciler import PeerReconciler
 
 _PROBES = 4
 """One may be lost."""

@@ -34,6 +34,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
+from limpet.datapath.event import PodsChanged
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachments import Attachments
@@ -117,6 +118,7 @@ class _Agent:
             retired=self._reaper.put,
             before_sysctl=self._originals.keep,
         )
+        self._cluster: ClusterSide | None = None
         self._node = Node(
             kernel=self._kernel,
             books=self._books,
@@ -124,6 +126,7 @@ class _Agent:
             reaper=self._reaper,
             announcer=self._announcer,
             rounds=self._rounds,
+            tell=self._tell,
         )
         self._repair = Repair(self._node)
         self._watch = Watch(self._rounds, self._attachments, self._repair, settings.resync_s)
@@ -144,7 +147,7 @@ class _Agent:
         identity = load_identity(self._settings.folders.cluster_dir)
         if identity is None:
             return None
-        side = ClusterSide(
+        return ClusterSide(
             identity,
             self._settings,
             rounds=self._rounds,
@@ -152,8 +155,6 @@ class _Agent:
             route=self._kernel.route,
             before_sysctl=self._originals.keep,
         )
-        self._node.on_change = side.pods_changed
-        return side
 
     def _metrics_server(self) -> MetricsServer | None:
         """None: nobody is to be served."""
@@ -196,6 +197,10 @@ class _Agent:
             parts.push_async_callback(self._server.stop)
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
+
+    def _tell(self, event: PodsChanged) -> None:
+        if self._cluster is not None:
+            self._cluster.tell(event)
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

@@ -18,7 +18,7 @@ from limpet.cni.verbs import Node
 from limpet.datapath.round_totals import RoundTotals
 from limpet.datapath.tunnel.report import unable_peers
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.wiring import ClusterSide
     from limpet.datapath.overlay.reconciler import PeerReconciler
 

@@ -3,32 +3,49 @@ that the node uses, and the relay that it may be itself."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable
-
 import structlog
 from msgspec import convert
 
+from limpet.agent.relay_role import RelayRole
 from limpet.agent.settings import Settings
 from limpet.agent.status import Across
-from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import LimpetError
-from limpet.cluster.exchange.exchange import Exchange
-from limpet.cluster.membership import Membership, News
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
-from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.event import OwnEndChanged, RelayEndsChanged, Tell
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
-from limpet.paths.prober import Prober
+from limpet.datapath.tunnel.tunnels import Tunnels
 from limpet.relay.client.relays import Relays
-from limpet.relay.server.own_streams import OwnStreams
-from limpet.relay.server.service import RelayService
-from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
 
 _log = structlog.get_logger("across")
+
+
+class RelayEnds:
+    """Ends at relays that lead to peers, those at this node itself among them."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, tuple[RelayEnd, ...]] = {}
+        """By the peer's uid, at other relays."""
+        self._here: dict[str, RelayEnd] = {}
+        """Of peers that are connected in TLS with this node."""
+
+    def put(self, event: RelayEndsChanged | OwnEndChanged) -> tuple[RelayEnd, ...]:
+        """All that lead to the peer of the event now."""
+        uid = event.uid
+        if isinstance(event, RelayEndsChanged):
+            self._there[uid] = event.ends
+        elif event.end is None:
+            self._here.pop(uid, None)
+        else:
+            self._here[uid] = event.end
+        own = (self._here[uid],) if uid in self._here else ()
+        ends = (*self._there.get(uid, ()), *own)
+        if not ends:
+            self._there.pop(uid, None)
+        return ends
 
 
 class NatTraversal:
@@ -39,91 +56,45 @@ class NatTraversal:
         membership: Membership,
         courier: PeerSocket,
         settings: Settings,
-        *,
-        site: PeerReconciler,
-        probing: Prober,
-        exchange: Exchange,
+        tunnels: Tunnels,
+        tell: Tell,
     ) -> None:
         self._membership = membership
         self._courier = courier
-        self._site = site
-        self._probing = probing
-        self._exchange = exchange
+        self._tunnels = tunnels
         self._running = False
-        tunnel = site.tunnels
-        self.anew = HandshakeReset(courier, may_talk=self._may_talk, take=tunnel.take_anew)
-        site.watch.on_unanswered.append(self.anew.ask)
-        site.watch.on_active.append(probing.set_active)
-        self.tls = TlsRelays(membership.identity, membership, tunnel_port=tunnel.key.port)
-        self.relays = Relays(
+        self.ends = RelayEnds()
+        self.anew = HandshakeReset(courier, may_talk=self._may_talk, take=tunnels.take_anew)
+        self.tls = TlsRelays(membership.identity, membership, tunnel_port=tunnels.key.port)
+        self.relays = Relays(membership, courier, settings.peers, tell=tell, tls=self.tls)
+        self.role = RelayRole(
             membership,
             courier,
-            settings.peers,
-            on_ends=self._set_ends,
-            on_endpoints=site.set_endpoints,
-            tls=self.tls,
+            settings,
+            tell,
+            tunnel_port=tunnels.key.port,
+            may_talk_with=self._may_talk,
         )
-        probing.on_answer_seen.append(self.relays.answer_seen)
-        self.service = RelayService(
-            membership,
-            courier,
-            settings.relay,
-            resync_s=settings.resync_s,
-            may_talk=lambda one, other: (
-                membership.network is not None and may_talk(membership.network, one, other)
-            ),
-        )
-        self._ends: dict[str, tuple[RelayEnd, ...]] = {}
-        """By the peer's uid, at relays."""
-        self._own_ends: dict[str, RelayEnd] = {}
-        """Of peers that are connected over TLS with this node itself."""
-        self._streams = OwnStreams(
-            self.service,
-            uid=membership.uid,
-            tunnel_port=tunnel.key.port,
-            may_talk=self._may_talk,
-            on_end=self._set_own_end,
-        )
-        self._make_server: Callable[[], RelayTlsServer] = lambda: RelayTlsServer(
-            self._streams, membership, settings.relay.tls_listen
-        )
-        self.server: RelayTlsServer | None = None
-        """Where nodes are served over TLS, if this one is a relay."""
-        self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """The courier listens."""
         self._running = True
-        self._probing.ipv6_last = not self._site.tunnels.wireguard.kernel.has_kernels
         self.share_port()
-        self.service.on_active = self._follow
-        self.service.start()
-        self._membership.subscribe(self._heard)
-        self._follow()
+        self.role.start()
         self.relays.start()
 
     async def stop(self) -> None:
         self._running = False
-        if self._following is not None:
-            self._following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._following
         await self.relays.stop()
         await self.tls.stop()
-        if self.server is not None:
-            await self.server.stop()
-        await self.service.stop()
-
-    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        self.relays.set_links(links)
+        await self.role.stop()
 
     def share_port(self) -> None:
         """The rules by which the tunnel's port serves both are as they should be."""
-        tunnel = self._site.tunnels
-        if not tunnel.device:
+        if not self._tunnels.device:
             return
         try:
-            self._courier.share_tunnel_port(tunnel.key.port)
+            self._courier.share_tunnel_port(self._tunnels.key.port)
         except (LimpetError, OSError) as error:
             _log.warning(
                 "no way through NATs can be found out, as the tunnel's port is not shared",
@@ -134,36 +105,7 @@ class NatTraversal:
         """Puts right what others have changed in the kernel."""
         if self._running:
             self.share_port()
-            self.service.look()
-
-    def paths_changed(self) -> None:
-        """Whoever is behind a tunnel is told of changes inside it."""
-        segments = self._site.view.segments
-        self._exchange.set_tunnelled(
-            {
-                uid: segments[uid][0][0]
-                for uid, path in self._probing.paths.items()
-                if path.rung.encrypted and segments.get(uid)
-            }
-        )
-
-    def _set_ends(self, uid: str, ends: tuple[RelayEnd, ...]) -> None:
-        self._ends[uid] = ends
-        self._tell_ends(uid)
-
-    def _set_own_end(self, uid: str, end: RelayEnd | None) -> None:
-        if end is None:
-            self._own_ends.pop(uid, None)
-        else:
-            self._own_ends[uid] = end
-        self._tell_ends(uid)
-
-    def _tell_ends(self, uid: str) -> None:
-        own = self._own_ends.get(uid)
-        ends = (*self._ends.get(uid, ()), *((own,) if own is not None else ()))
-        if not ends:
-            self._ends.pop(uid, None)
-        self._probing.set_relay_ends(uid, ends)
+            self.role.service.look()
 
     def _may_talk(self, uid: str) -> bool:
         entry = self._membership.snapshot.nodes.get(uid)
@@ -175,45 +117,13 @@ class NatTraversal:
             and may_talk(network, grant, entry.grant)
         )
 
-    # Being a relay
-
-    def _heard(self, _news: News) -> None:
-        self._streams.look()
-        self._follow()  # also what has failed is tried again
-
-    def _follow(self) -> None:
-        """The TLS side comes and goes with the role."""
-        wanted = self.service.active
-        done = wanted is (self.server is not None)
-        if not self._running or done or self._following is not None:
-            return
-        self._following = asyncio.get_running_loop().create_task(self._change_server(wanted=wanted))
-
-    async def _change_server(self, *, wanted: bool) -> None:
-        try:
-            if wanted:
-                server = self._make_server()
-                server.on_port = self._site.set_relay_tls_port
-                await server.start()
-                self.server = server
-                self.service.on_wanted = server.tell_wanted
-            elif self.server is not None:
-                server, self.server = self.server, None
-                self._site.set_relay_tls_port(0)
-                await server.stop()
-        except LimpetError as error:
-            _log.error("this node relays nothing over TLS", error=str(error))
-            return
-        finally:
-            self._following = None
-        self._follow()  # what is wanted may have changed meanwhile
-
     def report(self) -> Across:
         """For `limpet status`."""
+        role = self.role
         said = {
             "relays": self.relays.report(),
-            "relaying": self.service.report() if self.service.has_role else None,
-            "relaying_tls": self.server.report() if self.server is not None else None,
+            "relaying": role.service.report() if role.service.has_role else None,
+            "relaying_tls": role.server.report() if role.server is not None else None,
             "tls": self.tls.report(),
         }
         return convert(said, Across)

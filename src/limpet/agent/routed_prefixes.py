@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from limpet.base.addresses import Prefix, UnderlayLink
@@ -23,16 +23,13 @@ class _Held(NamedTuple):
 class RoutedPrefixes:
     """Runs on the event loop. News of one node cost what that node costs."""
 
-    def __init__(self, membership: Membership, on_change: Callable[[], None]) -> None:
-        """Knows at once; `on_change` is called before a round of peers acts on the same news."""
+    def __init__(self, membership: Membership) -> None:
         self._membership = membership
-        self._on_change = on_change
         self._link_prefixes: tuple[Prefix, ...] = ()
         self._here: tuple[Prefix, ...] = ()
         self._of_peers: dict[str, _Held] = {}
         """By uid, of those that have any."""
         self._note(membership.snapshot.nodes)
-        membership.subscribe(self._heard)
 
     @property
     def networks(self) -> RoutedNetworks:
@@ -44,22 +41,23 @@ class RoutedPrefixes:
             barriers=_each_once(each.barriers for each in held),
         )
 
-    def set_links(self, links: Iterable[UnderlayLink]) -> None:
-        """Subnets of this node's links are never behind another."""
+    def set_links(self, links: Iterable[UnderlayLink]) -> bool:
+        """Subnets of this node's links are never behind another. True: `networks` are others."""
         prefixes = tuple(address.network for link in links for address in link.addresses)
-        if prefixes != self._link_prefixes:
-            self._link_prefixes = prefixes
-            self._renew(self._membership.snapshot.nodes)
+        if prefixes == self._link_prefixes:
+            return False
+        self._link_prefixes = prefixes
+        return self._renew(self._membership.snapshot.nodes)
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> bool:
+        """True: `networks` are others."""
         everything = news.network or self._membership.uid in news.uids
-        self._renew(self._membership.snapshot.nodes if everything else news.uids)
+        return self._renew(self._membership.snapshot.nodes if everything else news.uids)
 
-    def _renew(self, uids: Iterable[str]) -> None:
+    def _renew(self, uids: Iterable[str]) -> bool:
         before, here = self._held(uids), self._here
         self._note(uids)
-        if (self._held(uids), self._here) != (before, here):
-            self._on_change()
+        return (self._held(uids), self._here) != (before, here)
 
     def _held(self, uids: Iterable[str]) -> list[tuple[str, _Held]]:
         return [(uid, held) for uid in uids if (held := self._of_peers.get(uid)) is not None]

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import assert_never
 
 import structlog
 
 from limpet.agent.nat_traversal import NatTraversal
-from limpet.agent.routed_prefixes import RoutedPrefixes
+from limpet.agent.node_state import NodeInCluster
 from limpet.agent.settings import Settings
-from limpet.base.addresses import Prefix, UnderlayLink
+from limpet.base import faults
+from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.node_state import NodeState
-from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
@@ -27,6 +28,26 @@ from limpet.cluster.segment_demand import wanted_versions
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
+from limpet.datapath.event import (
+    ActivePeersChanged,
+    AnswerSeen,
+    DamageSuspected,
+    EndpointsChanged,
+    Event,
+    LinksChanged,
+    NodeAwaited,
+    OwnEndChanged,
+    PathsChanged,
+    PeerIsNewer,
+    PeerUnanswered,
+    PodsChanged,
+    RelayEndsChanged,
+    RelayingChanged,
+    RelayNeeded,
+    RelayTlsPortChanged,
+    SegmentsChanged,
+    TunnelOnlyChanged,
+)
 from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.tunnel.setup import TunnelSetup
@@ -62,9 +83,6 @@ class ClusterSide:
                 f"segments = {[str(each) for each in segments]}: this node has joined a "
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
-        self._settings = settings
-        self._rounds = rounds
-        self._books = books
         self._connected = False
         folder = identity.folder
         self.membership = Membership(
@@ -84,48 +102,37 @@ class ClusterSide:
             TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
             route=route,
             vtep_path=folder / "vtep.json",
-            bridges=lambda: self._rounds.want.bridges,
+            bridges=lambda: rounds.want.bridges,
             before_sysctl=before_sysctl,
         )
         self.probing = Prober(
-            self.membership,
-            self.courier,
-            path_file=folder / "paths.json",
-            on_change=lambda _uids: self._paths_changed(),
-            on_newer=lambda uid: self.exchange.compare_with(uid),
-            on_relay_need=lambda uid, wanted: self.across.relays.need(uid, wanted),
+            self.membership, self.courier, path_file=folder / "paths.json", tell=self.tell
         )
+        self.probing.shut_out = lambda: self.site.shut_out
+        self.site.paths = self.probing.paths
         self.exchange = Exchange(self.membership, self.courier)
         self.site.watch.inner = self.exchange.inner
         self.across = NatTraversal(
-            self.membership,
-            self.courier,
-            settings,
-            site=self.site,
-            probing=self.probing,
-            exchange=self.exchange,
+            self.membership, self.courier, settings, self.site.tunnels, self.tell
         )
         self.pods = PodReports(books, folder / "reports.json")
-        self.link = ControllerLink(identity)
         self.session = Session(
             self.membership,
-            self.link,
+            ControllerLink(identity),
             pods=self.pods,
-            appetite=self._appetite,
+            appetite=partial(_wanted_versions, self.membership, books, rounds),
             random=random.random,
         )
-        self.behind = RoutedPrefixes(self.membership, self._behind_changed)
-        self.site.paths = self.probing.paths
-        self.probing.on_tunnel_only = self.site.set_tunnel_only
-        self.probing.shut_out = lambda: self.site.shut_out
-        self.site.on_links.append(self._links_changed)
-        self.site.on_segments.append(self._stand)
-        self.membership.subscribe(self._heard)
-        rounds.look_beside = self._look_at_everything
-        rounds.look_at_filter = self._look_at_filters
-        self._segments = self.site.view.segments.get(identity.uid, ())
-        """As planned last."""
-        rounds.follow(self._state())
+        self.node = NodeInCluster(
+            self.membership, settings, rounds, self.site.view.segments.get(identity.uid, ())
+        )
+        self.site.on_links.append(lambda links: self.tell(LinksChanged(links)))
+        self.site.on_segments.append(lambda segments: self.tell(SegmentsChanged(segments)))
+        self.site.watch.on_unanswered.append(lambda *said: self.tell(PeerUnanswered(*said)))
+        self.site.watch.on_active.append(lambda uids: self.tell(ActivePeersChanged(uids)))
+        rounds.look_beside = lambda why: self.tell(DamageSuspected(why, everything=True))
+        rounds.look_at_filter = lambda why: self.tell(DamageSuspected(why))
+        self.membership.subscribe(self.tell)
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
@@ -135,11 +142,9 @@ class ClusterSide:
         """Raises: LimpetError when the node's port is taken."""
         self.courier.start()
         self._connected = True
-        self.courier.set_links(self.site.links)
-        self.exchange.set_links(self.site.links)
-        self.probing.set_links(self.site.links)
-        self.across.set_links(self.site.links)
-        self.across.paths_changed()
+        self.probing.ipv6_last = not self.site.tunnels.wireguard.kernel.has_kernels
+        self._set_links(self.site.links)
+        self._tell_tunnelled()
         self.exchange.start()
         self.across.start()
         self.probing.start()
@@ -154,74 +159,85 @@ class ClusterSide:
             for part in (self.exchange, self.probing, self.across, self.session):
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
-    # What follows from what
+    def tell(self, event: Event | News) -> None:
+        """Who hears what, in which order. Nothing that a hearer does ends who tells it."""
+        with faults.noted(type(event).__name__):
+            self._pass_on(event)
 
-    def _paths_changed(self) -> None:
-        self.site.set_paths(self.probing.paths)
-        self.across.paths_changed()
+    def _pass_on(self, event: Event | News) -> None:
+        site, probing, across = self.site, self.probing, self.across
+        match event:
+            case News():  # Exchange, Prober, Session, relays and the peers' loop hear it themselves
+                self.node.hear(event)
+                across.role.hear()
+            case PodsChanged():
+                self.pods.changed()
+                self.session.wake()
+            # The datapath
+            case LinksChanged(links):
+                self.node.set_links(links)
+                if self._connected:
+                    self._set_links(links)
+                    self.session.network_changed()
+            case SegmentsChanged(segments):
+                self.node.set_segments(segments)
+            case DamageSuspected(why, everything):
+                (site.look_at_everything if everything else site.look_at_filter)(why)
+                across.look()
+            case ActivePeersChanged(uids):
+                probing.set_active(uids)
+            case PeerUnanswered(uid, endpoint):
+                across.anew.ask(uid, endpoint)
+            # Paths
+            case PathsChanged():
+                site.set_paths(probing.paths)
+                self._tell_tunnelled()
+            case TunnelOnlyChanged(uids):
+                site.set_tunnel_only(uids)
+            case PeerIsNewer(uid):
+                self.exchange.compare_with(uid)
+            case RelayNeeded(uid, wanted):
+                across.relays.need(uid, wanted)
+            case AnswerSeen(uid, asked, seen):
+                across.relays.answer_seen(uid, asked, seen)
+            # Relays
+            case EndpointsChanged(endpoints):
+                site.set_endpoints(endpoints)
+            case RelayEndsChanged() | OwnEndChanged():
+                probing.set_relay_ends(event.uid, across.ends.put(event))
+            case RelayingChanged():
+                across.role.follow()
+            case RelayTlsPortChanged(port):
+                site.set_relay_tls_port(port)
+            case NodeAwaited():
+                across.role.await_node(event)
+            case _:
+                assert_never(event)
 
-    def _look_at_everything(self, why: str) -> None:
-        self.site.look_at_everything(why)
-        self.across.look()
+    def _set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        for part in (self.courier, self.exchange, self.across.relays, self.probing):
+            part.set_links(links)
 
-    def _look_at_filters(self, why: str) -> None:
-        self.site.look_at_filter(why)
-        self.across.look()
-
-    def _state(self) -> NodeState:
-        membership, network = self.membership, self.membership.network
-        cidrs = network.pod_cidrs if network is not None else ()
-        vxlan = (f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6))
-        return NodeState(
-            segments=() if membership.removed else self._segments,
-            cluster_cidrs=tuple(dict.fromkeys((*self._settings.pods.cluster_cidrs, *cidrs))),
-            behind=self.behind.networks,
-            in_cluster=True,
-            underlay_mtu_bytes=self.site.mtu_bytes if self.site.links else None,
-            overlay_links=frozenset((*vxlan, self._settings.tunnel.ifname)),
+    def _tell_tunnelled(self) -> None:
+        """Whoever is behind a tunnel is told of changes inside it."""
+        segments = self.site.view.segments
+        self.exchange.set_tunnelled(
+            {
+                uid: segments[uid][0][0]
+                for uid, path in self.probing.paths.items()
+                if path.rung.encrypted and segments.get(uid)
+            }
         )
 
-    def _behind_changed(self) -> None:
-        self._rounds.follow(self._state(), "the networks behind nodes changed")
 
-    def _stand(self, segments: tuple[Prefix, ...]) -> None:
-        """Pods get addresses of these segments from now on."""
-        if segments != self._segments:
-            self._segments = segments
-            _log.info("segments of this node", segments=" ".join(map(str, segments)) or "none")
-        self._rounds.follow(self._state(), "the node's segments changed")
-
-    def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
-        self.behind.set_links(links)
-        self._rounds.follow(self._state(), "the MTU of the links to other nodes changed")
-        if not self._connected:
-            return
-        self.courier.set_links(links)
-        self.exchange.set_links(links)
-        self.across.set_links(links)
-        self.probing.set_links(links)
-        self.session.network_changed()
-
-    def _heard(self, news: News) -> None:
-        if self.membership.uid in news.uids and self.membership.removed:
-            _log.error(
-                "this node was removed from the cluster: it reaches no other node any more",
-                what_to_do="`limpet join --anew` with a new token, if it should be there",
-            )
-
-    # Segments
-
-    def _appetite(self) -> tuple[int, ...]:
-        grant, network = self.membership.grant, self.membership.network
-        if grant is None or network is None:
-            return ()
-        usage = segment_usage(self._books, self._rounds.state.segments)
-        return wanted_versions(grant, network, usage)
-
-    def pods_changed(self) -> None:
-        """An address was given or came free."""
-        self.pods.changed()
-        self.session.wake()
+def _wanted_versions(
+    membership: Membership, books: Ledgers, rounds: NodeReconciler
+) -> tuple[int, ...]:
+    """IP versions of which the node needs another segment."""
+    if membership.grant is None or membership.network is None:
+        return ()
+    usage = segment_usage(books, rounds.state.segments)
+    return wanted_versions(membership.grant, membership.network, usage)
 
 
 async def _end(stop: Callable[[], Awaitable[None]], part: str) -> None:

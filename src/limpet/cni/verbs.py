@@ -33,6 +33,7 @@ from limpet.cni.ledgers import Ledgers, NotLookedYet, Seen
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf
 from limpet.cni.resolv_conf import read_dns
 from limpet.cni.turns import Turns
+from limpet.datapath.event import PodsChanged
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment
@@ -66,15 +67,16 @@ class Node:
         reaper: Reaper,
         announcer: Announcer,
         rounds: NodeReconciler,
+        tell: Callable[[PodsChanged], None],
     ) -> None:
+        """Tells PodsChanged."""
         self.kernel = kernel
         self.books = books
         self.attachments = attachments
         self.reaper = reaper
         self.announcer = announcer
         self.rounds = rounds
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after an address was given or came free."""
+        self._tell = tell
         self._interfaces = PodInterfaces(kernel.route, reaper, rounds)
         self._host_ports = HostPorts(kernel.nft, attachments, rounds)
         self._turns = Turns()
@@ -118,7 +120,7 @@ class Node:
                 # Behind the answer, which is written in this turn of the loop.
                 announce = self.announcer.announce
                 asyncio.get_running_loop().call_soon(announce, attachment, attachment.bridge.ifname)
-            self.on_change()
+            self._tell(PodsChanged())
             return self._result(request, attachment, dns)
 
     async def _again(
@@ -243,7 +245,7 @@ class Node:
             self.attachments.remove(attachment.network, attachment.holder)
         finally:
             self._host_ports.close(attachment)
-            self.on_change()
+            self._tell(PodsChanged())
         return ledger
 
     def forget(self, attachment: Attachment) -> tuple[Address, ...]:

@@ -24,6 +24,14 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
+from limpet.datapath.event import (
+    AnswerSeen,
+    PathsChanged,
+    PeerIsNewer,
+    RelayNeeded,
+    Tell,
+    TunnelOnlyChanged,
+)
 from limpet.paths.ladder.candidates import Facts, usable
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt, own_facts, peer_facts
@@ -66,27 +74,16 @@ class Prober:
         courier: PeerSocket,
         *,
         path_file: Path,
-        on_change: Callable[[frozenset[str]], None],
-        on_newer: Callable[[str], None] = lambda _uid: None,
-        on_relay_need: Callable[[str, bool], None] = lambda _uid, _wanted: None,
+        tell: Tell,
     ) -> None:
-        """`on_change`: paths to these peers are others now. `on_newer`: a peer has said that its
-        presence is newer than what is known here. `on_relay_need`: the peer is reached by a relay
-        only, as far as is known, or by a direct way for a while; called after the event that
-        tells it, and again while a relay that is in use does not answer.
-        """
+        """Tells PathsChanged, TunnelOnlyChanged, PeerIsNewer, RelayNeeded and AnswerSeen."""
         self._file = PathFile(path_file)
         self.paths: Mapping[str, PeerPath] = self._file.paths
         """By the peer's uid; from the start those that were proven last. Another mapping after
         each change."""
         self._membership = membership
         self._courier = courier
-        self._on_change = on_change
-        self._on_newer = on_newer
-        self._on_relay_need = on_relay_need
-        self.on_answer_seen: list[Callable[[str, Endpoint, Endpoint], None]] = []
-        """Called with a peer's uid, the endpoint where its tunnel's port was asked without a relay,
-        and where the question came from as the peer saw it."""
+        self._tell = tell
         self._port = ProbePort(
             membership,
             courier,
@@ -97,8 +94,6 @@ class Prober:
         )
         self._tunnel_only = TunnelOnly()
         self._seal_alarm = Timer("probing", self._seal)
-        self.on_tunnel_only: Callable[[frozenset[str]], None] = lambda _uids: None
-        """Called with all peers that send to us through tunnels only, when they are others."""
         self.shut_out: Callable[[], Collection[str]] = tuple
         """Peers of whom the kernel lets in nothing in clear; they get no answers there."""
         self.ipv6_last = False
@@ -136,7 +131,7 @@ class Prober:
         self._running = False
         self._alarm.stop()
         self._seal_alarm.stop()
-        self._tell()
+        self._tell_paths()
         await self._file.close()
         self._port.close()
 
@@ -322,17 +317,17 @@ class Prober:
         candidate = proof.candidate
         if candidate.kind is ProbeKind.TUNNEL and not candidate.relay:
             self._unproven.answered(candidate.address, time.monotonic())
-            for listener in self.on_answer_seen:
-                listener(proof.uid, (candidate.address, candidate.port), proof.seen)
+            asked = (candidate.address, candidate.port)
+            self._tell(AnswerSeen(proof.uid, asked, proof.seen))
 
     def _lets_in(self, uid: str) -> bool:
         if self._tunnel_only.asked(uid, time.monotonic()):
-            self.on_tunnel_only(self._tunnel_only.uids)
+            self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
         return uid not in self.shut_out()
 
     def _seal(self) -> None:
         self._tunnel_only.seal()
-        self.on_tunnel_only(self._tunnel_only.uids)
+        self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
 
     def _heard_from(self, heard: Heard) -> None:
         """It is there, and where: worth asking, if it was silent."""
@@ -366,7 +361,7 @@ class Prober:
         if entry is not None and (
             entry.presence is None or entry.presence.sequence < sequence
         ):  # fmt: skip
-            self._on_newer(uid)
+            self._tell(PeerIsNewer(uid))
 
     # What follows
 
@@ -383,16 +378,16 @@ class Prober:
     def _need_relay(self, peer: _Peer, *, wanted: bool) -> None:
         if wanted is not peer.needs_relay or (wanted and peer.ladder.relay_in_doubt):
             peer.needs_relay = wanted
-            asyncio.get_running_loop().call_soon(self._on_relay_need, peer.uid, wanted)
+            asyncio.get_running_loop().call_soon(self._tell, RelayNeeded(peer.uid, wanted))
 
     def _note(self, uid: str, path: PeerPath | None) -> None:
         if path == self._changed.get(uid, self.paths.get(uid)):
             return
         if not self._changed:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._tell_paths)
         self._changed[uid] = path
 
-    def _tell(self) -> None:
+    def _tell_paths(self) -> None:
         """What came together is told once."""
         before = self.paths
         changed = {uid: path for uid, path in self._changed.items() if path != before.get(uid)}
@@ -404,7 +399,7 @@ class Prober:
             self._report(uid, before.get(uid), path)
         self._file.keep(self.paths)
         if self._running:
-            self._on_change(frozenset(changed))
+            self._tell(PathsChanged(frozenset(changed)))
 
     def _report(self, uid: str, before: PeerPath | None, now: PeerPath | None) -> None:
         entry = self._port.view.snapshot.nodes.get(uid)

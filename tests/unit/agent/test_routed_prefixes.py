@@ -38,9 +38,12 @@ class Member:
         file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id="boot")
         self.told: list[RoutedNetworks] = []
-        self.behind = RoutedPrefixes(
-            self.membership, lambda: self.told.append(self.behind.networks)
-        )
+        self.behind = RoutedPrefixes(self.membership)
+        self.membership.subscribe(lambda news: self.note(changed=self.behind.hear(news)))
+
+    def note(self, *, changed: bool) -> None:
+        if changed:
+            self.told.append(self.behind.networks)
 
     def hear(self, number: int, *, at: str = "", **changes: Any) -> None:
         sealed = seal_grant(grant(number, **changes), CLUSTER_KEY)
@@ -57,7 +60,8 @@ class Member:
 
     def has_link(self, *interfaces: str) -> None:
         addresses = tuple(map(ip_interface, interfaces))
-        self.behind.set_links((UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, addresses),))
+        links = (UnderlayLink("eth0", 2, "02:00:00:00:00:01", 1500, addresses),)
+        self.note(changed=self.behind.set_links(links))
 
 
 def on_a_member(folder: Path, body: Callable[[Member], None]) -> None:

@@ -25,6 +25,7 @@ from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
+from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.port_mapping import PortMapping
 from limpet.nat.public_endpoints import PublicEndpoints
@@ -65,23 +66,20 @@ class Relays:
         courier: PeerSocket,
         settings: PeerSettings,
         *,
-        on_ends: Callable[[str, tuple[RelayEnd, ...]], None],
-        on_endpoints: Callable[[tuple[Endpoint, ...]], None],
+        tell: Tell,
         tls: Streams | None,
     ) -> None:
-        """`on_ends`: the ends that lead to a peer are these now. `on_endpoints`: the tunnel is
-        reached from outside at these; to be published.
-        """
+        """Tells RelayEndsChanged and EndpointsChanged."""
         self.counters: Counter[str] = Counter()
         """Messages by kind and direction, and `unasked`: of no relay, or of strangers' pairs."""
         self._membership = membership
         self._courier = courier
-        self._on_ends = on_ends
+        self._tell = tell
         self._tls = tls
         self._settings = settings
         self._choice = self._new_choice()
         self._nat = NatView()
-        self._candidates = PublicEndpoints(settings.endpoints, on_endpoints)
+        self._candidates = PublicEndpoints(settings.endpoints, self._publish)
         self._mapping: PortMapping | None = None
         self._links: tuple[UnderlayLink, ...] = ()
         self._alarm = Timer("relays", self._tick)
@@ -221,7 +219,7 @@ class Relays:
             case Send():
                 self._send(effect)
             case Ends():
-                self._on_ends(effect.peer, effect.ends)
+                self._tell(RelayEndsChanged(effect.peer, effect.ends))
             case OpenStream():
                 task = asyncio.get_running_loop().create_task(self._open(effect))
                 self._opening.add(task)
@@ -324,6 +322,9 @@ class Relays:
             "relays": [self._relay_report(uid) for uid in self._choice.contacts.sites],
             "pairs": [line for uid in list(self._choice.peers) for line in self._pair_reports(uid)],
         }
+
+    def _publish(self, endpoints: tuple[Endpoint, ...]) -> None:
+        self._tell(EndpointsChanged(endpoints))
 
     def _name(self, uid: str) -> str:
         entry = self._membership.snapshot.nodes.get(uid)

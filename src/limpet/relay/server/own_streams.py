@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
+from limpet.datapath.event import OwnEndChanged, Tell
 from limpet.relay.messages import Refusal
 from limpet.relay.server.service import RelayRefused
 from limpet.relay.server.tls_node import StreamEnd, StreamService
@@ -22,14 +23,14 @@ class OwnStreams:
         uid: str,
         tunnel_port: int,
         may_talk: Callable[[str], bool],
-        on_end: Callable[[str, RelayEnd | None], None],
+        tell: Tell,
     ) -> None:
-        """`uid`: of this node. `on_end`: by that end a node is reached now; None: it is not."""
+        """Tells OwnEndChanged. `uid`: of this node."""
         self._service = service
         self._uid = uid
         self._tunnel_port = tunnel_port
         self._may_talk = may_talk
-        self._on_end = on_end
+        self._tell = tell
         self._ends: dict[str, _OwnStream] = {}
 
     def attach_stream(
@@ -45,7 +46,7 @@ class OwnStreams:
         if before is not None:
             before.peer.close()
         end = self._ends[uid] = _OwnStream(peer, lambda: self._closed(uid, peer))
-        self._on_end(uid, RelayEnd(self._uid, peer.endpoint, transports.RELAY_TLS))
+        self._tell(OwnEndChanged(uid, RelayEnd(self._uid, peer.endpoint, transports.RELAY_TLS)))
         return end
 
     def look(self) -> None:
@@ -60,7 +61,7 @@ class OwnStreams:
         end = self._ends.get(uid)
         if end is not None and end.peer is peer:
             del self._ends[uid]
-            self._on_end(uid, None)
+            self._tell(OwnEndChanged(uid, None))
 
 
 class _OwnStream:

@@ -25,6 +25,7 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.datapath.event import NodeAwaited, RelayingChanged, Tell
 from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import (
     AskPair,
@@ -80,9 +81,12 @@ class RelayService:
         settings: RelaySettings,
         *,
         resync_s: float,
+        tell: Tell,
         may_talk: Callable[[Grant, Grant], bool],
     ) -> None:
-        """`resync_s`: so often the kernel is looked at. `may_talk`: two share a community, or need
+        """Tells RelayingChanged and NodeAwaited.
+
+        `resync_s`: so often the kernel is looked at. `may_talk`: two share a community, or need
         none.
         """
         self.counters: Counter[str] = Counter()
@@ -91,14 +95,11 @@ class RelayService:
         self._courier = courier
         self._settings = settings
         self._resync_s = resync_s
+        self._tell_agent = tell
         self._may_talk = may_talk
         self._pairs = self._no_pairs()
         self._paths: RelayPaths | None = None
         """None: the node is no relay now."""
-        self.on_wanted: Callable[[str, str], object] = lambda _uid, _peer: None
-        """Told of a node that another waits for here: it may be in touch by a stream only."""
-        self.on_active: Callable[[], object] = lambda: None
-        """Told when it has begun or ended to work as a relay."""
         self._tunnel_port = 0
         self._places: dict[str, Place] = {}
         """Where a node said hello from, by uid."""
@@ -197,14 +198,14 @@ class RelayService:
         self._began_s = time.monotonic()
         self._heard_s.clear()
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
-        self.on_active()
+        self._tell_agent(RelayingChanged())
 
     def _close(self, *, keep_table: bool) -> None:
         self._alarm.stop()
         paths, self._paths = self._paths, None
         if paths is not None:
             paths.close(keep_table=keep_table)
-            self.on_active()
+            self._tell_agent(RelayingChanged())
         self._pairs = self._no_pairs()
 
     def _look_at_addresses(self) -> None:
@@ -351,7 +352,7 @@ class RelayService:
     def _tell(self, end: End) -> None:
         if not self._tells.take(end.port, time.monotonic()):
             return
-        self.on_wanted(end.uid, end.peer)
+        self._tell_agent(NodeAwaited(end.uid, end.peer))
         place = self._places.get(end.uid)
         if place is None:
             return  # it has never said hello; when it does, it is told

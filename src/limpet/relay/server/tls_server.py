@@ -23,6 +23,7 @@ from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
+from limpet.datapath.event import RelayTlsPortChanged, Tell
 from limpet.relay.server.tls_node import RelayedNode, StreamService
 from limpet.relay.stream.codec import Wanted
 from limpet.relay.stream.tls_stream import cause_of, relay_context, shake_hands, tune, uid_of_peer
@@ -51,17 +52,20 @@ class RelayTlsServer:
     """Runs on the event loop. Where it cannot listen it tries again; the agent goes on without."""
 
     def __init__(
-        self, service: StreamService, membership: Membership, listen: Iterable[Listen]
+        self,
+        service: StreamService,
+        membership: Membership,
+        listen: Iterable[Listen],
+        tell: Tell,
     ) -> None:
-        """`listen`: addresses and TCP ports."""
+        """Tells RelayTlsPortChanged as soon as it listens. `listen`: addresses and TCP ports."""
         self.counters: Counter[str] = Counter()
         """What was refused or dropped, by why."""
         self.troubles: dict[Listen, str] = {}
         """Where it does not listen, and why."""
         self.addresses: list[Listen] = []
         """Where it does."""
-        self.on_port: Callable[[int], None] = lambda _port: None
-        """The port that nodes are to be told, as soon as it is listened on."""
+        self._tell = tell
         self._service = service
         self._membership = membership
         self._waiting = list(listen)
@@ -141,7 +145,7 @@ class RelayTlsServer:
             self._listeners.append(listener)
             self.addresses.append(listener.getsockname()[:2])
             self._accept_from(listener)
-            self.on_port(self.addresses[0][1])
+            self._tell(RelayTlsPortChanged(self.addresses[0][1]))
         if self._waiting:
             self._later("listen", _RETRY_S, self._listen)
 

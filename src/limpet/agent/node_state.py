@@ -1,0 +1,73 @@
+"""What the node is in its cluster, put together and told to the reconciler of its pods."""
+
+from __future__ import annotations
+
+import structlog
+
+from limpet.agent.routed_prefixes import RoutedPrefixes
+from limpet.agent.settings import Settings
+from limpet.base.addresses import Prefix, UnderlayLink
+from limpet.base.node_state import NodeState
+from limpet.base.ownership import VXLAN_IFNAME_PREFIX
+from limpet.cluster.membership import Membership, News
+from limpet.datapath.node.reconciler import NodeReconciler
+
+_log = structlog.get_logger("cluster")
+
+
+class NodeInCluster:
+    """Runs on the event loop. A new state is followed by a round of pods."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: Settings,
+        rounds: NodeReconciler,
+        segments: tuple[Prefix, ...],
+    ) -> None:
+        """`segments`: of this node, as they are planned at first."""
+        vxlan = (f"{VXLAN_IFNAME_PREFIX}{version}" for version in (4, 6))
+        self._membership = membership
+        self._configured_cidrs = settings.pods.cluster_cidrs
+        self._overlay_links = frozenset((*vxlan, settings.tunnel.ifname))
+        self._rounds = rounds
+        self._routed = RoutedPrefixes(membership)
+        self._segments = segments
+        self._mtu_bytes: int | None = None
+        rounds.follow(self._state())
+
+    def hear(self, news: News) -> None:
+        if self._routed.hear(news):
+            self._follow("the networks behind nodes changed")
+        if self._membership.uid in news.uids and self._membership.removed:
+            _log.error(
+                "this node was removed from the cluster: it reaches no other node any more",
+                what_to_do="`limpet join --anew` with a new token, if it should be there",
+            )
+
+    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        self._routed.set_links(links)
+        self._mtu_bytes = min((link.mtu_bytes for link in links), default=None)
+        self._follow("the links to other nodes changed")
+
+    def set_segments(self, segments: tuple[Prefix, ...]) -> None:
+        """Pods get addresses of these from now on."""
+        if segments != self._segments:
+            self._segments = segments
+            _log.info("segments of this node", segments=" ".join(map(str, segments)) or "none")
+        self._follow("the node's segments changed")
+
+    def _follow(self, why: str) -> None:
+        self._rounds.follow(self._state(), why)
+
+    def _state(self) -> NodeState:
+        network = self._membership.network
+        cidrs = network.pod_cidrs if network is not None else ()
+        return NodeState(
+            segments=() if self._membership.removed else self._segments,
+            cluster_cidrs=tuple(dict.fromkeys((*self._configured_cidrs, *cidrs))),
+            behind=self._routed.networks,
+            in_cluster=True,
+            underlay_mtu_bytes=self._mtu_bytes,
+            overlay_links=self._overlay_links,
+        )
