@@ -79,14 +79,14 @@ def parse_request(environ: Mapping[str, str], stdin: bytes) -> CniRequest:
             f"{verb.value} is not part of cniVersion {conf.cni_version}",
             f"it came with {since}",
         )
-    request = CniRequest(verb, conf)
     if verb is Verb.GC:
-        return replace(request, valid_attachments=_parse_attachments(runtime_keys))
+        return CniRequest(verb, conf, valid_attachments=_parse_attachments(runtime_keys))
     if verb is Verb.STATUS:
-        return request
+        return CniRequest(verb, conf)
     arguments = _parse_cni_args(environ.get("CNI_ARGS", ""), forgiving=forgiving)
-    request = replace(
-        request,
+    request = CniRequest(
+        verb,
+        conf,
         container_id=environ["CNI_CONTAINERID"],
         ifname=environ["CNI_IFNAME"],
         netns=environ.get("CNI_NETNS", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,7 +36,9 @@ def _of_text(parse: Callable[[str], T]) -> Callable[[object], T]:
 ip_address = _of_text(ipaddress.ip_address)
 ip_interface = _of_text(ipaddress.ip_interface)
 ip_network = _of_text(ipaddress.ip_network)
-_encoder = msgspec.json.Encoder(enc_hook=str)
+# Of one node's attachments, gateways, routes and prefixes are the same. Typed: 10.0.0.1 is equal to
+# 10.0.0.1/24 in Python.
+_encoder = msgspec.json.Encoder(enc_hook=lru_cache(maxsize=256, typed=True)(str))
 
 
 def encode_attachment(attachment: Attachment) -> bytes:

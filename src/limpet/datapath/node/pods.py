@@ -114,7 +114,7 @@ def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> 
         requests = []  # the node has no address there, so it never resolves one
     ifindex = _await_operational(host, pod.host_ifname)
     # The bridge gets its carrier from its first port.
-    if pod.bridge is not None and not host.is_running(pod.bridge.ifname):
+    if pod.bridge is not None and not host.flags(pod.bridge.ifname) & wire.IFF_RUNNING:
         _await_operational(host, pod.bridge.ifname)
     if pod.hairpin or pod.isolated:
         requests.append(
@@ -161,16 +161,16 @@ def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
     if limits.egress_rate_bits:
         name = shaper_ifname(pod.host_ifname)
         host.apply(wire.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
-        shaper = wire.parse_link(host.query(wire.get_link(name)))
+        shaper_ifindex = host.ifindex(name)
         host.apply(
             token_bucket(
-                shaper.ifindex,
+                shaper_ifindex,
                 rate_bits=limits.egress_rate_bits,
                 burst_bits=limits.egress_burst_bits,
                 what=name,
             ),
             ingress_hook(ifindex, what=pod.host_ifname),
-            redirect_ingress(ifindex, to_ifindex=shaper.ifindex, what=pod.host_ifname),
+            redirect_ingress(ifindex, to_ifindex=shaper_ifindex, what=pod.host_ifname),
         )
 
 
@@ -183,45 +183,51 @@ def retire_host_end(host: RouteSocket, ifname: str, *, shaped: bool = True) -> b
 
     `shaped`: look for the ifb of its egress limit too, which outlives a pod's namespace.
     """
-    link = host.link(ifname)
-    requests = () if link is None else _retire(link, ifname)
-    if shaped and (shaper := host.link(shaper_ifname(ifname))) is not None:
-        requests += _retire(shaper, shaper.ifname)
+    found = _find(host, ifname)
+    requests = () if found is None else _retire(found, ifname)
+    shaper = _find(host, shaper_ifname(ifname)) if shaped else None
+    if shaper is not None:
+        requests += _retire(shaper, shaper_ifname(ifname))
     if requests:
         host.apply(*requests)
-    return link is not None
+    return found is not None
 
 
 def retire_inside(netns: Namespace, ifname: str) -> bool:
     """The same for the pod's end, found by its name. False when there is no such link."""
     with netns.entered(), RouteSocket() as inside:
-        link = inside.link(ifname)
-        if link is None or link.flags & wire.IFF_LOOPBACK:
-            return False
-        inside.apply(*_retire(link, f"{ifname} in {netns.path}"))
-        return True
+        ifindex = _find(inside, ifname)
+        if ifindex is not None:
+            inside.apply(*_retire(ifindex, f"{ifname} in {netns.path}"))
+        return ifindex is not None
 
 
 def delete_inside(netns: Namespace, ifname: str) -> bool:
     """Deletes a pod's interface that another plugin made. False when there is no such link."""
     with netns.entered(), RouteSocket() as inside:
-        link = inside.link(ifname)
-        if link is None or link.flags & wire.IFF_LOOPBACK:
-            return False
-        inside.apply(
-            wire.delete_link(
-                link.ifindex, what=f"{ifname} in {netns.path}", ignore_errno=(errno.ENODEV,)
-            )
-        )
-        return True
+        ifindex = _find(inside, ifname)
+        if ifindex is not None:
+            what = f"{ifname} in {netns.path}"
+            inside.apply(wire.delete_link(ifindex, what=what, ignore_errno=(errno.ENODEV,)))
+        return ifindex is not None
 
 
-def _retire(link: wire.LinkInfo, what: str) -> tuple[wire.Request, ...]:
+def _find(route: RouteSocket, ifname: str) -> int | None:
+    """The link's ifindex; None when there is no such link, or it is the loopback."""
+    try:
+        return None if route.flags(ifname) & wire.IFF_LOOPBACK else route.ifindex(ifname)
+    except KernelError as error:
+        if error.errno == errno.ENODEV:
+            return None
+        raise
+
+
+def _retire(ifindex: int, what: str) -> tuple[wire.Request, ...]:
     gone = (errno.ENODEV,)
     name = DYING_IFNAME_PREFIX + secrets.token_hex(6)[:11]
     return (
-        wire.set_link(link.ifindex, what=what, up=False, ignore_errno=gone),
-        wire.set_link(link.ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
+        wire.set_link(ifindex, what=what, up=False, ignore_errno=gone),
+        wire.set_link(ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
     )
 
 

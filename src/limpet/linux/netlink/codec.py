@@ -30,7 +30,7 @@ REPLACE, EXCL, CREATE = 0x100, 0x200, 0x400
 DUMP_INTERRUPTED = 0x10
 
 AF_UNSPEC, AF_INET, AF_BRIDGE, AF_INET6 = 0, 2, 7, 10
-IFF_UP, IFF_LOOPBACK, IFF_PROMISC = 0x1, 0x8, 0x100
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING, IFF_PROMISC = 0x1, 0x8, 0x40, 0x100
 
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_OPERSTATE = 1, 3, 4, 10, 16
 IFLA_PROTINFO, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 12, 18, 20, 27, 28
@@ -176,8 +176,8 @@ def _ifinfo(*, ifindex: int = 0, flags: int = 0, change: int = 0, family: int = 
 
 def parse_mac(text: str) -> bytes:
     """Six bytes. Raises: ValueError."""
-    octets = bytes(int(part, 16) for part in text.split(":"))
-    if len(octets) != 6:
+    octets = bytes.fromhex(text.replace(":", ""))
+    if len(octets) != 6 or octets.hex(":") != text.lower():
         raise ValueError(f"not a MAC address: {text!r}")
     return octets
 

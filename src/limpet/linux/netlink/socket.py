@@ -31,7 +31,6 @@ The system's own limit (net.core.rmem_max) is 212,992 bytes: less than a round o
 """
 _SIOCGIFFLAGS, _SIOCGIFINDEX = 0x8913, 0x8933
 _IFREQ = struct.Struct("=16si20x")
-_IFF_RUNNING = 0x40
 
 
 class NetlinkSocket:
@@ -64,24 +63,24 @@ class NetlinkSocket:
 
         Raises: KernelError.
         """
-        failures = [failure for failure in self.try_each(requests) if failure is not None]
-        if failures:
-            raise failures[0]
+        for outcome in self.try_each(requests):
+            if outcome is not None:
+                raise outcome
 
     def try_each(self, requests: Iterable[wire.Request]) -> list[KernelError | None]:
         """The outcome of each request, in order; None where the wanted state is reached."""
-        pending = list(requests)
         outcomes: list[KernelError | None] = []
-        while pending:
-            batch: list[wire.Request] = []
-            size = 0
-            for request in pending[:_BATCH_MESSAGES]:
-                size += len(request.body) + 64
-                if batch and size > _BATCH_BYTES:
-                    break
-                batch.append(request)
-            del pending[: len(batch)]
-            outcomes.extend(self._send_batch(batch))
+        batch: list[wire.Request] = []
+        size = 0
+        for request in requests:
+            length = len(request.body) + 64
+            if batch and (len(batch) == _BATCH_MESSAGES or size + length > _BATCH_BYTES):
+                outcomes += self._send_batch(batch)
+                batch, size = [], 0
+            batch.append(request)
+            size += length
+        if batch:
+            outcomes += self._send_batch(batch)
         return outcomes
 
     def _send_batch(self, batch: list[wire.Request]) -> list[KernelError | None]:
@@ -178,9 +177,9 @@ class RouteSocket(NetlinkSocket):
         """Without the lock that a question by message waits for. Raises: KernelError (ENODEV)."""
         return self._ifreq(_SIOCGIFINDEX, ifname)
 
-    def is_running(self, ifname: str) -> bool:
-        """Whether the link passes packets; as cheap as `ifindex`. Raises: KernelError (ENODEV)."""
-        return bool(self._ifreq(_SIOCGIFFLAGS, ifname) & _IFF_RUNNING)
+    def flags(self, ifname: str) -> int:
+        """The lower 16 IFF_ flags; as cheap as `ifindex`. Raises: KernelError (ENODEV)."""
+        return self._ifreq(_SIOCGIFFLAGS, ifname)
 
     def _ifreq(self, code: int, ifname: str) -> int:
         """Any socket takes these requests. Source: man 7 netdevice."""
