@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from limpet.agent.settings import load_settings
+from limpet.cli.doctor.agent import examine_host_ports
 from limpet.cli.main import main
 from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from tests.beds.namespaces import NetnsFactory
@@ -163,6 +165,23 @@ def test_check_without_an_agent_says_what_it_cannot_tell_and_is_exit_code_1(
     assert limpet("ipam", "check") == 1
     assert limpet.out.startswith(f"{stray}: is no file of an address store")
     assert "the records have the damage above; whether" in limpet.err
+
+
+def test_doctor_names_the_pods_that_ask_for_one_host_port(node: LabNode) -> None:
+    mapping = {"hostPort": 18080, "containerPort": 80, "protocol": "tcp"}
+    conf = {**DEFAULT_CONF, "runtimeConfig": {"portMappings": [mapping]}}
+    for name in ("web-0", "web-1"):
+        node.pod(name).add(conf=conf)
+    settings = load_settings(node.config_path)
+
+    (found,) = examine_host_ports(settings)
+    assert "TCP port 18080" in found.what
+    assert "(default/web-0, default/web-1): default/web-1" in found.what
+
+    node.pods["web-1"].delete()
+    assert list(examine_host_ports(settings)) == []
+    node.stop_agent()
+    assert list(examine_host_ports(settings)) == []
 
 
 def test_release_gives_up_what_is_kept_for_a_pod(node: LabNode, limpet: Shell) -> None:

@@ -171,23 +171,27 @@ def install(
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
     from limpet.cli.doctor.findings import put_findings
-    from limpet.cli.install.install import InstallOptions
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
+    from limpet.cli.install.options import AskedSettings, InstallOptions, InstallPaths
 
     _require_root("install")
     report = do_install(
         InstallOptions(
-            segments=tuple(segment or ()),
-            cluster_cidrs=tuple(cluster_cidr or ()),
-            join=JoinOptions(token, tuple(controller or ()), name),
-            cni_bin_dir=cni_bin_dir and cni_bin_dir.absolute(),
-            cni_conf_dir=cni_conf_dir and cni_conf_dir.absolute(),
-            config=config.absolute(),
-            unit_dir=unit_dir.absolute(),
-            network_name=network_name,
-            allow_forward=allow_forward,
-            cni=not no_cni,
+            AskedSettings(
+                tuple(segment or ()),
+                tuple(cluster_cidr or ()),
+                allow_forward=allow_forward,
+                cni=not no_cni,
+            ),
+            InstallPaths(
+                cni_bin_dir and cni_bin_dir.absolute(),
+                cni_conf_dir and cni_conf_dir.absolute(),
+                config.absolute(),
+                unit_dir.absolute(),
+            ),
+            JoinOptions(token, tuple(controller or ()), name),
+            network_name,
             force=force,
             dry_run=dry_run,
             start=not no_start,

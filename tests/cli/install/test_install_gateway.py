@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from limpet.agent.settings import Settings
 from limpet.base.settings import Folders, PodSettings
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.install import InstallOptions, install
+from limpet.cli.install.install import install
 from limpet.cli.install.joining import folders_of
+from limpet.cli.install.options import InstallOptions, InstallPaths
 from tests.cli.install.service_machine import ServiceMachine
 from tests.cli.install.test_install import (
     BINARY,
@@ -55,14 +56,8 @@ def options(tmp_path: Path) -> InstallOptions:
     config = tmp_path / "agent.toml"
     lines = [f'{key} = "{tmp_path / key}"' for key in ("state_dir", "data_dir", "run_dir")]
     config.write_text("\n".join([*lines, "cni = false", ""]))
-    return InstallOptions(
-        cni_bin_dir=tmp_path / "bin",
-        cni_conf_dir=tmp_path / "conf",
-        config=config,
-        unit_dir=tmp_path / "units",
-        dry_run=True,
-        force=True,
-    )
+    paths = InstallPaths(tmp_path / "bin", tmp_path / "conf", config, tmp_path / "units")
+    return InstallOptions(paths=paths, dry_run=True, force=True)
 
 
 def test_a_gateway_gets_an_agent_and_nothing_that_a_runtime_would_call(

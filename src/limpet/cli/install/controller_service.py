@@ -11,7 +11,7 @@ from pathlib import Path
 from limpet.base.disk import remove_durably
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.install import PlannedFile, put_file
+from limpet.cli.install.planned_files import PlannedFile, put_file
 from limpet.cli.install.service import DEFAULT_UNIT_DIR, exec_start, systemctl, systemd_runs
 from limpet.cli.install.uninstall import Removal, attempt, take_back
 from limpet.controller.backup import only_controller

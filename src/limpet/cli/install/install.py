@@ -8,75 +8,45 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from limpet.agent.client import ask
-from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings, parse_settings
+from limpet.agent.settings import Settings, load_settings, parse_settings
 from limpet.agent.status import Process
-from limpet.base.disk import read_if_there
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import examine
-from limpet.cli.doctor.findings import Finding, error, errors, warn
+from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
-from limpet.cli.install.conflist import CONFLIST, conflist_text
+from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import (
-    JoinOptions,
     folders_of,
     granted_state,
     join_first,
     node_to_join,
     own_snapshot,
 )
+from limpet.cli.install.options import InstallOptions
+from limpet.cli.install.planned_files import (
+    PlannedFile,
+    differs,
+    examine_edits,
+    planned_files,
+    put_file,
+)
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.service import (
-    DEFAULT_UNIT_DIR,
     UNIT,
     agent_command,
     systemctl,
     systemd_runs,
-    unit_text,
 )
 from limpet.cli.install.shim_probe import status_through
-from limpet.cni.shim_binary import shim_path
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""
 _AGENT_START_S = 30.0
 _ASK_AGAIN_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class InstallOptions:
-    """What the command line says."""
-
-    segments: tuple[str, ...] = ()
-    cluster_cidrs: tuple[str, ...] = ()
-    join: JoinOptions = JoinOptions()
-    cni_bin_dir: Path | None = None
-    """None: where the runtime looks."""
-    cni_conf_dir: Path | None = None
-    config: Path = DEFAULT_PATH
-    unit_dir: Path = DEFAULT_UNIT_DIR
-    network_name: str = "limpet"
-    allow_forward: bool = False
-    cni: bool = True
-    """False: pods of this node are another network's."""
-    force: bool = False
-    dry_run: bool = False
-    start: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """A file as it should be. `keep`: one that is there already is a person's."""
-
-    role: str
-    path: Path
-    content: bytes
-    mode: int = 0o644
-    keep: bool = False
 
 
 @dataclass(slots=True)
@@ -100,16 +70,16 @@ def install(options: InstallOptions) -> Report:
             "then letters, digits, `_`, `.`, `-`"
         )
     settings = _settings(options)
-    joining = node_to_join(options.join, settings, options.segments)
+    joining = node_to_join(options.join, settings, options.asked.segments)
     target = _target(options, settings, joining=joining)
-    files = _planned_files(options, target)
+    files = planned_files(options, target)
     report = Report(findings=_look(options, settings, target, files))
     if errors(report.findings) and not options.force:
         report.failure = f"nothing was changed: {_IN_THE_WAY}"
     elif options.dry_run:
         controllers = " or ".join(options.join.controllers)
         report.steps += [f"would join the cluster of {controllers}"] if joining else []
-        report.steps += [f"would write {file.path}" for file in files if _differs(file)]
+        report.steps += [f"would write {file.path}" for file in files if differs(file)]
     else:
         if joining:
             _join(options, settings, target, files, report)
@@ -126,10 +96,10 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Ta
     return Target(
         settings,
         granted_state(settings),
-        (options.cni_conf_dir or conf_dir) / CONFLIST,
-        options.cni_bin_dir or bin_dir,
+        (options.paths.cni_conf_dir or conf_dir) / CONFLIST,
+        options.paths.cni_bin_dir or bin_dir,
         options.network_name,
-        allow_forward=options.allow_forward or settings.pods.allow_forward,
+        allow_forward=options.asked.allow_forward or settings.pods.allow_forward,
         installed=bool(Manifest.load(settings.folders.state_dir).of_role("conflist")),
         joining=joining,
     )
@@ -139,14 +109,21 @@ def _look(
     options: InstallOptions, settings: Settings, target: Target, files: Iterable[PlannedFile]
 ) -> list[Finding]:
     """`settings`: as they are or will be written."""
-    network = own_snapshot(settings).network
     return [
         *_against_config(options, settings),
-        *examine(target),
-        *(examine_vxlan(network.vxlan_id, network.vxlan_port) if network is not None else ()),
-        *_edits(Manifest.load(settings.folders.state_dir), files),
-        *_former_cni(settings),
+        *gather(
+            lambda: examine(target),
+            lambda: _vxlan(settings),
+            lambda: examine_edits(Manifest.load(settings.folders.state_dir), files),
+            lambda: _former_cni(settings),
+        ),
     ]
+
+
+def _vxlan(settings: Settings) -> Iterator[Finding]:
+    network = own_snapshot(settings).network
+    if network is not None:
+        yield from examine_vxlan(network.vxlan_id, network.vxlan_port)
 
 
 def _former_cni(settings: Settings) -> Iterator[Finding]:
@@ -178,84 +155,24 @@ def _join(
 
 def _settings(options: InstallOptions) -> Settings:
     """Of the configuration that is there; else of the one that will be written."""
-    if options.config.exists():
-        return load_settings(options.config)
-    return parse_settings(_config_document(options), "from the command line")
-
-
-def _config_document(options: InstallOptions) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    if options.segments:
-        document["segments"] = list(options.segments)
-    if options.cluster_cidrs:
-        document["cluster_cidrs"] = list(options.cluster_cidrs)
-    if options.allow_forward:
-        document["allow_forward"] = True
-    if not options.cni:
-        document["cni"] = False
-    return document
+    if options.paths.config.exists():
+        return load_settings(options.paths.config)
+    return parse_settings(options.asked.document(), "from the command line")
 
 
 def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Finding]:
     """A configuration that is there is a person's: what the command line says has to be in it."""
-    if not options.config.exists():
+    if not options.paths.config.exists():
         return
-    asked = parse_settings(_config_document(options), "from the command line")
+    asked = parse_settings(options.asked.document(), "from the command line")
     for name in ("segments", "cluster_cidrs", "allow_forward", "cni"):
         wanted, there = getattr(asked.pods, name), getattr(settings.pods, name)
         if wanted not in (getattr(Settings().pods, name), there):
-            text = json.dumps(_config_document(options)[name])
+            text = json.dumps(options.asked.document()[name])
             yield error(
-                f"{options.config} has another value of {name} than the command line",
+                f"{options.paths.config} has another value of {name} than the command line",
                 "a configuration that is there is never overwritten",
                 f"write {name} = {text} there, or leave the option out",
-            )
-
-
-# What is to be written.
-
-
-def _planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]:
-    """In the order of writing. The conflist is the last, since a runtime acts on it at once."""
-    settings = target.settings
-    config = PlannedFile(
-        "config", options.config, _config_text(_config_document(options)), keep=True
-    )
-    unit = PlannedFile("unit", options.unit_dir / UNIT, unit_text(options.config).encode())
-    if not settings.pods.cni:
-        return [config, unit]
-    files = [
-        PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
-        config,
-        unit,
-        PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
-    ]
-    if settings.folders.socket != Settings().folders.socket:
-        shim_conf = options.config.parent / "shim.conf"
-        text = f"# Read by Limpet's CNI binary.\nsocket={settings.folders.socket}\n".encode()
-        files.insert(2, PlannedFile("shim_conf", shim_conf, text, keep=True))
-    return files
-
-
-def _config_text(document: dict[str, Any]) -> bytes:
-    lines = ["# Settings of `limpet agent`, read when it starts.\n"]
-    # A JSON string, list or boolean is the same in TOML.
-    lines += [f"{key} = {json.dumps(value)}\n" for key, value in document.items()]
-    return "".join(lines).encode()
-
-
-def _differs(file: PlannedFile) -> bool:
-    now = read_if_there(file.path)
-    return now is None or (not file.keep and now != file.content)
-
-
-def _edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[Finding]:
-    for file in files:
-        if not file.keep and file.role != "binary" and manifest.is_edited(file.path):
-            yield warn(
-                f"{file.path} was changed since it was installed",
-                "it is left as it is",
-                "delete it to get Limpet's own again",
             )
 
 
@@ -287,19 +204,6 @@ def _write(
         report.steps += [put_file(manifest, file) for file in conflists]
 
 
-def put_file(manifest: Manifest, file: PlannedFile) -> str:
-    """What was done with the file. Raises: StorageError."""
-    there = read_if_there(file.path) is not None
-    kept = there and (file.keep or (file.role != "binary" and manifest.is_edited(file.path)))
-    if kept:
-        said = "kept"
-    elif not manifest.put(file.role, file.path, file.content, file.mode):
-        said = "up to date"
-    else:
-        said = "replaced" if there else "written"
-    return f"{file.path}: {said}"
-
-
 def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
     """The agent of this version runs and is ready, or the report says why not."""
     if systemd_runs():
@@ -310,7 +214,7 @@ def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
     elif _version_of(settings) is None:
         report.failure = (
             "not finished: systemd does not run here. Start the agent with "
-            f"`{' '.join(agent_command(options.config))}` and install again: the runtime's "
+            f"`{' '.join(agent_command(options.paths.config))}` and install again: the runtime's "
             "configuration is written when the agent answers"
         )
         return
