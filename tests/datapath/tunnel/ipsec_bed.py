@@ -26,6 +26,7 @@ from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
 from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
 from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
+from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
 from limpet.datapath.tunnel.state import TunnelPart, TunnelState
 from limpet.linux.netlink.socket import RouteSocket
@@ -68,11 +69,10 @@ def ipsec_kernel(route: RouteSocket, folder: Path, program: str) -> IpsecKernel:
     public_key = public_key_of(node_key(1))
     return IpsecKernel(
         route,
-        folder=folder,
+        IpsecProcess(folder, program=program),
         identity=identity(1, "uid", public_key),
         own_key=public_key,
         uid_of=lambda key: key.hex(),
-        program=program,
     )
 
 
@@ -93,13 +93,11 @@ class IpsecTunnel(Tunnel):
             self.kernel.close()
         self.kernel = IpsecKernel(
             self.node.route,
-            folder=self.run_folder,
+            IpsecProcess(self.run_folder, program=self.program, in_kernel=self.in_kernel),
             identity=self.identity,
             own_key=self.key.public_key,
             uid_of=self._uid_of,
-            program=self.program,
             inner_port=self.inner_port,
-            in_kernel=self.in_kernel,
         )
 
     @property

@@ -24,9 +24,9 @@ def test_what_is_ipsecs_comes_and_goes_by_the_tunnels_port_with_a_checksum_or_wi
     node.ip("addr add 192.0.2.1/24 dev eth0")
     peer.ip("addr add 192.0.2.2/24 dev eth0")
     with node.entered():
-        shared = IpsecPort()
-        shared.put(TUNNEL_PORT, IPSEC_PORT)
-        assert shared.is_put(TUNNEL_PORT, IPSEC_PORT)
+        shared = IpsecPort(IPSEC_PORT)
+        shared.put(TUNNEL_PORT)
+        assert shared.is_put(TUNNEL_PORT)
         shared.close()
     with (
         node.open_socket(4, socket.SOCK_DGRAM) as here,

@@ -64,14 +64,16 @@ def make_ipsec_tunnel(
     made: list[TunnelReconciler] = []
     kernel = IpsecKernel(
         route,
-        folder=setup.run_dir / IPSEC_FOLDER,
+        IpsecProcess(
+            setup.run_dir / IPSEC_FOLDER,
+            program=setup.settings.ipsec_program,
+            in_kernel=kernel_has_esp(),
+        ),
         identity=_ipsec_identity(identity),
         own_key=key.public_key,
         uid_of=lambda public_key: made[0].plan.holders[public_key],
-        program=setup.settings.ipsec_program,
         inner_port=IPSEC_PORT if shares_port else 0,
         bridge=setup.bridge,
-        in_kernel=kernel_has_esp(),
     )
     tunnel = TunnelReconciler(
         route, kernel, key, ifname=IPSEC_IFNAME, wake=wake, backend=TunnelBackend.IPSEC

@@ -11,7 +11,6 @@ import errno
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
@@ -34,7 +33,7 @@ from limpet.datapath.tunnel.ipsec.esp import device_ifindex
 from limpet.datapath.tunnel.ipsec.keeper import IpsecKeeper
 from limpet.datapath.tunnel.ipsec.plan import begins
 from limpet.datapath.tunnel.ipsec.port import IpsecPort
-from limpet.datapath.tunnel.ipsec.process import PROGRAM, IpsecProcess
+from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IpsecIdentity, IpsecPeer
 from limpet.datapath.tunnel.state import PeerReading, TunnelDevice, TunnelPeer, TunnelState
 from limpet.linux.netlink import codec as wire
@@ -43,6 +42,36 @@ from limpet.linux.netlink.vxlan import no_made_up_addresses
 
 _HANGS_S = 10.0
 _READ_S = 0.5
+
+
+class _Reader:
+    """What the daemon says of peers' traffic."""
+
+    def __init__(self, daemon: IpsecDaemon) -> None:
+        self.daemon = daemon
+        self._made_ns: dict[int, int] = {}
+
+    def read(self, peers: Mapping[bytes, TunnelPeer]) -> Mapping[bytes, PeerReading]:
+        """Raises: KernelError."""
+        readings = {key: PeerReading(replace(peer, endpoint=None)) for key, peer in peers.items()}
+        if not readings:
+            return readings
+        now_ns = time.time_ns()
+        made_ns: dict[int, int] = {}
+        for sa in self.daemon.sas():
+            if sa.public_key not in readings or not sa.established:
+                continue
+            # Ages are told in whole seconds; what was made of one first stays.
+            made_ns[sa.uniqueid] = self._made_ns.get(sa.uniqueid, now_ns - sa.age_s * 10**9)
+            reading = readings[sa.public_key]
+            readings[sa.public_key] = PeerReading(
+                replace(reading.peer, endpoint=sa.remote),
+                made_ns[sa.uniqueid],
+                reading.received_bytes + sum(child.received_bytes for child in sa.children),
+                reading.sent_bytes + sum(child.sent_bytes for child in sa.children),
+            )
+        self._made_ns = made_ns
+        return readings
 
 
 class IpsecKernel:
@@ -55,35 +84,32 @@ class IpsecKernel:
     def __init__(
         self,
         route: RouteSocket,
+        process: IpsecProcess,
         *,
-        folder: Path,
         identity: IpsecIdentity,
         own_key: bytes,
         uid_of: Callable[[bytes], str],
-        program: str = PROGRAM,
         inner_port: int = 0,
         bridge: str = "limpet0",
-        in_kernel: bool = False,
     ) -> None:
-        """`folder`: of the daemon's settings, socket and log, in a place that a reboot clears.
-
-        `own_key`, `uid_of`: what the plan names this node and its peers by (the tunnel's public
-        keys), and the uid in a peer's certificate. `program`: as for `IpsecProcess`. `inner_port`:
-        where the daemon listens when WireGuard has the tunnel's port (`ipsec_port`); 0: it has that
-        port itself. `bridge`: of the pods. `in_kernel`: the kernel makes ESP, not the daemon.
+        """`own_key`, `uid_of`: what the plan names this node and its peers by (the tunnel's public
+        keys), and the uid in a peer's certificate. `inner_port`: where the daemon listens when
+        WireGuard has the tunnel's port (`ipsec_port`); 0: it has that port itself. `bridge`: of the
+        pods.
 
         In the network namespace of the calling thread.
         """
         self._route = route
         self._own_key = own_key
         self._uid_of = uid_of
-        self._inner_port = inner_port
         self._bridge = bridge
-        self._shared = IpsecPort()
-        self.process = IpsecProcess(folder, program=program, in_kernel=in_kernel)
+        self._shared = IpsecPort(inner_port)
+        self.process = process
         # Whoever asks here is the agent itself, which must not stand still.
         self._daemon = IpsecDaemon(self.process, identity, asks_anyway=False)
-        self._reader = IpsecDaemon(self.process, identity, waits_s=_READ_S, asks_anyway=False)
+        self._reader = _Reader(
+            IpsecDaemon(self.process, identity, waits_s=_READ_S, asks_anyway=False)
+        )
         # Both work in threads of their own, and so with connections of their own.
         self.program = IpsecProgram(IpsecDaemon(self.process, identity))
         self._keeper = IpsecKeeper(IpsecDaemon(self.process, identity))
@@ -91,7 +117,6 @@ class IpsecKernel:
         self._given: dict[bytes, Endpoint] | None = None
         self._peers: dict[bytes, IpsecPeer] = {}
         """As they are loaded."""
-        self._made_ns: dict[int, int] = {}
 
     @property
     def have(self) -> TunnelState:
@@ -140,7 +165,7 @@ class IpsecKernel:
         """The daemon, its device and all tunnels stay."""
         self._keeper.stop()
         self._daemon.close()
-        self._reader.close()
+        self._reader.daemon.close()
         self.program.close()
         self._shared.close()
 
@@ -172,7 +197,7 @@ class IpsecKernel:
 
     def _aim(self, device: TunnelDevice) -> None:
         """From now on the daemon is to be the one for this device."""
-        port = self._inner_port or device.port
+        port = self._shared.inner_port or device.port
         self.program.port = self._daemon.port = port
         self.program.settings = daemon_settings(
             str(self.process.folder),
@@ -187,7 +212,7 @@ class IpsecKernel:
         device = TunnelDevice(IPSEC_IFNAME, link.mtu_bytes, b"", 0, 0, link.up)
         if want is not None and not self._daemon.is_right(self.program.settings):
             return TunnelState(device)  # it is started anew, and knows no peer then
-        if want is not None and self._has_its_port(want.port):
+        if want is not None and self._shared.is_put(want.port):
             device = replace(want, ifname=IPSEC_IFNAME, mtu_bytes=link.mtu_bytes, up=link.up)
         self._peers = self._daemon.peers()
         endpoints = {sa.public_key: sa.remote for sa in self._daemon.sas() if sa.children}
@@ -199,9 +224,6 @@ class IpsecKernel:
             },
         )
 
-    def _has_its_port(self, port: int) -> bool:
-        return not self._inner_port or self._shared.is_put(port, self._inner_port)
-
     def _care(self) -> None:
         """Also for what an earlier agent has loaded."""
         cared = {
@@ -212,27 +234,7 @@ class IpsecKernel:
 
     def readings(self) -> Mapping[bytes, PeerReading]:
         """Traffic, last handshake and present endpoint of each peer. Raises: KernelError."""
-        readings = {
-            key: PeerReading(replace(peer, endpoint=None)) for key, peer in self._have.peers.items()
-        }
-        if not readings:
-            return readings
-        now_ns = time.time_ns()
-        made_ns: dict[int, int] = {}
-        for sa in self._reader.sas():
-            if sa.public_key not in readings or not sa.established:
-                continue
-            # Ages are told in whole seconds; what was made of one first stays.
-            made_ns[sa.uniqueid] = self._made_ns.get(sa.uniqueid, now_ns - sa.age_s * 10**9)
-            reading = readings[sa.public_key]
-            readings[sa.public_key] = PeerReading(
-                replace(reading.peer, endpoint=sa.remote),
-                made_ns[sa.uniqueid],
-                reading.received_bytes + sum(child.received_bytes for child in sa.children),
-                reading.sent_bytes + sum(child.sent_bytes for child in sa.children),
-            )
-        self._made_ns = made_ns
-        return readings
+        return self._reader.read(self._have.peers)
 
     # What is changed
 
@@ -266,10 +268,7 @@ class IpsecKernel:
                 self.program.stop()  # its device is gone for good
             self.program.start()
             self._route.apply(no_made_up_addresses(IPSEC_IFNAME))
-        if self._inner_port:
-            self._shared.put(device.port, self._inner_port)
-        else:
-            self._shared.drop()  # of an earlier agent, or from before the port was its own
+        self._shared.put(device.port)
         link = wire.set_link(
             0,
             what=IPSEC_IFNAME,

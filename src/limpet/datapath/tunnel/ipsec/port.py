@@ -29,17 +29,19 @@ Source: nft_payload_csum_inet in net/netfilter/nft_payload.c; RFC 3948, section 
 class IpsecPort:
     """In the network namespace of the thread that uses it first."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner_port: int) -> None:
+        """`inner_port`: where the daemon listens; 0: it has the tunnel's port itself."""
+        self.inner_port = inner_port
         self._nft: Nftables | None = None
 
-    def is_put(self, tunnel_port: int, inner_port: int) -> bool:
+    def is_put(self, tunnel_port: int) -> bool:
         """Raises: KernelError, LimpetError."""
-        text = ruleset(tunnel_port, inner_port)
-        return self._opened().read_ruleset(text) == text
+        text = ruleset(tunnel_port, self.inner_port)
+        return not self.inner_port or self._opened().read_ruleset(text) == text
 
-    def put(self, tunnel_port: int, inner_port: int) -> None:
+    def put(self, tunnel_port: int) -> None:
         """Raises: KernelError, LimpetError."""
-        self._opened().keep(ruleset(tunnel_port, inner_port))
+        self._opened().keep(ruleset(tunnel_port, self.inner_port) if self.inner_port else "")
 
     def drop(self) -> None:
         """Raises: KernelError, LimpetError."""
