@@ -287,7 +287,7 @@ def test_a_relay_that_falls_silent_is_lost(
 
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
-        stream = relay.server._nodes[one.uid].stream
+        stream = relay.server._nodes[one.uid].session._stream
         asyncio.get_running_loop().remove_reader(stream._descriptor)
         await until(lambda: one.lost == [uid(RELAY)])
 

@@ -9,8 +9,8 @@ import asyncio
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -92,6 +92,14 @@ class _Asked:
     """Gets the round trip in seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnLinks:
+    by_name: Mapping[str, UnderlayLink] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
+    """By index."""
+    addresses: frozenset[Address] = frozenset()
+
+
 class ProbePort:
     """Runs on the event loop's thread."""
 
@@ -118,10 +126,7 @@ class ProbePort:
         self._codec = Codec(identity.private_key, identity.pinned_key)
         self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
         """What is known of the cluster, as `look` has found it last."""
-        self._links: dict[str, UnderlayLink] = {}
-        self._ifnames: dict[int, str] = {}
-        self._own: frozenset[Address] = frozenset()
-        """Addresses of our links."""
+        self._links = _OwnLinks()
         self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
         self._frames: RawFrames | None = None
 
@@ -144,9 +149,11 @@ class ProbePort:
         self.view = view_of(known.snapshot, known.uid, {}, OwnSide(), before=self.view)
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        self._links = {link.ifname: link for link in links}
-        self._ifnames = {link.ifindex: link.ifname for link in links}
-        self._own = frozenset(address.ip for link in links for address in link.addresses)
+        self._links = _OwnLinks(
+            {link.ifname: link for link in links},
+            {link.ifindex: link.ifname for link in links},
+            frozenset(address.ip for link in links for address in link.addresses),
+        )
 
     def may_talk(self, entry: NodeEntry) -> bool:
         """Whether the node is one that is asked, and answered."""
@@ -171,7 +178,7 @@ class ProbePort:
         if candidate.kind is ProbeKind.TUNNEL:
             self._ask_by_tunnel(uid, question, nonce)
             return
-        link = self._links.get(candidate.device)
+        link = self._links.by_name.get(candidate.device)
         self._courier.send(
             Kind.PROBE,
             encode_probe(Probe(nonce, candidate.kind, self._sequence)),
@@ -204,7 +211,10 @@ class ProbePort:
 
     def _ask_over_link(self, uid: str, candidate: Candidate, nonce: bytes) -> None:
         """Past the node's routes, which do not lead there yet."""
-        link, own = self._links.get(candidate.device), self.view.sources.get(candidate.version)
+        link, own = (
+            self._links.by_name.get(candidate.device),
+            self.view.sources.get(candidate.version),
+        )
         theirs = self._overlay_address(uid, candidate.version)
         if link is None or own is None or theirs is None or self._frames is None:
             return
@@ -318,7 +328,7 @@ class ProbePort:
         rtt_s = time.monotonic() - asked.sent_s
         if asked.answer is not None and not asked.answer.done():
             asked.answer.set_result(rtt_s)
-        via = self._ifnames.get(received.ifindex, "")
+        via = self._links.names.get(received.ifindex, "")
         self._on_proof(
             Proof(
                 asked.uid,
@@ -347,8 +357,10 @@ class ProbePort:
             theirs = self._overlay_address(asked.uid, candidate.version)
             ours = self.view.sources.get(candidate.version)
             return (answer.seen_from, answer.arrived_at) == (ours, theirs)
-        if answer.seen_from not in self._own or answer.arrived_at != candidate.address:
+        if answer.seen_from not in self._links.addresses or answer.arrived_at != candidate.address:
             return False
         if candidate.kind is ProbeKind.SITE:
             return True
-        return received.hop_limit == 1 and self._ifnames.get(received.ifindex) == candidate.device
+        return (
+            received.hop_limit == 1 and self._links.names.get(received.ifindex) == candidate.device
+        )

@@ -18,8 +18,8 @@ from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import NEAR_S, Contacts, Line, RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.relay.client.end import RECHECK_S, End, Phase
-from limpet.relay.client.peer import SETTLED_S, RelayPeer
-from limpet.relay.client.streams import Stream, StreamPlan
+from limpet.relay.client.peer import SETTLED_S, RelayPeer, Stream
+from limpet.relay.client.streams import StreamPlan
 from limpet.relay.messages import Bound, Check, FreePair, Pair, Refusal, RelayMessage, Seen, Token
 
 RATE_PER_S, BURST = 100.0, 100.0

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
 from limpet.relay.client.end import INVITED_S, End, Phase
-from limpet.relay.client.streams import ENDLESS_S, STREAM_KEPT_S, Stream
 
 SETTLED_S = 10.0
 """So long the ends that are wanted are bound, then others go."""
@@ -19,6 +18,42 @@ _STICKY, _STICKY_S = 0.5, 0.02
 """Another relay takes an end's place when its round trip is shorter by more than that."""
 _TOLD_RTT, _TOLD_RTT_S = 0.5, 0.01
 """A round trip is told again when it has changed by more than that."""
+
+
+ENDLESS_S = 3.0
+"""Without an end over UDP although relays answer, then streams are tried."""
+STREAM_KEPT_S = 30.0
+"""After UDP works again."""
+_FAILED_S, _SLOWEST_FAILED_S = 2.0, 15.0
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """An end that is a TLS connection."""
+
+    end: RelayEnd | None = None
+    """None: it is being opened, or has failed."""
+    retry_s: float = math.inf
+    """It has failed, and is opened again then."""
+    failures: int = 0
+    problem: str = ""
+    displaced: bool = False
+    """A check by UDP has turned what is for this node to there, until it is opened again."""
+
+    def hurry(self, now_s: float) -> None:
+        """If it has failed it is opened again now."""
+        if self.retry_s < math.inf:
+            self.retry_s = min(self.retry_s, now_s)
+
+    def opened(self, end: RelayEnd) -> None:
+        self.end, self.retry_s, self.failures, self.problem = end, math.inf, 0, ""
+
+    def failed(self, problem: str, now_s: float) -> None:
+        """A connection that had worked is tried again at once."""
+        delay_s = min(_FAILED_S * 2.0**self.failures, _SLOWEST_FAILED_S)
+        self.retry_s = now_s if self.end is not None else now_s + delay_s
+        self.end, self.problem = None, problem
+        self.failures = min(self.failures + 1, 10)
 
 
 @dataclass(slots=True, eq=False)

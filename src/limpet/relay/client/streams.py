@@ -4,54 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from limpet.base.rate_limit import TokenBucket
-from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
 from limpet.relay.client.effects import CloseStreams, Effect, OpenStream
+from limpet.relay.client.peer import ENDLESS_S, STREAM_KEPT_S, RelayPeer, Stream
 
-if TYPE_CHECKING:
-    from limpet.relay.client.peer import RelayPeer
-
-ENDLESS_S = 3.0
-"""Without an end over UDP although relays answer, then streams are tried."""
-STREAM_KEPT_S = 30.0
-"""After UDP works again."""
-_FAILED_S, _SLOWEST_FAILED_S = 2.0, 15.0
 _OPENINGS_PER_S, _OPENINGS_BURST = 10.0, 128.0
 """Each may take its time to fail."""
 _LATER_S = 5.0
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """An end that is a TLS connection."""
-
-    end: RelayEnd | None = None
-    """None: it is being opened, or has failed."""
-    retry_s: float = math.inf
-    """It has failed, and is opened again then."""
-    failures: int = 0
-    problem: str = ""
-    displaced: bool = False
-    """A check by UDP has turned what is for this node to there, until it is opened again."""
-
-    def hurry(self, now_s: float) -> None:
-        """If it has failed it is opened again now."""
-        if self.retry_s < math.inf:
-            self.retry_s = min(self.retry_s, now_s)
-
-    def opened(self, end: RelayEnd) -> None:
-        self.end, self.retry_s, self.failures, self.problem = end, math.inf, 0, ""
-
-    def failed(self, problem: str, now_s: float) -> None:
-        """A connection that had worked is tried again at once."""
-        delay_s = min(_FAILED_S * 2.0**self.failures, _SLOWEST_FAILED_S)
-        self.retry_s = now_s if self.end is not None else now_s + delay_s
-        self.end, self.problem = None, problem
-        self.failures = min(self.failures + 1, 10)
 
 
 class StreamPlan:

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBucket
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
-    CONTROL,
     Close,
     Control,
-    Frame,
     Open,
     Opened,
     Ping,
     Pong,
     Refused,
     StreamError,
-    parse_control,
 )
-from limpet.relay.stream.tls_stream import TlsStream
+from limpet.relay.stream.session import TlsSession
 
 IDLE_S = 45.0
 """Three pings of a node that did not come."""
@@ -69,17 +67,15 @@ class RelayedNode:
         """`on_end`: the node's side has ended it, or does not keep to the rules."""
         self.uid = uid
         self.spoke = asyncio.Event()
-        self.ended = False
-        self.stream = TlsStream(connection, on_frames=self._take, on_end=self._end)
+        self.session = TlsSession(connection, self)
         self._service = service
         self._counters = counters
         self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        self._early: list[Frame] | None = []
+        self._early: list[Callable[[], None]] | None = []
+        """What came before `begin`."""
         self._ends: dict[int, tuple[str, StreamEnd]] = {}
         self._channels: dict[str, int] = {}
-        self._asks = TokenBucket(_ASKS_PER_S, _ASKS_BURST, self._loop.time())
-        self._heard_s = self._loop.time()
+        self._asks = TokenBucket(_ASKS_PER_S, _ASKS_BURST, self.session.heard_s)
 
     @property
     def peers(self) -> list[str]:
@@ -88,60 +84,55 @@ class RelayedNode:
 
     @property
     def silent(self) -> bool:
-        return self._loop.time() - self._heard_s > IDLE_S
+        return asyncio.get_running_loop().time() - self.session.heard_s > IDLE_S
 
     def begin(self) -> None:
         early, self._early = self._early or [], None
-        self._take(early)
+        for do in early:
+            if not self.session.why_ended:
+                try:
+                    do()
+                except StreamError as error:
+                    self.session.refuse(error)
 
     def close(self) -> None:
-        self.ended = True
-        self.stream.close()
+        self.session.end("it is not served any more")
+
+    # What the session says
+
+    def session_ended(self, why: str) -> None:
+        if self.session.malformed:
+            self._counters["malformed"] += 1
         ends, self._ends = self._ends, {}
         self._channels.clear()
         for _, end in ends.values():
             end.close()
-
-    def _end(self, why: str) -> None:
-        self.ended = True
         self.spoke.set()
         self._on_end(self, why)
 
-    def _take(self, frames: list[Frame]) -> None:
+    def deliver(self, channel: int, packets: Sequence[bytes]) -> None:
         if self._early is not None:
-            self._early += frames
+            self._early.append(partial(self.deliver, channel, packets))
             self.spoke.set()
             return
-        self._heard_s = self._loop.time()
-        ends = self._ends
-        for channel, body in frames:
-            found = ends.get(channel)
-            if found is not None:
-                found[1].send(body)
-            elif channel == CONTROL:
-                if not self._obey(body):
-                    return
-            else:  # packets that were on the way when it was closed, or a node that tries
-                self._counters["no_channel"] += 1
+        found = self._ends.get(channel)
+        if found is None:  # packets that were on the way when it was closed, or a node that tries
+            self._counters["no_channel"] += len(packets)
+            return
+        for packet in packets:
+            found[1].send(packet)
 
-    def _obey(self, body: bytes) -> bool:
-        """False: the connection is closed."""
-        try:
-            message = parse_control(body)
-            if not self._asks.take(self._loop.time()):
-                raise StreamError("it asks too often")
-            self._answer(message)
-        except StreamError as error:
-            self._counters["malformed"] += 1
-            self.stream.close()
-            self._end(str(error))
-        return not self.ended
-
-    def _answer(self, message: Control) -> None:
+    def hear(self, message: Control) -> None:
         """Raises: StreamError."""
+        if self._early is not None:
+            self._early.append(partial(self.hear, message))
+            self.spoke.set()
+            return
+        if not self._asks.take(asyncio.get_running_loop().time()):
+            raise StreamError("it asks too often")
         match message:
             case Ping():
-                self.stream.send_control(Pong())
+                self.session.send_control(Pong())
             case Open(channel, peer):
                 self._attach(channel, peer)
             case Close(channel):
@@ -149,30 +140,32 @@ class RelayedNode:
             case _:
                 raise StreamError(f"it says {type(message).__name__}, which only a relay says")
 
+    # Channels
+
     def _attach(self, channel: int, peer: str) -> None:
         """Raises: StreamError."""
         if channel in self._ends:
             raise StreamError(f"it opens channel {channel} twice")
         if peer in self._channels:
             self._detach(self._channels[peer])
-        send = self.stream.send_packet
+        send = self.session.send_packet
         try:
             end = self._service.attach_stream(self.uid, peer, lambda packet: send(channel, packet))
         except LimpetError as error:
             refusal = getattr(error, "refusal", Refusal.NO_RELAY)
             self._counters[f"refused_{refusal.name.lower()}"] += 1
-            self.stream.send_control(Refused(channel, refusal))
+            self.session.send_control(Refused(channel, refusal))
             return
         end.on_gone = lambda: self._refuse(channel)
         self._ends[channel] = (peer, end)
         self._channels[peer] = channel
-        self.stream.send_control(Opened(channel))
+        self.session.send_control(Opened(channel))
 
     def _refuse(self, channel: int) -> None:
         """Its pair is no more: a community was left, or a node removed."""
         if channel in self._ends:
             self._detach(channel)
-            self.stream.send_control(Refused(channel, Refusal.MAY_NOT_TALK))
+            self.session.send_control(Refused(channel, Refusal.MAY_NOT_TALK))
 
     def _detach(self, channel: int) -> None:
         found = self._ends.pop(channel, None)

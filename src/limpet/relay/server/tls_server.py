@@ -107,13 +107,13 @@ class RelayTlsServer:
         node = self._nodes.get(uid)
         if node is None:
             return False
-        node.stream.send_control(Wanted(peer_uid))
+        node.session.send_control(Wanted(peer_uid))
         return True
 
     def report(self) -> dict[str, Any]:
         """For a person."""
         dropped = self.counters["dropped"] + sum(
-            each.stream.dropped for each in self._nodes.values()
+            each.session.dropped for each in self._nodes.values()
         )
         return {
             "listen": [f"{host}:{port}" for host, port in self.addresses],
@@ -204,7 +204,7 @@ class RelayTlsServer:
                         self.counters["stranger"] += 1
                         return
                     node = RelayedNode(uid, tls, self._service, self.counters, on_end=self._ended)
-                    undo.callback(node.stream.close)
+                    undo.callback(node.close)
                     await node.spoke.wait()
             except TimeoutError:
                 self.counters["silent"] += 1
@@ -225,7 +225,7 @@ class RelayTlsServer:
         return own is not None and Role.RELAY in own.roles and self._membership.is_member(uid)
 
     def _take(self, node: RelayedNode) -> bool:
-        if node.ended or not self._is_served(node.uid):
+        if node.session.why_ended or not self._is_served(node.uid):
             return False
         before = self._nodes.get(node.uid)
         if before is not None:  # it has noticed before us that the old connection is dead
@@ -248,7 +248,7 @@ class RelayTlsServer:
     def _drop(self, node: RelayedNode, why: str) -> None:
         del self._nodes[node.uid]
         _log.debug("a node does not relay over TLS any more", uid=node.uid, why=why)
-        self.counters["dropped"] += node.stream.dropped
+        self.counters["dropped"] += node.session.dropped
         node.close()
 
     def _heard(self, news: News) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from limpet.base.addresses import Endpoint
@@ -16,7 +15,6 @@ from limpet.relay.stream.codec import (
     MAX_CHANNEL,
     Close,
     Control,
-    Frame,
     Open,
     Opened,
     Ping,
@@ -24,10 +22,9 @@ from limpet.relay.stream.codec import (
     Refused,
     StreamError,
     Wanted,
-    parse_control,
 )
 from limpet.relay.stream.loopback_peer import LoopbackPeer
-from limpet.relay.stream.tls_stream import TlsStream
+from limpet.relay.stream.session import TlsSession
 
 PING_EVERY_S = 15.0
 PONG_WITHIN_S = 5.0
@@ -48,6 +45,72 @@ class _Channel:
     """Empty: the relay brings its packets; else why not."""
 
 
+class _Channels:
+    """Of one connection: each stands for a peer, under a number of its own."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, _Channel] = {}
+        self.by_peer: dict[str, _Channel] = {}
+        self.lost = 0
+        """Packets of those that are closed."""
+        self._number = 0
+
+    def renumber(self, channel: _Channel) -> None:
+        """Numbers go up, so that late packets of a closed channel are nobody's."""
+        self.by_number.pop(channel.number, None)
+        self._number = self._number % MAX_CHANNEL + 1
+        while self._number in self.by_number:
+            self._number = self._number % MAX_CHANNEL + 1
+        channel.number = self._number
+        self.by_number[channel.number] = self.by_peer[channel.peer] = channel
+
+    def drop(self, channel: _Channel, why: str) -> None:
+        del self.by_number[channel.number], self.by_peer[channel.peer]
+        self.lost += channel.loopback.lost
+        channel.loopback.close()
+        if not channel.answer.done():
+            channel.answer.set_result(why)
+
+
+class _Heartbeat:
+    """Asks the relay now and then whether it is there."""
+
+    def __init__(self, session: TlsSession, is_needed: Callable[[], bool]) -> None:
+        self.rtt_s = 0.0
+        self._session = session
+        self._is_needed = is_needed
+        self._loop = asyncio.get_running_loop()
+        self.answered: asyncio.Future[str] = self._loop.create_future()
+        """With the first answer, empty; else why there is none."""
+        self._asked_s = 0.0
+        self._timer: asyncio.Handle = self._loop.call_soon(self._ping)
+
+    def stop(self, why: str) -> None:
+        self._timer.cancel()
+        if not self.answered.done():
+            self.answered.set_result(why)
+
+    def hear(self) -> None:
+        took_s = self._loop.time() - self._asked_s
+        self.rtt_s = took_s if not self.rtt_s else self.rtt_s * 0.75 + took_s * 0.25
+        if not self.answered.done():
+            self.answered.set_result("")
+
+    def _ping(self) -> None:
+        if self.answered.done() and not self._is_needed():
+            self._session.end("nobody needs it")
+            return
+        self._asked_s = self._loop.time()
+        self._timer = self._loop.call_later(PONG_WITHIN_S, self._look)
+        self._session.send_control(Ping())
+
+    def _look(self) -> None:
+        if self._session.heard_s >= self._asked_s:
+            self._timer = self._loop.call_later(PING_EVERY_S - PONG_WITHIN_S, self._ping)
+        else:
+            self._session.end(f"nothing came from it for {PONG_WITHIN_S:g} s")
+
+
 class RelayLink:
     """From the handshake to the end of the connection."""
 
@@ -65,36 +128,32 @@ class RelayLink:
         `on_end`: once, with the reason, and whether a peer had an end here. `on_refused`: a peer
         whose end was there and is not any more. `on_wanted`: a peer that has asked for the two.
         """
-        self.rtt_s = 0.0
-        self._loop = asyncio.get_running_loop()
         self._tunnel_port = tunnel_port
         self._on_end = on_end
         self._on_refused = on_refused
         self._on_wanted = on_wanted
-        self._channels: dict[int, _Channel] = {}
-        self._of_peer: dict[str, _Channel] = {}
-        self._number = 0
-        self._lost = 0
-        self._ended = ""
-        self._pong = self._loop.create_future()
-        self._asked_s = 0.0
-        self._heard = False
-        self._stream = TlsStream(connection, on_frames=self._take, on_end=self.end)
-        self._timer = self._loop.call_soon(self._ping)
+        self._channels = _Channels()
+        self._session = TlsSession(connection, self)
+        self._heartbeat = _Heartbeat(self._session, lambda: bool(self._channels.by_number))
+        self.end = self._session.end
+
+    @property
+    def rtt_s(self) -> float:
+        return self._heartbeat.rtt_s
 
     @property
     def peers(self) -> list[str]:
-        return sorted(self._of_peer)
+        return sorted(self._channels.by_peer)
 
     @property
     def lost(self) -> int:
         """Packets that were dropped on this side."""
-        live = sum(channel.loopback.lost for channel in self._channels.values())
-        return self._lost + live + self._stream.dropped
+        live = sum(channel.loopback.lost for channel in self._channels.by_peer.values())
+        return self._channels.lost + live + self._session.dropped
 
     async def answered(self) -> None:
         """The relay takes this node. Raises: LimpetError."""
-        why = await asyncio.shield(self._pong) or self._ended
+        why = await asyncio.shield(self._heartbeat.answered) or self._session.why_ended
         if why:
             raise LimpetError(why)
 
@@ -104,14 +163,12 @@ class RelayLink:
         One that was open is opened again: what is for this node comes by it from then on, also if
         it had gone by UDP.
         """
-        if self._ended:
-            raise LimpetError(self._ended)
-        channel = self._of_peer.get(peer)
+        if self._session.why_ended:
+            raise LimpetError(self._session.why_ended)
+        channel = self._channels.by_peer.get(peer)
         if channel is None:
-            channel = self._new_channel(peer)
-            self._ask(channel)
+            self._ask(channel := self._new_channel(peer))
         elif channel.answer.done():
-            del self._channels[channel.number]
             self._ask(channel)
         why = await asyncio.shield(channel.answer)
         if why:
@@ -119,102 +176,52 @@ class RelayLink:
         return channel.loopback.endpoint
 
     def release(self, peer: str) -> None:
-        channel = self._of_peer.get(peer)
+        channel = self._channels.by_peer.get(peer)
         if channel is not None:
-            self._drop(channel, "it was given back")
-            self._stream.send_control(Close(channel.number))
-
-    def end(self, why: str) -> None:
-        if self._ended:
-            return
-        self._ended = why
-        in_use = bool(self._channels)
-        self._timer.cancel()
-        self._stream.close()
-        if not self._pong.done():
-            self._pong.set_result(why)
-        for channel in list(self._channels.values()):
-            self._drop(channel, why)
-        self._on_end(why, in_use)
+            self._channels.drop(channel, "it was given back")
+            self._session.send_control(Close(channel.number))
 
     def _new_channel(self, peer: str) -> _Channel:
         """Raises: LimpetError."""
-        send = self._stream.send_packet
+        send = self._session.send_packet
         loopback = LoopbackPeer(self._tunnel_port, lambda packet: send(channel.number, packet))
-        channel = _Channel(CONTROL, peer, loopback, self._loop.create_future())
-        self._of_peer[peer] = channel
+        channel = _Channel(CONTROL, peer, loopback, asyncio.get_running_loop().create_future())
         return channel
 
     def _ask(self, channel: _Channel) -> None:
         """Under a new number; the relay lets go that which the peer had before."""
-        # Numbers go up, so that late packets of a closed channel are nobody's.
-        self._number = self._number % MAX_CHANNEL + 1
-        while self._number in self._channels:
-            self._number = self._number % MAX_CHANNEL + 1
-        channel.number, channel.answer = self._number, self._loop.create_future()
-        self._channels[channel.number] = channel
-        self._stream.send_control(Open(channel.number, channel.peer))
+        self._channels.renumber(channel)
+        channel.answer = asyncio.get_running_loop().create_future()
+        self._session.send_control(Open(channel.number, channel.peer))
 
-    def _drop(self, channel: _Channel, why: str) -> None:
-        del self._channels[channel.number], self._of_peer[channel.peer]
-        self._lost += channel.loopback.lost
-        channel.loopback.close()
-        if not channel.answer.done():
-            channel.answer.set_result(why)
+    # What the session says
 
-    # Whether it lives
+    def session_ended(self, why: str) -> None:
+        in_use = bool(self._channels.by_number)
+        self._heartbeat.stop(why)
+        for channel in list(self._channels.by_peer.values()):
+            self._channels.drop(channel, why)
+        self._on_end(why, in_use)
 
-    def _ping(self) -> None:
-        if self._pong.done() and not self._channels:
-            self.end("nobody needs it")
-            return
-        self._asked_s = self._loop.time()
-        self._heard = False
-        self._timer = self._loop.call_later(PONG_WITHIN_S, self._look)
-        self._stream.send_control(Ping())
+    def deliver(self, channel: int, packets: Sequence[bytes]) -> None:
+        found = self._channels.by_number.get(channel)
+        if found is not None:
+            found.loopback.deliver(packets)
 
-    def _look(self) -> None:
-        if self._heard:
-            self._timer = self._loop.call_later(PING_EVERY_S - PONG_WITHIN_S, self._ping)
-        else:
-            self.end(f"nothing came from it for {PONG_WITHIN_S:g} s")
-
-    # In
-
-    def _take(self, frames: list[Frame]) -> None:
-        self._heard = True
-        packets: defaultdict[int, list[bytes]] = defaultdict(list)
-        for number, body in frames:
-            if number == CONTROL:
-                try:
-                    self._hear(parse_control(body))
-                except StreamError as error:
-                    self.end(str(error))
-                    return
-            else:
-                packets[number].append(body)
-        for number, together in packets.items():
-            channel = self._channels.get(number)
-            if channel is not None:
-                channel.loopback.deliver(together)
-
-    def _hear(self, message: Control) -> None:
+    def hear(self, message: Control) -> None:
         """Raises: StreamError."""
         match message:
             case Pong():
-                took_s = self._loop.time() - self._asked_s
-                self.rtt_s = took_s if not self.rtt_s else self.rtt_s * 0.75 + took_s * 0.25
-                if not self._pong.done():
-                    self._pong.set_result("")
+                self._heartbeat.hear()
             case Opened(number):
-                channel = self._channels.get(number)
+                channel = self._channels.by_number.get(number)
                 if channel is not None and not channel.answer.done():
                     channel.answer.set_result("")
             case Refused(number, refusal):
-                channel = self._channels.get(number)
+                channel = self._channels.by_number.get(number)
                 if channel is not None:
                     was_open = channel.answer.done()
-                    self._drop(channel, _REFUSALS.get(refusal, "it gives no reason"))
+                    self._channels.drop(channel, _REFUSALS.get(refusal, "it gives no reason"))
                     if was_open:
                         self._on_refused(channel.peer)
             case Wanted(peer):

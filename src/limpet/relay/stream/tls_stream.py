@@ -131,6 +131,42 @@ def uid_of_peer(connection: ssl.SSLSocket) -> str | None:
     return uid_of(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
 
 
+class _Waiting:
+    """What is to be written: control, and then packets."""
+
+    def __init__(self) -> None:
+        self._packets: deque[bytes] = deque()
+        self._packet_bytes = 0
+        self._control = b""
+
+    def take_packet(self, channel: int, packet: bytes) -> bool:
+        """False: there is no room, or no frame holds it."""
+        size = HEADER_BYTES + len(packet)
+        if not 0 < len(packet) <= MAX_PACKET_BYTES or self._packet_bytes + size > QUEUE_BYTES:
+            return False
+        self._packets.append(encode_frame(channel, packet))
+        self._packet_bytes += size
+        return True
+
+    def take_control(self, message: Control) -> bool:
+        """False: the other side does not read."""
+        self._control += encode_control(message)
+        return len(self._control) <= _CONTROL_BYTES
+
+    def next_record(self) -> bytes:
+        """Control, then as many packets as one record holds whole."""
+        parts = [self._control]
+        size = len(self._control)
+        self._control = b""
+        packets = self._packets
+        while packets and size + len(packets[0]) <= _RECORD_BYTES:
+            packet = packets.popleft()
+            size += len(packet)
+            self._packet_bytes -= len(packet)
+            parts.append(packet)
+        return b"".join(parts)
+
+
 class TlsStream:
     """After the handshake. It has the connection, and closes it."""
 
@@ -150,9 +186,7 @@ class TlsStream:
         self._on_frames = on_frames
         self._on_end = on_end
         self._parser = FrameParser()
-        self._packets: deque[bytes] = deque()
-        self._packet_bytes = 0
-        self._control = b""
+        self._waiting = _Waiting()
         self._record = b""
         """Not written yet: OpenSSL wants the same bytes again."""
         self._busy = False
@@ -162,23 +196,20 @@ class TlsStream:
 
     def send_packet(self, channel: int, packet: bytes) -> None:
         """In its turn, or never: also what no frame holds is dropped."""
-        size = HEADER_BYTES + len(packet)
-        fits = 0 < len(packet) <= MAX_PACKET_BYTES and self._packet_bytes + size <= QUEUE_BYTES
-        if not fits or self._closed:
+        if self._closed or not self._waiting.take_packet(channel, packet):
             self.dropped += 1
-            return
-        self._packets.append(encode_frame(channel, packet))
-        self._packet_bytes += size
-        if not self._busy:
-            self._busy = True
-            self._loop.call_soon(self._write)
+        else:
+            self._write_soon()
 
     def send_control(self, message: Control) -> None:
         """Before the packets that wait."""
-        self._control += encode_control(message)
-        if len(self._control) > _CONTROL_BYTES:
+        if self._waiting.take_control(message):
+            self._write_soon()
+        else:
             self._end("it does not read what it is sent")
-        elif not self._busy:
+
+    def _write_soon(self) -> None:
+        if not self._busy:
             self._busy = True
             self._loop.call_soon(self._write)
 
@@ -231,7 +262,7 @@ class TlsStream:
     def _write(self) -> None:
         try:
             for _ in range(_RECORDS_PER_TURN):
-                self._record = self._record or self._next_record()
+                self._record = self._record or self._waiting.next_record()
                 if not self._record or self._closed:
                     self._busy = False
                     return
@@ -242,19 +273,6 @@ class TlsStream:
             self._loop.add_writer(self._descriptor, self._writable)
         except OSError as error:
             self._end(cause_of(error))
-
-    def _next_record(self) -> bytes:
-        """Control, then as many packets as one record holds whole."""
-        parts = [self._control]
-        size = len(self._control)
-        self._control = b""
-        packets = self._packets
-        while packets and size + len(packets[0]) <= _RECORD_BYTES:
-            packet = packets.popleft()
-            size += len(packet)
-            self._packet_bytes -= len(packet)
-            parts.append(packet)
-        return b"".join(parts)
 
 
 def cause_of(error: OSError) -> str:

@@ -14,7 +14,7 @@ from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 from limpet.relay.client.choice import BURST, RATE_PER_S
 from limpet.relay.client.contact import NEAR_S
-from limpet.relay.client.streams import STREAM_KEPT_S
+from limpet.relay.client.peer import STREAM_KEPT_S
 from limpet.relay.messages import Check, Hello, Seen
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay
 
