@@ -22,6 +22,7 @@ from limpet.lab.world.site import (
     FIRST_NODE,
     MOST_SITES,
     Interface,
+    Mtu,
     Nat,
     Node,
     Prefix,
@@ -136,7 +137,6 @@ def _check_families(prefixes: tuple[Prefix, ...]) -> None:
 
 
 _TEXTS = Annotated[list[str], Meta(min_length=1)]
-_Mtu = Annotated[int, Meta(ge=1280, le=9000)]
 _Pods = Annotated[int, Meta(ge=0, le=200)]
 _Table = dict[str, Any]
 _Relays = Annotated[tuple[str, ...], Meta(min_length=1, description='a list such as ["hub"]')]
@@ -151,7 +151,7 @@ class _CloudTable(Struct, frozen=True, kw_only=True):
             'a list such as ["203.0.113.10/24", "2001:db8:c::10/64"]',
         ),
     ]
-    mtu_bytes: _Mtu = 1500
+    mtu_bytes: Mtu = 1500
     nodes: _Table | None = None
     relays: _Relays = ()
 
@@ -163,16 +163,13 @@ class _SiteTable(Struct, frozen=True, kw_only=True):
     ]
     nodes: _Table
     relays: _Relays = ()
-    mtu_bytes: _Mtu = 1500
-    wan_mtu_bytes: _Mtu = 1500
+    mtu_bytes: Mtu = 1500
     drops_unknown_sources: bool = False
     nat: Nat = Nat.NONE
     hairpin: bool = False
     udp: Literal["open", "blocked"] = "open"
     udp_timeout_s: Annotated[int, Meta(ge=1, le=3600)] = 30
-    rate_mbit: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    delay_ms: Annotated[int, Meta(ge=0, le=5000)] = 0
-    loss_percent: Annotated[int, Meta(ge=0, le=99)] = 0
+    uplink: Uplink = Uplink()
 
 
 class _File(Struct, frozen=True, kw_only=True):
@@ -231,7 +228,7 @@ def _site(document: Any, name: str, number: int) -> Site:
         nodes=_nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge"),
         number=number,
         mtu_bytes=table.mtu_bytes,
-        uplink=Uplink(table.wan_mtu_bytes, table.rate_mbit, table.delay_ms, table.loss_percent),
+        uplink=table.uplink,
         drops_unknown_sources=table.drops_unknown_sources,
         nat=table.nat,
         hairpin=table.hairpin,

@@ -12,6 +12,9 @@ from ipaddress import (
     ip_interface,
     ip_network,
 )
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 Interface = IPv4Interface | IPv6Interface
 Prefix = IPv4Network | IPv6Network
@@ -56,16 +59,18 @@ class Node:
     """That it gets when it joins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uplink:
-    """A site's link to the backbone."""
+Mtu = Annotated[int, Meta(ge=1280, le=9000)]
 
-    mtu_bytes: int = 1500
-    rate_mbit: int = 0
+
+class Uplink(Struct, frozen=True, rename={"mtu_bytes": "wan_mtu_bytes"}):
+    """A site's link to the backbone, by the keys of a topology file."""
+
+    mtu_bytes: Mtu = 1500
+    rate_mbit: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Each way; 0: as fast as the machine is."""
-    delay_ms: int = 0
+    delay_ms: Annotated[int, Meta(ge=0, le=5000)] = 0
     """Each way: a round trip takes twice as long."""
-    loss_percent: int = 0
+    loss_percent: Annotated[int, Meta(ge=0, le=99)] = 0
     """Of what goes over it, each way."""
 
     @property
