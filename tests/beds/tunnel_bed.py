@@ -190,6 +190,13 @@ class Tunnel:
         self.kernel.close()
 
 
+class TunnelWithoutKernel(TunnelKernel):
+    """As on a kernel without WireGuard."""
+
+    def _kernels(self) -> None:
+        return None
+
+
 class WireguardTunnel(Tunnel):
     kernel: TunnelKernel
     in_kernel = False
@@ -197,12 +204,12 @@ class WireguardTunnel(Tunnel):
     def restart(self) -> None:
         if hasattr(self, "kernel"):
             self.kernel.close()
-        self.kernel = TunnelKernel(
+        kind = TunnelKernel if self.in_kernel else TunnelWithoutKernel
+        self.kernel = kind(
             self.node.route,
             log=self.folder / "wireguard.log",
             ifname=self.ifname,
             program=wireguard_go(),
-            userspace_only=not self.in_kernel,
         )
 
     @property

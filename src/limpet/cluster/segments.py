@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from itertools import combinations
 
 from limpet.base.addresses import Prefix
-from limpet.base.errors import ConfigError, ExhaustedError
+from limpet.base.errors import ExhaustedError
 from limpet.cluster.kinds.network import Network
 
 _LONGEST_SEGMENT = {4: 30, 6: 126}
@@ -202,12 +202,6 @@ def behind_problem(
                 f"(limpet node set {name} --remove-behind {other})"
             )
     return None
-
-
-def check_network(network: Network, source: str) -> None:
-    """Raises: ConfigError with the first problem."""
-    for problem in network_problems(network):
-        raise ConfigError(f"make a cluster from {source}: {problem}")
 
 
 def overlaps_with(network: Network, used: Iterable[Prefix]) -> list[tuple[Prefix, Prefix]]:

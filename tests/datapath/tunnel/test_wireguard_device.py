@@ -22,7 +22,7 @@ from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory
-from tests.beds.tunnel_bed import skip_without_kernel_wireguard, wireguard_go
+from tests.beds.tunnel_bed import TunnelWithoutKernel, skip_without_kernel_wireguard, wireguard_go
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ class Lone:
 
     def kernel(self, route: RouteSocket | None = None, program: str = "") -> TunnelKernel:
         """As of an agent that has just started."""
-        made = TunnelKernel(
+        kind = TunnelKernel if self.in_kernel else TunnelWithoutKernel
+        made = kind(
             route or self.route,
             log=self.folder / "wireguard.log",
             ifname=self.ifname,
             program=program or wireguard_go(),
-            userspace_only=not self.in_kernel,
         )
         self._undo.callback(made.close)
         return made
@@ -128,9 +128,8 @@ from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.state import TunnelDevice
 from limpet.datapath.tunnel.diff import PutTunnel
 ifname, log, program = sys.argv[1:]
-kernel = TunnelKernel(
-    RouteSocket(), log=Path(log), ifname=ifname, program=program, userspace_only=True
-)
+TunnelKernel._kernels = lambda _self: None  # as on a kernel without WireGuard
+kernel = TunnelKernel(RouteSocket(), log=Path(log), ifname=ifname, program=program)
 assert kernel.apply([PutTunnel(TunnelDevice(ifname, 1420, bytes(31) + b"\1", 51000))]) == []
 """
 

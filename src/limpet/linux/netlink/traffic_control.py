@@ -55,10 +55,10 @@ def token_bucket(ifindex: int, *, rate_bits: int, burst_bits: int, what: str) ->
     return Request(RTM_NEWQDISC, CREATE | REPLACE, body, ("rate limit on", what))
 
 
-def ingress_hook(ifindex: int, *, what: str, ignore_errno: tuple[int, ...] = ()) -> Request:
+def ingress_hook(ifindex: int, *, what: str) -> Request:
     """The ingress qdisc, on which filters for incoming packets hang."""
     body = _TCMSG.pack(0, ifindex, 0xFFFF0000, _INGRESS, 0) + attr_text(TCA_KIND, "ingress")
-    return Request(RTM_NEWQDISC, CREATE | EXCL, body, ("ingress of", what), ignore_errno)
+    return Request(RTM_NEWQDISC, CREATE | EXCL, body, ("ingress of", what))
 
 
 def redirect_ingress(ifindex: int, *, to_ifindex: int, what: str) -> Request:

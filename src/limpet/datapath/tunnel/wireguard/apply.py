@@ -64,23 +64,14 @@ class TunnelKernel:
         log: Path,
         ifname: str = TUNNEL_IFNAME,
         program: str = PROGRAM,
-        memory_limit_bytes: int | None = None,
-        userspace_only: bool = False,
     ) -> None:
         """`log`: of the userspace WireGuard, if one is needed; the rest as `WireguardProcess`.
-
-        `userspace_only`: a device that is made is never the kernel's.
 
         In the network namespace of the calling thread.
         """
         self._route = route
         self._ifname = ifname
-        self._userspace = UserspaceWireguard(
-            WireguardProcess(
-                ifname, log=log, program=program, memory_limit_bytes=memory_limit_bytes
-            )
-        )
-        self._userspace_only = userspace_only
+        self._userspace = UserspaceWireguard(WireguardProcess(ifname, log=log, program=program))
         self._kernel: KernelWireguard | None = None
         self._chosen: Wireguard | None = None
         self._have = TunnelState()
@@ -108,7 +99,7 @@ class TunnelKernel:
     @property
     def has_kernels(self) -> bool:
         """A device that is made is the kernel's. Raises: KernelError."""
-        return not self._userspace_only and self._kernels() is not None
+        return self._kernels() is not None
 
     @property
     def program(self) -> WireguardProcess:
@@ -218,8 +209,7 @@ class TunnelKernel:
                 self._route.apply(
                     wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=(errno.ENODEV,))
                 )
-            kernels = None if self._userspace_only else self._kernels()
-            self._chosen = kernels or self._userspace
+            self._chosen = self._kernels() or self._userspace
             self._chosen.make()
             found = None
             self._have, self._given = TunnelState(), {}

@@ -54,14 +54,11 @@ class WireguardProcess:
         *,
         log: Path,
         program: str = PROGRAM,
-        memory_limit_bytes: int | None = None,
     ) -> None:
-        """`log`: what the program says; cut when it grows. `memory_limit_bytes`: of its heap, soft;
-        it costs throughput when it is tight."""
+        """`log`: what the program says; cut when it grows."""
         self.ifname = ifname
         self._log = log
         self._program = program
-        self._memory_limit_bytes = memory_limit_bytes
         self._silences = 0
         """Answers that were waited for in vain, since the last that came."""
         self._rests_until_s = -math.inf
@@ -198,8 +195,6 @@ class WireguardProcess:
     def _start(self) -> None:
         # The variable keeps it from talking of the kernel's own WireGuard, and from forking.
         environment = {"LOG_LEVEL": "error", "WG_PROCESS_FOREGROUND": "1"}
-        if self._memory_limit_bytes is not None:
-            environment["GOMEMLIMIT"] = str(self._memory_limit_bytes)
         what = f"{self._program} for {self.ifname}"
         hint = "" if os.path.exists("/dev/net/tun") else "; /dev/net/tun is missing: modprobe tun"
         try:
