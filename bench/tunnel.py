@@ -54,7 +54,7 @@ from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.tunnel.diff import diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of
-from limpet.datapath.tunnel.link import put_addresses, put_marked_rules
+from limpet.datapath.tunnel.link import needed_addresses, needed_rules
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
@@ -207,8 +207,8 @@ class Programmed:
         self._tunnels = plan_tunnel(self._seen)
         want = self._tunnels.state
         failures = self._tunnel.apply(diff_tunnel(want, self._tunnel.observe(want), {}))
-        put_marked_rules(self._route)
-        put_addresses(self._route, ifname, self._tunnels.addresses)
+        self._route.apply(*needed_rules(self._route, wanted=True))
+        self._route.apply(*needed_addresses(self._route, ifname, self._tunnels.addresses))
         state = self.plan.state
         failures += self._kernel.apply(diff_overlay(state, self._kernel.observe(state)))
         if failures:

@@ -25,10 +25,12 @@ from limpet.cni import frames as shim
 from limpet.cni import server
 from limpet.cni.server import Server
 from limpet.cni.shim_binary import shim_path
+from limpet.datapath.loop import Loop
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.reconciler import NodeReconciler
+from limpet.datapath.node.part import NodePart
+from limpet.datapath.node.pod_keeper import PodKeeper
 from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf
@@ -555,27 +557,34 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
         if broken:
             raise RuntimeError("of a test")
 
-    with bed.node.entered():
-        announcer = Announcer()
-        rounds = NodeReconciler(
-            PodSettings(),
-            kernel=bed.kernel,
-            attachments=Attachments(tmp_path / "attachments"),
-            announcer=announcer,
+    async def scenario() -> None:
+        nonlocal broken
+        announcer, loop = Announcer(), Loop()
+        attachments = Attachments(tmp_path / "attachments")
+        pods = PodKeeper(
+            attachments,
+            announcer,
             is_held=lambda _ifname: False,
             release=lambda _attachment: None,
             retired=lambda: None,
-            before_sysctl=before_sysctl,
         )
+        rounds = NodePart(
+            loop, PodSettings(), kernel=bed.kernel, pods=pods, before_sysctl=before_sysctl
+        )
+        loop.add(rounds)
         spec = BridgeSpec("limpet0", (ip_interface("10.244.7.1/24"),))
         rounds.ensure_bridge("net", spec)
         assert "RuntimeError('of a test')" in rounds.failures[0]
 
         broken = False
         rounds.run("again")
+        assert rounds.failures == []
         announcer.close()
+        loop.close()
 
-    assert rounds.failures == []
+    with bed.node.entered():
+        asyncio.run(scenario())
+
     assert "10.244.7.1/24" in bed.node.run("ip", "addr", "show", "limpet0")
 
 

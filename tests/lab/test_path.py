@@ -152,8 +152,8 @@ def test_figures_of_the_cluster_are_served(lan: World) -> None:
     assert found["limpet_agent_segments"] >= 2
     assert found["limpet_agent_snapshot_revision"] >= 3
     assert found['limpet_agent_messages_total{outcome="received"}'] > 0
-    assert found['limpet_agent_rounds_total{loop="site"}'] > 0
-    assert found['limpet_agent_last_round_failures{loop="site"}'] == 0
+    assert found['limpet_agent_rounds_total{part="overlay"}'] > 0
+    assert found['limpet_agent_last_round_failures{part="overlay"}'] == 0
 
 
 def test_doctor_finds_nothing_wrong_with_the_cluster_until_something_is(lan: World) -> None:

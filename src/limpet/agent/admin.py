@@ -105,7 +105,9 @@ class Admin:
             ],
             findings=self._findings(),
             last_round=LastRound(
-                changes=rounds.changes, failed=rounds.failures, took_ms=round(rounds.took_ms, 1)
+                changes=rounds.account.last_changes,
+                failed=rounds.failures,
+                took_ms=round(rounds.account.last_took_ms, 1),
             ),
         )
 

@@ -44,8 +44,8 @@ from limpet.cluster.topology.view import View
 from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.cni.verbs import Node
 from limpet.datapath.overlay.plan import transport_of
-from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
+from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.paths.explain import name_of
@@ -79,7 +79,7 @@ class ClusterAdmin:
             cloned=membership.cloned,
             controller=session_status(cluster.session.state, now_s=time.monotonic()),
             revision=membership.snapshot.revision,
-            segments=[str(each) for each in site.view.segments.get(membership.uid, ())],
+            segments=[str(each) for each in site.peers.view.segments.get(membership.uid, ())],
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
             vxlan_id=network.vxlan_id if network is not None else 0,
             vxlan_port=network.vxlan_port if network is not None else 0,
@@ -89,19 +89,19 @@ class ClusterAdmin:
                     mtu_bytes=link.mtu_bytes,
                     addresses=[str(address) for address in link.addresses],
                 )
-                for link in site.links
+                for link in site.own.links
             ],
-            peers=count_peers(site.view, site.plan, _unable(site)),
-            contested=len(site.plan.contested),
-            shared_endpoints=shared_endpoints(site.view.snapshot, membership.uid),
+            peers=count_peers(site.peers.view, site.overlay.planned, _unable(site)),
+            contested=len(site.overlay.planned.contested),
+            shared_endpoints=shared_endpoints(site.peers.view.snapshot, membership.uid),
             tunnel=tunnel,
             ipsec=ipsec,
             disk=[*membership.problems, *filter(None, [membership.trouble])],
             last_round=PeerRound(
-                rounds=site.totals.rounds,
-                changes=site.totals.changes,
+                rounds=max(account.rounds for account in site.accounts),
+                changes=sum(account.changes for account in site.accounts),
                 failed=site.failures,
-                took_ms=round(site.took_ms, 1),
+                took_ms=round(sum(each.last_took_ms for each in site.accounts), 1),
             ),
             messages=dict(sorted(cluster.courier.counters.items())),
             exchange=dict(sorted(cluster.exchange.counters.items())),
@@ -125,8 +125,8 @@ class ClusterAdmin:
         every = bool(arguments.get("all"))
         peers = await asyncio.to_thread(
             peer_statuses,
-            site.view,
-            site.plan,
+            site.peers.view,
+            site.overlay.planned,
             heard_s=heard_s,
             every=every,
             unable=_unable(site),
@@ -144,14 +144,14 @@ class ClusterAdmin:
         origins, targets = (
             addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
         )
-        pairs = pairs_of(origins, targets, site.view)
+        pairs = pairs_of(origins, targets, site.peers.view)
         # Before the paths are told: an answer also says by which way the peer reaches this node.
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
             await asyncio.to_thread(
                 path_status,
-                site.view,
-                site.plan,
+                site.peers.view,
+                site.overlay.planned,
                 *pair,
                 words,
                 dict(self._cluster.probing.ways),
@@ -162,7 +162,7 @@ class ClusterAdmin:
         probes = [
             probe
             for uid, rounds in measured.items()
-            for probe in probe_statuses(rounds, uid, site.view.snapshot)
+            for probe in probe_statuses(rounds, uid, site.peers.view.snapshot)
         ]
         nat = self._cluster.across.relays.report()["nat"]
         return PathAnswer(paths=paths, probes=probes, nat=nat, failed=site.failures)
@@ -171,7 +171,7 @@ class ClusterAdmin:
         self, pairs: Iterable[tuple[Address, Address]]
     ) -> dict[str, list[tuple[Measured, ...]]]:
         """By uid, of the nodes at the other ends: every way to them, several times."""
-        view = self._cluster.site.view
+        view = self._cluster.site.peers.view
         uids = dict.fromkeys(filter(None, (peer_between(view, *pair) for pair in pairs)))
         return {uid: [await self._measure(uid) for _ in range(_PROBES)] for uid in uids}
 
@@ -267,13 +267,13 @@ def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:
     ]
 
 
-def tunnel_statuses(site: PeerReconciler) -> tuple[TunnelStatus, TunnelStatus | None]:
+def tunnel_statuses(site: PeerParts) -> tuple[TunnelStatus, TunnelStatus | None]:
     """WireGuard's, and IPsec's where the cluster names it."""
     found = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
     return convert((found["tunnel"], found["ipsec"]), tuple[TunnelStatus, TunnelStatus | None])
 
 
-def _unable(site: PeerReconciler) -> Mapping[str, str]:
+def _unable(site: PeerParts) -> Mapping[str, str]:
     return unable_peers(site.tunnels, time.monotonic())
 
 

@@ -18,8 +18,8 @@ import structlog
 
 from limpet.agent.admin import Admin
 from limpet.agent.dispatch import Dispatcher
+from limpet.agent.resync import Resync
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
-from limpet.agent.watch import Watch
 from limpet.base import faults
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
@@ -35,11 +35,13 @@ from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
 from limpet.datapath.event import PodsChanged
+from limpet.datapath.loop import Loop
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.part import NodePart
+from limpet.datapath.node.pod_keeper import PodKeeper
 from limpet.datapath.node.reaper import Reaper
-from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.linux.nftables import give_memory_back
 from limpet.linux.sysctl import read_sysctl
 
@@ -108,16 +110,21 @@ class _Agent:
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
         self._books = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
         self._originals = _Originals(settings.folders.state_dir / "sysctls.json")
-        self._rounds = NodeReconciler(
+        self._loop = Loop()
+        self._rounds = NodePart(
+            self._loop,
             settings.pods,
             kernel=self._kernel,
-            attachments=self._attachments,
-            announcer=self._announcer,
-            is_held=self._books.is_host_end_of_holder,
-            release=self._release,
-            retired=self._reaper.put,
+            pods=PodKeeper(
+                self._attachments,
+                self._announcer,
+                is_held=self._books.is_host_end_of_holder,
+                release=self._release,
+                retired=self._reaper.put,
+            ),
             before_sysctl=self._originals.keep,
         )
+        self._loop.add(self._rounds)
         self._cluster: ClusterSide | None = None
         self._node = Node(
             kernel=self._kernel,
@@ -129,7 +136,7 @@ class _Agent:
             tell=self._tell,
         )
         self._repair = Repair(self._node)
-        self._watch = Watch(self._rounds, self._attachments, self._repair, settings.resync_s)
+        self._resync = Resync(self._loop, self._repair, settings.resync_s)
         self._cluster = self._cluster_side()
         self._admin = Admin(self._node, self._repair, self._cluster)
         self._metrics = self._metrics_server()
@@ -150,6 +157,7 @@ class _Agent:
         return ClusterSide(
             identity,
             self._settings,
+            loop=self._loop,
             rounds=self._rounds,
             books=self._books,
             route=self._kernel.route,
@@ -174,11 +182,13 @@ class _Agent:
         for attachment in self._attachments:
             with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
                 self._books.ledger(attachment.network, attachment.data_dir)
-        self._watch.start()
+        self._loop.start()
         self._rounds.run("start")
         if self._cluster is not None:
             self._cluster.begin()
         self._reaper.put()  # what an earlier agent put aside
+        self._resync.start()
+        await self._rounds.settled()
         await self._server.start()
         if self._cluster is not None:
             await self._cluster.connect()
@@ -191,9 +201,11 @@ class _Agent:
             parts.callback(self._announcer.close)
             parts.callback(self._books.close)
             parts.callback(self._reaper.close)
-            parts.push_async_callback(self._watch.stop)
+            parts.callback(self._rounds.close)
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
+            parts.callback(self._loop.close)
+            parts.push_async_callback(self._resync.stop)
             parts.push_async_callback(self._server.stop)
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)

@@ -15,12 +15,12 @@ from limpet.agent.cluster_admin import count_peers, tunnel_statuses
 from limpet.agent.health import segment_states
 from limpet.base import faults
 from limpet.cni.verbs import Node
-from limpet.datapath.round_totals import RoundTotals
+from limpet.datapath.account import Account
 from limpet.datapath.tunnel.report import unable_peers
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.wiring import ClusterSide
-    from limpet.datapath.overlay.reconciler import PeerReconciler
+    from limpet.datapath.peer_parts import PeerParts
 
 _PREFIX = "limpet_agent_"
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
@@ -42,14 +42,10 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        rounds = self._node.rounds
-        loops = {"node": (rounds.totals, rounds.failures)}
         yield from self._of_node()
         if self._cluster is not None:
-            site = self._cluster.site
-            loops["site"] = (site.totals, site.failures)
             yield from _of_cluster(self._cluster)
-        yield from _of_rounds(loops)
+        yield from _of_rounds(self._node.rounds.accounts)
 
     def _of_node(self) -> Iterator[Metric]:
         node = self._node
@@ -93,41 +89,41 @@ class Metrics:
         return []
 
 
-def _of_rounds(loops: Mapping[str, tuple[RoundTotals, list[str]]]) -> Iterator[Metric]:
-    """Of the loop for pods and of that for other nodes."""
+def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
+    """Of each part of the loop."""
     for name, text, field in (
         ("rounds", "Rounds.", "rounds"),
         ("round_changes", "Changes that rounds made or tried.", "changes"),
-        ("round_failures", "Changes that failed, in each round that tried them.", "failures"),
+        ("round_failures", "Changes that failed, in each round that tried them.", "failed"),
         ("round_seconds", "Time that rounds took.", "took_s"),
     ):
         values: dict[tuple[str, ...], float] = {
-            (loop,): getattr(totals, field) for loop, (totals, _) in loops.items()
+            (part,): getattr(account, field) for part, account in accounts.items()
         }
-        yield _counter(name, text, values, "loop")
+        yield _counter(name, text, values, "part")
     yield _gauge(
         "last_round_failures",
         "Changes that failed in the last round.",
-        {(loop,): len(failures) for loop, (_, failures) in loops.items()},
-        "loop",
+        {(part,): len(account.failures) for part, account in accounts.items()},
+        "part",
     )
 
 
 def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     membership, site, state = cluster.membership, cluster.site, cluster.session.state
-    mine = site.view.segments.get(membership.uid, ())
+    mine = site.peers.view.segments.get(membership.uid, ())
     yield _gauge(
         "peers",
         "Other nodes by how they are reached.",
         {
             (rung,): count
             for rung, count in count_peers(
-                site.view, site.plan, unable_peers(site.tunnels, time.monotonic())
+                site.peers.view, site.overlay.planned, unable_peers(site.tunnels, time.monotonic())
             ).items()
         },
         "rung",
     )
-    yield _gauge("links", "Links to other nodes.", {(): len(site.links)})
+    yield _gauge("links", "Links to other nodes.", {(): len(site.own.links)})
     yield _gauge("segments", "Segments of the node.", {(): len(mine)})
     yield _gauge(
         "snapshot_revision",
@@ -143,7 +139,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     yield _gauge(
         "forged_packets",
         "Packets that no peer may send, dropped since the filter was put the last time.",
-        {(): site.forged_packets()},
+        {(): site.overlay.forged_packets()},
     )
     yield from _of_tunnels(site)
     for name, text, counters in (
@@ -155,7 +151,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         yield _counted(name, text, counters.counters)
 
 
-def _of_tunnels(site: PeerReconciler) -> Iterator[Metric]:
+def _of_tunnels(site: PeerParts) -> Iterator[Metric]:
     found = [each for each in tunnel_statuses(site) if each is not None]
     made = [each for each in found if each.backend]
     yield _gauge(

@@ -16,7 +16,7 @@ from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import OwnEndChanged, RelayEndsChanged, Tell
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
-from limpet.datapath.tunnel.tunnels import Tunnels
+from limpet.datapath.tunnel.part import TunnelPart
 from limpet.relay.client.relays import Relays
 from limpet.relay.stream.tls_client import TlsRelays
 
@@ -56,7 +56,7 @@ class NatTraversal:
         membership: Membership,
         courier: PeerSocket,
         settings: Settings,
-        tunnels: Tunnels,
+        tunnels: TunnelPart,
         tell: Tell,
     ) -> None:
         self._membership = membership

@@ -10,7 +10,7 @@ from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.cluster.membership import Membership, News
-from limpet.datapath.node.reconciler import NodeReconciler
+from limpet.datapath.node.part import NodePart
 
 _log = structlog.get_logger("cluster")
 
@@ -22,7 +22,7 @@ class NodeInCluster:
         self,
         membership: Membership,
         settings: Settings,
-        rounds: NodeReconciler,
+        rounds: NodePart,
         segments: tuple[Prefix, ...],
     ) -> None:
         """`segments`: of this node, as they are planned at first."""

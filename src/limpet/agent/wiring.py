@@ -48,8 +48,9 @@ from limpet.datapath.event import (
     SegmentsChanged,
     TunnelOnlyChanged,
 )
-from limpet.datapath.node.reconciler import NodeReconciler
-from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.loop import Loop
+from limpet.datapath.node.part import NodePart
+from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
@@ -72,7 +73,8 @@ class ClusterSide:
         identity: Identity,
         settings: Settings,
         *,
-        rounds: NodeReconciler,
+        loop: Loop,
+        rounds: NodePart,
         books: Ledgers,
         route: RouteSocket,
         before_sysctl: Callable[[str], None],
@@ -96,7 +98,8 @@ class ClusterSide:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        self.site = PeerReconciler(
+        self.site = PeerParts(
+            loop,
             self.membership,
             settings.peers,
             TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
@@ -108,8 +111,8 @@ class ClusterSide:
         self.probing = Prober(
             self.membership, self.courier, path_file=folder / "paths.json", tell=self.tell
         )
-        self.probing.shut_out = lambda: self.site.shut_out
-        self.site.paths = self.probing.paths
+        self.probing.shut_out = lambda: self.site.peers.shut_out
+        self.site.peers.paths = self.probing.paths
         self.exchange = Exchange(self.membership, self.courier)
         self.site.watch.inner = self.exchange.inner
         self.across = NatTraversal(
@@ -124,14 +127,14 @@ class ClusterSide:
             random=random.random,
         )
         self.node = NodeInCluster(
-            self.membership, settings, rounds, self.site.view.segments.get(identity.uid, ())
+            self.membership, settings, rounds, self.site.peers.view.segments.get(identity.uid, ())
         )
-        self.site.on_links.append(lambda links: self.tell(LinksChanged(links)))
-        self.site.on_segments.append(lambda segments: self.tell(SegmentsChanged(segments)))
+        self.site.own.on_links.append(lambda links: self.tell(LinksChanged(links)))
+        self.site.peers.on_segments.append(lambda segments: self.tell(SegmentsChanged(segments)))
         self.site.watch.on_unanswered.append(lambda *said: self.tell(PeerUnanswered(*said)))
         self.site.watch.on_active.append(lambda uids: self.tell(ActivePeersChanged(uids)))
-        rounds.look_beside = lambda why: self.tell(DamageSuspected(why, everything=True))
-        rounds.look_at_filter = lambda why: self.tell(DamageSuspected(why))
+        loop.on_suspicion.append(lambda: self.tell(DamageSuspected()))
+        rounds.on_bridge.append(self.site.look_at_filter)
         self.membership.subscribe(self.tell)
 
     def begin(self) -> None:
@@ -143,7 +146,7 @@ class ClusterSide:
         self.courier.start()
         self._connected = True
         self.probing.ipv6_last = not self.site.tunnels.wireguard.kernel.has_kernels
-        self._set_links(self.site.links)
+        self._set_links(self.site.own.links)
         self._tell_tunnelled()
         self.exchange.start()
         self.across.start()
@@ -181,8 +184,7 @@ class ClusterSide:
                     self.session.network_changed()
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
-            case DamageSuspected(why, everything):
-                (site.look_at_everything if everything else site.look_at_filter)(why)
+            case DamageSuspected():  # the parts of the loop look by themselves
                 across.look()
             case ActivePeersChanged(uids):
                 probing.set_active(uids)
@@ -190,10 +192,10 @@ class ClusterSide:
                 across.anew.ask(uid, endpoint)
             # Paths
             case PathsChanged():
-                site.set_paths(probing.paths)
+                site.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
             case TunnelOnlyChanged(uids):
-                site.set_tunnel_only(uids)
+                site.peers.set_tunnel_only(uids)
             case PeerIsNewer(uid):
                 self.exchange.compare_with(uid)
             case RelayNeeded(uid, wanted):
@@ -202,13 +204,13 @@ class ClusterSide:
                 across.relays.answer_seen(uid, asked, seen)
             # Relays
             case EndpointsChanged(endpoints):
-                site.set_endpoints(endpoints)
+                site.own.set_endpoints(endpoints)
             case RelayEndsChanged() | OwnEndChanged():
                 probing.set_relay_ends(event.uid, across.ends.put(event))
             case RelayingChanged():
                 across.role.follow()
             case RelayTlsPortChanged(port):
-                site.set_relay_tls_port(port)
+                site.own.set_relay_tls_port(port)
             case NodeAwaited():
                 across.role.await_node(event)
             case _:
@@ -220,7 +222,7 @@ class ClusterSide:
 
     def _tell_tunnelled(self) -> None:
         """Whoever is behind a tunnel is told of changes inside it."""
-        segments = self.site.view.segments
+        segments = self.site.peers.view.segments
         self.exchange.set_tunnelled(
             {
                 uid: segments[uid][0][0]
@@ -230,13 +232,11 @@ class ClusterSide:
         )
 
 
-def _wanted_versions(
-    membership: Membership, books: Ledgers, rounds: NodeReconciler
-) -> tuple[int, ...]:
+def _wanted_versions(membership: Membership, books: Ledgers, rounds: NodePart) -> tuple[int, ...]:
     """IP versions of which the node needs another segment."""
     if membership.grant is None or membership.network is None:
         return ()
-    usage = segment_usage(books, rounds.state.segments)
+    usage = segment_usage(books, rounds.node.segments)
     return wanted_versions(membership.grant, membership.network, usage)
 
 

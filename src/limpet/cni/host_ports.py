@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from limpet.base.errors import KernelError
 from limpet.datapath.node.attachment import Attachment
 from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.reconciler import NodeReconciler
+from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.ruleset import HostPort, host_port_commands, plan_host_ports_of
 from limpet.linux.nftables import Nftables
 
@@ -15,7 +15,7 @@ from limpet.linux.nftables import Nftables
 class HostPorts:
     """Changes the maps that the node's rounds have planned; a round puts right what fails here."""
 
-    def __init__(self, nft: Nftables, attachments: Attachments, rounds: NodeReconciler) -> None:
+    def __init__(self, nft: Nftables, attachments: Attachments, rounds: NodePart) -> None:
         self._nft = nft
         self._attachments = attachments
         self._rounds = rounds

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from limpet.base.errors import CniCode, CniError, KernelError
 from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.datapath.node.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.plan import host_ifname
 from limpet.datapath.node.pods import (
     InterfaceExists,
@@ -18,7 +19,6 @@ from limpet.datapath.node.pods import (
     retire_inside,
 )
 from limpet.datapath.node.reaper import Reaper
-from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.ipam.leases import Holder
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id, own_namespace_id
 from limpet.linux.netlink.socket import RouteSocket
@@ -27,7 +27,7 @@ from limpet.linux.netlink.socket import RouteSocket
 class PodInterfaces:
     """What is put aside here is removed by the reaper, which is told by the verbs."""
 
-    def __init__(self, route: RouteSocket, reaper: Reaper, rounds: NodeReconciler) -> None:
+    def __init__(self, route: RouteSocket, reaper: Reaper, rounds: NodePart) -> None:
         self._route = route
         self._reaper = reaper
         self._rounds = rounds

@@ -38,8 +38,8 @@ from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import Attachment
 from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.reaper import Reaper
-from limpet.datapath.node.reconciler import NodeReconciler
 from limpet.ipam.hostlocal import UNKNOWN_HOLDER
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger
@@ -66,7 +66,7 @@ class Node:
         attachments: Attachments,
         reaper: Reaper,
         announcer: Announcer,
-        rounds: NodeReconciler,
+        rounds: NodePart,
         tell: Callable[[PodsChanged], None],
     ) -> None:
         """Tells PodsChanged."""
@@ -91,7 +91,7 @@ class Node:
     @property
     def state(self) -> NodeState:
         """As of now: segments come and go with the node's grant."""
-        return self.rounds.state
+        return self.rounds.node
 
     # ADD.
 

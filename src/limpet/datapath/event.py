@@ -31,11 +31,7 @@ class PodsChanged:
 
 @dataclass(frozen=True, slots=True)
 class DamageSuspected:
-    """Others may have changed the kernel's rules: what is kept beside pods is to be looked at."""
-
-    why: str
-    everything: bool = False
-    """Not only nftables."""
+    """Others may have changed nftables: what no part of the loop keeps there is to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from limpet.datapath.node.forward import HandleNftables, remove_forward_accept
 from limpet.datapath.tunnel.ipsec.codec import delete_rule_of_daemon
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
-from limpet.datapath.tunnel.link import drop_marked_rules
+from limpet.datapath.tunnel.link import needed_rules
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
@@ -200,7 +200,9 @@ def _remove_vxlan(route: RouteSocket, report: Teardown) -> None:
 
 
 def _remove_tunnels(route: RouteSocket, report: Teardown) -> None:
-    report.done += [f"{what}: removed" for what in drop_marked_rules(route)]
+    rules = needed_rules(route, wanted=False)
+    route.apply(*rules)
+    report.done += [f"{rule.what}: removed" for rule in rules]
     for link in route.links().values():
         if link.group != TUNNEL_GROUP:
             continue

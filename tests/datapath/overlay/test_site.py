@@ -25,9 +25,10 @@ from limpet.cluster.seal import seal_grant, seal_network, seal_presence
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.datapath.loop import Loop
 from limpet.datapath.overlay.filter import FORGED_COUNTER
-from limpet.datapath.overlay.reconciler import PeerReconciler
 from limpet.datapath.overlay.state import OverlayState
+from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory
@@ -74,7 +75,9 @@ class SiteBed:
         with netns.entered():
             self.route = RouteSocket()
             self.undo.callback(self.route.close)
-            self.site = PeerReconciler(
+            self.loop = Loop()
+            self.site = PeerParts(
+                self.loop,
                 self.membership,
                 PeerSettings(),
                 TunnelSetup(TunnelSettings(), folder, "limpet0"),
@@ -105,7 +108,7 @@ class SiteBed:
             if rung is transports.ROUTE
             else PeerPath(rung, underlay=hops[0])
         )
-        self.site.set_paths({grant(PEER).uid: path})
+        self.site.peers.set_paths({grant(PEER).uid: path})
 
     def forged(self) -> int:
         """Packets that were dropped because their source is not the sender's."""
@@ -152,10 +155,12 @@ def on_a_loop(
 
 @asynccontextmanager
 async def started(node: SiteBed) -> AsyncIterator[None]:
+    node.loop.start()
     node.site.start()
     try:
         yield
     finally:
+        node.loop.close()
         node.site.close()
 
 
@@ -192,7 +197,7 @@ async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -
 @on_a_loop
 async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: SiteBed) -> None:
     node.netns.ip("link del eth0")
-    await until(lambda: not node.site.links)
+    await until(lambda: not node.site.own.links)
     node.netns.ip(
         "link add eth0 type veth peer name far",
         "link set far up",
@@ -200,7 +205,7 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
         "addr add 192.0.2.1/24 dev eth0",
         "addr add 2001:db8::1/64 dev eth0 nodad",
     )
-    await until(lambda: bool(node.site.links) and len(node.site.links[0].addresses) == 2)
+    await until(lambda: bool(node.site.own.links) and len(node.site.own.links[0].addresses) == 2)
     node.reach(transports.ROUTE)
     await until(lambda: node.has_routes("eth0"))
 
@@ -219,7 +224,7 @@ async def test_what_was_forged_stays_counted(node: SiteBed) -> None:
         sender.sendto(struct.pack(">II", 0x08000000, 1 << 8) + inner, ("192.0.2.1", 8472))
     assert node.forged() == 1
 
-    node.site.look_at_everything("test")
+    node.loop.resync("test")
 
     assert node.forged() == 1
 
@@ -232,17 +237,17 @@ async def test_what_is_sent_in_clear_in_the_name_of_a_peer_behind_a_tunnel_is_dr
         return node.netns.run("nft", "list", "table", "inet", NFT_OVERLAY_TABLE)
 
     peer, end = grant(PEER).uid, (ip_address("203.0.113.9"), 51820)
-    node.site.set_paths({peer: PeerPath(transports.TUNNEL, endpoint=end)})
+    node.site.peers.set_paths({peer: PeerPath(transports.TUNNEL, endpoint=end)})
     await until(lambda: "192.0.2.2 . 0xaf4 . 0x2" in filtered() and "10.244.2.0" in filtered())
-    assert node.site.shut_out == frozenset()
+    assert node.site.peers.shut_out == frozenset()
 
-    node.site.set_tunnel_only(frozenset({peer}))
-    await until(lambda: node.site.shut_out == {peer})
+    node.site.peers.set_tunnel_only(frozenset({peer}))
+    await until(lambda: node.site.peers.shut_out == {peer})
     assert "192.0.2.2" not in filtered()
     assert "10.244.2.0" not in filtered()
 
-    node.site.set_tunnel_only(frozenset())
-    await until(lambda: node.site.shut_out == frozenset())
+    node.site.peers.set_tunnel_only(frozenset())
+    await until(lambda: node.site.peers.shut_out == frozenset())
     assert "192.0.2.2 . 0xaf4 . 0x2" in filtered()
     assert "10.244.2.0" in filtered()
 
@@ -252,16 +257,16 @@ async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node:
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     read: list[str] = []
-    observe = node.site._kernel.observe
+    observe = node.site.overlay._kernel.observe
 
     def counted(want: OverlayState) -> OverlayState:
         read.append("everything")
         return observe(want)
 
-    node.site._kernel.observe = counted  # type: ignore[method-assign]
+    node.site.overlay._kernel.observe = counted  # type: ignore[method-assign]
     node.netns.run("nft", "delete", "table", "inet", NFT_OVERLAY_TABLE)
 
-    node.site.look_at_filter("another program changed nftables")
+    node.site.look_at_filter()
 
     await until(lambda: NFT_OVERLAY_TABLE in node.netns.run("nft", "list", "tables"))
     assert read == []
@@ -272,7 +277,7 @@ async def test_a_link_that_is_made_anew_is_filtered_as_before(node: SiteBed) -> 
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     node.netns.ip("link del eth0")
-    await until(lambda: not node.site.links)
+    await until(lambda: not node.site.own.links)
 
     node.netns.ip(
         "link add eth0 type veth peer name far",
@@ -313,7 +318,7 @@ async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> N
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     segments: list[tuple[Prefix, ...]] = []
-    node.site.on_segments.append(segments.append)
+    node.site.peers.on_segments.append(segments.append)
     revoked = seal_grant(grant(OWN, generation=2, segments=(), tombstone=True), CLUSTER_KEY)
 
     node.membership.offer([(revoked, None)], source=Source.NEIGHBOUR)
@@ -327,10 +332,10 @@ async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> N
 @on_a_loop
 async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
     numbers = range(PEER, 202)
-    before = node.site.totals.rounds
+    before = node.site.accounts[1].rounds
     for number in numbers:
         node.grant(number, addresses=(ip_address(f"192.0.2.{number}"),))
-    node.site.set_paths(
+    node.site.peers.set_paths(
         {
             grant(number).uid: PeerPath(transports.VXLAN, underlay=ip_address(f"192.0.2.{number}"))
             for number in numbers
@@ -340,14 +345,14 @@ async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
     await until(lambda: node.routes().count("via 10.244.") == len(numbers))
 
     await until(lambda: not node.site.failures)
-    assert node.site.totals.rounds - before <= 2, "one for the peers, one for the own presence"
+    assert node.site.accounts[1].rounds - before <= 2, "one for the peers, one for the own presence"
 
 
 @on_a_loop
 async def test_what_had_failed_succeeds_when_its_cause_is_gone(
     node: SiteBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limpet.datapath.overlay.reconciler._RETRY_S", (1000.0,))
+    monkeypatch.setattr("limpet.datapath.loop._RETRY_S", (1000.0,))
     node.reach(transports.VXLAN)
     conflict(node)
     await until(lambda: bool(node.site.failures))
@@ -381,7 +386,7 @@ async def test_one_retry_waits_however_often_a_round_fails(node: SiteBed) -> Non
     loop.call_later = counted  # type: ignore[method-assign,assignment]
     conflict(node)
     for _ in range(5):
-        node.site.look_at_everything("test")
+        node.loop.resync("test")
 
     assert node.site.failures
     assert len([handle for handle in waiting if not handle.cancelled()]) == 1
@@ -392,7 +397,7 @@ async def test_what_a_round_has_served_already_wakes_no_other_one(node: SiteBed)
     await node.membership.durable()  # what the node says of itself: that wakes one too
     with capture_logs() as told:
         node.site.wake("a path changed")
-        node.site.run("something else")
+        node.loop.run("something else", node.site.overlay)
         asyncio.get_running_loop().call_later(0.05, node.site.wake, "the last one")
         await until(lambda: "the last one" in told[-1].get("why", ""))
 

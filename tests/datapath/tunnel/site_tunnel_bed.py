@@ -24,7 +24,8 @@ from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.datapath.overlay.reconciler import PeerReconciler
+from limpet.datapath.loop import Loop
+from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading
@@ -77,7 +78,9 @@ class Agent:
                 sealed = seal_network(network(), CLUSTER_KEY)
                 self.loop.run_until_complete(self._offer(sealed))
                 route = undo.enter_context(RouteSocket())
-                self.site = PeerReconciler(
+                self.rounds = Loop()
+                self.site = PeerParts(
+                    self.rounds,
                     self.membership,
                     self.settings,
                     self.setup,
@@ -102,6 +105,7 @@ class Agent:
 
     def _start(self) -> None:
         try:
+            self.rounds.start()
             self.site.start()
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             self._failed.append(error)
@@ -111,6 +115,7 @@ class Agent:
     async def _close(self) -> None:
         if self.courier is not None:
             self.courier.stop()
+        self.rounds.close()
         self.site.close()
 
     def talk(self) -> HandshakeReset:
@@ -162,7 +167,7 @@ class Agent:
         self.do(lambda: self.membership.offer([(sealed, None)], source=Source.CLOUD))
 
     def reach(self, paths: dict[str, PeerPath]) -> None:
-        self.do(lambda: self.site.set_paths(paths))
+        self.do(lambda: self.site.peers.set_paths(paths))
 
     @property
     def has_tunnel(self) -> bool:

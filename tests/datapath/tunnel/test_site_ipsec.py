@@ -93,7 +93,9 @@ class IpsecAgent(Agent):
     def peer(self, other: Agent) -> PeerStatus:
         """As `limpet peer list` shows it."""
         site = self.site
-        listed = peer_statuses(site.view, site.plan, heard_s={}, every=False, readings={}, now_ns=0)
+        listed = peer_statuses(
+            site.peers.view, site.overlay.planned, heard_s={}, every=False, readings={}, now_ns=0
+        )
         return next(each for each in listed if each.uid == other.node.uid)
 
     def stop(self) -> None:
@@ -155,7 +157,7 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
 
     one.run_instead("echo the reason >&2; exit 3")
     bed.join_pair()
-    one.do(lambda: one.site.look_at_everything("the timer's"))
+    one.do(lambda: one.rounds.resync("the timer's"))
     wait_until(lambda: "it ended at once: the reason" in one.document()["problem"])
     said, starts = one.sequence, one.starts
     wait_until(lambda: one.starts > starts)
@@ -206,7 +208,7 @@ def test_a_strongswan_that_hangs_holds_nobody_up_and_is_started_anew(
     began_s = time.monotonic()
     for _ in range(6):
         one.document()
-        one.do(lambda: one.site.look_at_everything("the timer's"))
+        one.do(lambda: one.rounds.resync("the timer's"))
     # Each of these would have asked it, and waited for two seconds.
     assert time.monotonic() - began_s < 10
     assert one.starts == 1

@@ -212,7 +212,7 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
 
     missing.symlink_to(wireguard_go())
     lone.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
-    lone.do(lambda: lone.site.look_at_everything("the timer's"))
+    lone.do(lambda: lone.rounds.resync("the timer's"))
     wait_until(lambda: lone.is_routed_to(other))
     assert lone.site.tunnels.wireguard.problem == ""
     told = lone.do(lambda: lone.membership.presence)

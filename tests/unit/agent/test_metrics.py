@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from limpet.agent import metrics_server
 from limpet.agent.metrics_server import MetricsServer
-from limpet.datapath.round_totals import RoundTotals
+from limpet.datapath.account import Account
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import PATIENCE_S
 
@@ -184,10 +184,15 @@ async def test_an_address_that_the_node_does_not_have_yet_is_no_trouble() -> Non
 
 
 def test_totals_add_up() -> None:
-    totals = RoundTotals()
+    account = Account()
 
-    totals.add(changes=3, failures=1, took_ms=20)
-    totals.add(changes=0, failures=1, took_ms=5)
+    account.add(3, ["refused"], 0.02)
+    account.add(0, ["refused"], 0.005)
 
-    assert (totals.rounds, totals.changes, totals.failures) == (2, 3, 2)
-    assert totals.took_s == pytest.approx(0.025)
+    assert (account.rounds, account.changes, account.failed) == (2, 3, 2)
+    assert account.took_s == pytest.approx(0.025)
+    assert (account.last_changes, account.failures, account.retries) == (0, ["refused"], 2)
+
+    account.add(1, [], 0.001)
+
+    assert (account.failures, account.retries) == ([], 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import KernelError
@@ -15,6 +16,16 @@ from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.nftables import Nftables
 
 
+@dataclass(frozen=True, slots=True)
+class PutFilter:
+    """What changes, or all of it."""
+
+    view: View
+    after: OverlayPlan
+    commands: str = ""
+    """Empty: the whole."""
+
+
 class PeerFilter:
     """In the network namespace of the calling thread."""
 
@@ -24,6 +35,7 @@ class PeerFilter:
         """The kernel has had the filter of the last plan, as far as is known."""
         self._bridges = bridges
         self._nft = Nftables(NFT_OVERLAY_TABLE)
+        self._links: set[tuple[str, int]] = set()
 
     def close(self) -> None:
         """The table stays."""
@@ -33,27 +45,37 @@ class PeerFilter:
         """Dropped since the filter was put whole the last time."""
         return self._nft.read_counter(FORGED_COUNTER)
 
-    def links_changed(self, before: Iterable[UnderlayLink], after: Iterable[UnderlayLink]) -> None:
+    def set_links(self, links: Iterable[UnderlayLink]) -> None:
         """A link takes the filter's hook with it, also when another of its name comes after it."""
-        self.in_place &= _identities(before) == _identities(after)
+        identities = {(link.ifname, link.ifindex) for link in links}
+        self.in_place &= identities == self._links
+        self._links = identities
 
-    def put(self, view: View, before: OverlayPlan, after: OverlayPlan) -> None:
-        """The filter of `after`, planned from `view`. Raises: KernelError.
+    def diff(self, view: View, before: OverlayPlan, after: OverlayPlan) -> PutFilter | None:
+        """From the filter of `before` to that of `after`, planned from `view`.
 
-        Only what changes is put, if the kernel has that of `before`.
+        The kernel is looked at only if it may not have that of `before`.
         """
         if self.in_place:
             commands = filter_commands(view, before, after, differing(before.parts, after.parts))
-            if not commands:
-                return
+            return PutFilter(view, after, commands) if commands else None
+        text = self._text(view, after)
+        with contextlib.suppress(KernelError):  # putting it says what is wrong
+            if self._nft.read_ruleset(text) == text:
+                self.in_place = bool(text)
+                return None
+        return PutFilter(view, after)
+
+    def put(self, change: PutFilter) -> None:
+        """Raises: KernelError."""
+        if change.commands:
             with contextlib.suppress(KernelError):  # it is put as a whole then
-                self._nft.run(commands, what="the filter of peers")
+                self._nft.run(change.commands, what="the filter of peers")
                 return
         self.in_place = False
-        text = plan_filter(view, after, bridges=self._bridges())
+        text = self._text(change.view, change.after)
         self._nft.keep(text)
         self.in_place = bool(text)
 
-
-def _identities(links: Iterable[UnderlayLink]) -> set[tuple[str, int]]:
-    return {(link.ifname, link.ifindex) for link in links}
+    def _text(self, view: View, plan: OverlayPlan) -> str:
+        return plan_filter(view, plan, bridges=self._bridges())

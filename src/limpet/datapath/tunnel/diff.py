@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from limpet.base.addresses import Endpoint, Prefix
+from limpet.base.addresses import Endpoint, InterfaceAddress, Prefix
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelPeer, TunnelState
 
 
@@ -68,6 +68,13 @@ class DropTunnelPeer:
 @dataclass(frozen=True, slots=True)
 class DropTunnel:
     ifname: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutAddresses:
+    """The device has these and no others."""
+
+    addresses: frozenset[InterfaceAddress]
 
 
 PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | CallPeer | DropTunnelPeer

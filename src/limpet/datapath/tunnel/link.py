@@ -21,27 +21,19 @@ def marked_rules(route: RouteSocket) -> frozenset[int]:
     return frozenset(ours[rule] for rule in found if rule in ours)
 
 
-def put_marked_rules(route: RouteSocket) -> list[str]:
-    """The rules that are there now and were not, in words. Raises: KernelError."""
-    missing = sorted(set(VERSIONS) - marked_rules(route))
+def needed_rules(route: RouteSocket, *, wanted: bool) -> list[wire.Request]:
+    """What makes our rules be there, or not be there. Raises: KernelError."""
     fields = {"priority": TUNNEL_RULE_PRIORITY, "mark": TUNNEL_MARK}
-    requests = [put_mark_rule(version, **fields) for version in missing]
-    route.apply(*requests)
-    return [request.what for request in requests]
+    found = marked_rules(route)
+    if wanted:
+        return [put_mark_rule(version, **fields) for version in sorted(set(VERSIONS) - found)]
+    return [delete_mark_rule(version, **fields) for version in sorted(found)]
 
 
-def drop_marked_rules(route: RouteSocket) -> list[str]:
-    """The rules that were there, in words. Raises: KernelError."""
-    fields = {"priority": TUNNEL_RULE_PRIORITY, "mark": TUNNEL_MARK}
-    requests = [delete_mark_rule(version, **fields) for version in sorted(marked_rules(route))]
-    route.apply(*requests)
-    return [request.what for request in requests]
-
-
-def put_addresses(
+def needed_addresses(
     route: RouteSocket, ifname: str, wanted: Collection[InterfaceAddress]
-) -> list[str]:
-    """The device has these and no others; what was changed, in words. Raises: KernelError.
+) -> list[wire.Request]:
+    """What gives the device these addresses and no others. Raises: KernelError.
 
     New ones first: with its last IPv4 address a link loses its routes.
     """
@@ -55,7 +47,7 @@ def put_addresses(
         for info in route.addresses()
         if info.ifindex == link.ifindex and info.scope != wire.RT_SCOPE_LINK
     }
-    requests = [
+    return [
         *(
             wire.new_address(link.ifindex, each, on=ifname, prefix_route=False)
             for each in sorted(set(wanted) - held, key=_order)
@@ -65,8 +57,6 @@ def put_addresses(
             for each in sorted(held - set(wanted), key=_order)
         ),
     ]
-    route.apply(*requests)
-    return [request.what for request in requests]
 
 
 def _order(address: InterfaceAddress) -> tuple[int, int]:

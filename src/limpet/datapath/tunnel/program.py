@@ -7,14 +7,31 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import Restarts
-from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 
-if TYPE_CHECKING:
-    from limpet.datapath.tunnel.ipsec.daemon import IpsecProgram
+
+class Program(Protocol):
+    """What makes a tunnel, of whatever kind. Everything may take its time."""
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run. Raises: KernelError."""
+
+    def start(self) -> object:
+        """Raises: LimpetError."""
+
+    def stop(self) -> object:
+        """Raises: LimpetError."""
+
+    def read_version(self) -> str:
+        """Empty if it does not say."""
 
 
 class TunnelProgram:
@@ -22,7 +39,7 @@ class TunnelProgram:
 
     def __init__(
         self,
-        program: WireguardProcess | IpsecProgram,
+        program: Program,
         *,
         on_start: Callable[[], None],
         wake: Callable[[str], None],

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.base.errors import KernelError
-from limpet.datapath.tunnel.reconciler import TunnelReconciler
+from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.state import PeerReading
-from limpet.datapath.tunnel.tunnels import Tunnels
+from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.datapath.tunnel.watch import TunnelWatch
 from limpet.datapath.tunnel.wireguard.process import SLOW_BEFORE
 
@@ -24,7 +24,7 @@ _SESSION_S = 180.0
 """A session is used no longer. Source: WireGuard's paper, section 6.1."""
 
 
-def read_peers(tunnel: TunnelReconciler) -> Mapping[bytes, PeerReading]:
+def read_peers(tunnel: Tunnel) -> Mapping[bytes, PeerReading]:
     """Of every peer what its device says; empty where it says nothing."""
     try:
         return tunnel.readings()
@@ -33,7 +33,7 @@ def read_peers(tunnel: TunnelReconciler) -> Mapping[bytes, PeerReading]:
 
 
 def tunnel_documents(
-    tunnels: Tunnels, watch: TunnelWatch, *, now_ns: int
+    tunnels: TunnelPart, watch: TunnelWatch, *, now_ns: int
 ) -> dict[str, Document | None]:
     """WireGuard's (`tunnel`), and IPsec's (`ipsec`: None where the cluster names none).
 
@@ -49,7 +49,7 @@ def tunnel_documents(
     }
 
 
-def tunnel_document(tunnel: TunnelReconciler, *, active: int, now_ns: int) -> Document:
+def tunnel_document(tunnel: Tunnel, *, active: int, now_ns: int) -> Document:
     """`now_ns`: of the wall clock, as handshakes are noted. `active`: peers with traffic now."""
     readings = read_peers(tunnel)
     device = tunnel.kernel.have.device if tunnel.up else None
@@ -72,7 +72,7 @@ def tunnel_document(tunnel: TunnelReconciler, *, active: int, now_ns: int) -> Do
     }
 
 
-def unable_peers(tunnels: Tunnels, now_s: float) -> dict[str, str]:
+def unable_peers(tunnels: TunnelPart, now_s: float) -> dict[str, str]:
     """Peers that nothing gets to by a tunnel although there is a way, by uid, and why.
 
     `now_s`: of the monotonic clock.

@@ -15,7 +15,8 @@ from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.key import tunnel_key_of
-from limpet.datapath.tunnel.reconciler import TunnelReconciler
+from limpet.datapath.tunnel.planner import TunnelPlanner
+from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG
 from limpet.linux.netlink.socket import RouteSocket
@@ -32,54 +33,64 @@ class TunnelSetup:
     """Of the node's pods."""
 
 
-def make_wireguard_tunnel(
-    route: RouteSocket, identity: Identity, setup: TunnelSetup, *, wake: Callable[[str], None]
-) -> TunnelReconciler:
-    """WireGuard's, of the node with that identity."""
-    kernel = TunnelKernel(
-        route,
-        log=setup.run_dir / WIREGUARD_LOG,
-        ifname=setup.settings.ifname,
-        program=setup.settings.program,
-    )
-    key = tunnel_key_of(identity.private_key, identity.public_key, port=setup.settings.port)
-    return TunnelReconciler(route, kernel, key, ifname=setup.settings.ifname, wake=wake)
+class TunnelMaker:
+    """Makes the tunnels of the node with that identity."""
 
+    def __init__(
+        self,
+        route: RouteSocket,
+        identity: Identity,
+        setup: TunnelSetup,
+        wake: Callable[[str], None],
+    ) -> None:
+        """`wake`: a round is needed soon."""
+        self._route = route
+        self._identity = identity
+        self._setup = setup
+        self._wake = wake
+        port = setup.settings.port
+        self._key = tunnel_key_of(identity.private_key, identity.public_key, port=port)
 
-def make_ipsec_tunnel(
-    route: RouteSocket,
-    identity: Identity,
-    setup: TunnelSetup,
-    *,
-    wake: Callable[[str], None],
-    shares_port: bool,
-) -> TunnelReconciler:
-    """IPsec's. `shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
-    from limpet.datapath.tunnel.ipsec.apply import (
-        IpsecKernel,  # most clusters name no IPsec: they do without vici
-    )
-    from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
+    def wireguard(self) -> Tunnel:
+        setup = self._setup
+        kernel = TunnelKernel(
+            self._route,
+            log=setup.run_dir / WIREGUARD_LOG,
+            ifname=setup.settings.ifname,
+            program=setup.settings.program,
+        )
+        planner = TunnelPlanner(self._key, setup.settings.ifname, TunnelBackend.WIREGUARD)
+        return Tunnel(self._route, kernel, planner, self._wake)
 
-    key = tunnel_key_of(identity.private_key, identity.public_key, port=setup.settings.port)
-    made: list[TunnelReconciler] = []
-    kernel = IpsecKernel(
-        route,
-        IpsecProcess(
-            setup.run_dir / IPSEC_FOLDER,
-            program=setup.settings.ipsec_program,
-            in_kernel=kernel_has_esp(),
-        ),
-        identity=_ipsec_identity(identity),
-        own_key=key.public_key,
-        uid_of=lambda public_key: made[0].plan.holders[public_key],
-        inner_port=IPSEC_PORT if shares_port else 0,
-        bridge=setup.bridge,
-    )
-    tunnel = TunnelReconciler(
-        route, kernel, key, ifname=IPSEC_IFNAME, wake=wake, backend=TunnelBackend.IPSEC
-    )
-    made.append(tunnel)
-    return tunnel
+    def ipsec(self, *, shares_port: bool) -> Tunnel:
+        """`shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
+        from limpet.datapath.tunnel.ipsec.apply import (
+            IpsecKernel,  # most clusters name no IPsec: they do without vici
+        )
+        from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
+
+        setup = self._setup
+        planner = TunnelPlanner(self._key, IPSEC_IFNAME, TunnelBackend.IPSEC)
+        kernel = IpsecKernel(
+            self._route,
+            IpsecProcess(
+                setup.run_dir / IPSEC_FOLDER,
+                program=setup.settings.ipsec_program,
+                in_kernel=kernel_has_esp(),
+            ),
+            identity=_ipsec_identity(self._identity),
+            own_key=self._key.public_key,
+            uid_of=planner.uid_of,
+            inner_port=IPSEC_PORT if shares_port else 0,
+            bridge=setup.bridge,
+        )
+        return Tunnel(self._route, kernel, planner, self._wake)
+
+    def ipsec_is_left(self) -> bool:
+        """Whether an earlier agent has left a daemon. Raises: KernelError."""
+        link = self._route.link(IPSEC_IFNAME)
+        ours = link is not None and link.group == TUNNEL_GROUP
+        return ours or IpsecProcess(self._setup.run_dir / IPSEC_FOLDER).socket_path.exists()
 
 
 def _ipsec_identity(identity: Identity) -> IpsecIdentity:
@@ -89,10 +100,3 @@ def _ipsec_identity(identity: Identity) -> IpsecIdentity:
     except OSError as error:
         why = f"{error.strerror or error}: without it there are no IPsec tunnels"
         raise StorageError("read", error.filename, why) from error
-
-
-def ipsec_is_left(route: RouteSocket, setup: TunnelSetup) -> bool:
-    """Whether an earlier agent has left a daemon. Raises: KernelError."""
-    link = route.link(IPSEC_IFNAME)
-    ours = link is not None and link.group == TUNNEL_GROUP
-    return ours or IpsecProcess(setup.run_dir / IPSEC_FOLDER).socket_path.exists()

@@ -20,8 +20,8 @@ from limpet.base.timer import Timer
 from limpet.cluster.exchange.inner_traffic import InnerPackets, InnerTraffic
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity
-from limpet.datapath.tunnel.reconciler import TunnelReconciler
-from limpet.datapath.tunnel.tunnels import Tunnels
+from limpet.datapath.tunnel.part import TunnelPart
+from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.link_traffic import parse_link_packets
 from limpet.linux.netlink.socket import RouteSocket
@@ -38,7 +38,7 @@ _REST = 50
 class TunnelWatch:
     """Runs on the event loop."""
 
-    def __init__(self, route: RouteSocket, tunnels: Tunnels) -> None:
+    def __init__(self, route: RouteSocket, tunnels: TunnelPart) -> None:
         self.active: frozenset[str] = frozenset()
         """Uids of peers with packets of pods in the last ten seconds."""
         self.on_active: list[Callable[[frozenset[str]], None]] = []
@@ -58,7 +58,7 @@ class TunnelWatch:
     def stop(self) -> None:
         self._alarm.stop()
 
-    def active_by(self, tunnel: TunnelReconciler) -> int:
+    def active_by(self, tunnel: Tunnel) -> int:
         """Peers with traffic by that tunnel."""
         return sum(tunnel.may_talk(uid) for uid in self.active)
 
@@ -94,7 +94,7 @@ class TunnelWatch:
 class _Eye:
     """On one tunnel."""
 
-    def __init__(self, route: RouteSocket, tunnel: TunnelReconciler) -> None:
+    def __init__(self, route: RouteSocket, tunnel: Tunnel) -> None:
         self.tunnel = tunnel
         self._route = route
         self._activity = self._made()
@@ -113,7 +113,7 @@ class _Eye:
         return TunnelActivity(astray_after_s=_MOVES_S if self._is_ipsec else 0.0)
 
     def active(self, now_s: float) -> frozenset[str]:
-        return self.tunnel.uids(self._activity.active(now_s))
+        return self.tunnel.planner.uids(self._activity.active(now_s))
 
     def _has_traffic(self, packets: tuple[int, int], now_s: float) -> bool:
         """Whether peers have to be read. Now and then also when agents alone have said something:
@@ -132,7 +132,7 @@ class _Eye:
         if not self.tunnel.up:
             return []
         for uid, inner in said.items():
-            key = self.tunnel.key_of(uid)
+            key = self.tunnel.planner.key_of(uid)
             if key is not None:
                 known = self._said.setdefault(key, InnerPackets())
                 known.received += inner.received
@@ -155,7 +155,7 @@ class _Eye:
         self._activity.take(readings, now_s, self._said)
         self._packets, self._said, self._read_at_s = packets, {}, now_s
         self._rests_until_s = now_s + _REST * (time.monotonic() - started_s)
-        planned = self.tunnel.planned_endpoints(self._activity.active(now_s))
+        planned = self.tunnel.planner.endpoints(self._activity.active(now_s))
         astray = self._activity.astray(readings, planned)
         if astray:
             self.tunnel.set_endpoints_again(astray)
@@ -163,6 +163,6 @@ class _Eye:
             return []  # IKE looks after a peer that is silent, and takes it anew by itself
         return [
             (uid, endpoint)
-            for key, endpoint in self.tunnel.planned_endpoints(self._activity.unanswered(now_s))
-            for uid in self.tunnel.uids([key])
+            for key, endpoint in self.tunnel.planner.endpoints(self._activity.unanswered(now_s))
+            for uid in self.tunnel.planner.uids([key])
         ]

@@ -225,11 +225,7 @@ def _error(request: wire.Request, number: int, text: str) -> KernelError:
     return KernelError(verb, request.what, number, text)
 
 
-ROUTE_GROUPS = (1, 5, 9, 7, 11, 8, 19)
-"""RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
-
-Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
-"""
+NETLINK_NETFILTER = 12
 NFTABLES_GROUPS = (7,)
 """NFNLGRP_NFTABLES. Source: include/uapi/linux/netfilter/nfnetlink.h."""
 
@@ -246,6 +242,10 @@ class Notifications:
         except PermissionError:  # in a user namespace: as much as the system allows
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NOTIFIED_BYTES)
         self._socket.bind((0, 0))
+        self.join(groups)
+
+    def join(self, groups: Iterable[int]) -> None:
+        """These groups' notifications come too from now on."""
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, 1, group)  # NETLINK_ADD_MEMBERSHIP
 

@@ -133,6 +133,11 @@ class IpsecKernel:
         return False
 
     @property
+    def runs_program(self) -> bool:
+        """Whoever makes ESP."""
+        return True
+
+    @property
     def made_by(self) -> str:
         """`strongswan-kernel`: the kernel makes ESP; `strongswan`: the daemon does it itself."""
         return "strongswan-kernel" if self.process.in_kernel else "strongswan"

@@ -92,6 +92,11 @@ class TunnelKernel:
         return self._userspace.process if self._chosen is self._userspace else None
 
     @property
+    def runs_program(self) -> bool:
+        """The device that there is was made by a program."""
+        return self.process is not None
+
+    @property
     def made_by(self) -> str:
         """`userspace` or `kernel`."""
         return "userspace" if self.process is not None else "kernel"

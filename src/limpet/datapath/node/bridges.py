@@ -1,0 +1,51 @@
+"""The bridges of pods: what each network has asked for, and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limpet.base.addresses import Prefix
+from limpet.base.errors import CniCode, CniError
+from limpet.datapath.node.attachment import Attachment, BridgeSpec
+
+
+class Bridges:
+    """A prefix is on one bridge: the node has one route to it."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, BridgeSpec] = {}
+        """What each network asked for last; it may have no pod now."""
+        self.found: dict[str, tuple[int, str]] = {}
+        """ifindex and MAC by name, as of the last round."""
+
+    def ask(self, network: str, spec: BridgeSpec, pods: Iterable[Attachment]) -> bool:
+        """The network wants that bridge; True: it did not before.
+
+        A prefix leaves another bridge when the last pod there is gone. Raises: CniError (7) until
+        then.
+        """
+        if self.specs.get(network) == spec:
+            return False
+        for pod in pods:
+            if pod.bridge is not None and (shared := _shared(pod.bridge, spec)):
+                raise CniError(
+                    CniCode.INVALID_NETWORK_CONFIG,
+                    f"network {network}: {shared} cannot be on bridge {spec.ifname}, since pods of "
+                    f"network {pod.network} have it on bridge {pod.bridge.ifname}",
+                    f"delete those pods first (one is container {pod.holder.container_id}), "
+                    "or give the network that bridge, or another subnet",
+                )
+        self.specs = {name: old for name, old in self.specs.items() if not _shared(old, spec)}
+        self.specs[network] = spec
+        return True
+
+    def ifindexes(self) -> set[int]:
+        return {ifindex for ifindex, _mac in self.found.values()}
+
+
+def _shared(one: BridgeSpec, other: BridgeSpec) -> Prefix | None:
+    """A prefix that two different bridges would hold the gateway of."""
+    if one.ifname == other.ifname:
+        return None
+    prefixes = {gateway.network for gateway in one.gateways}
+    return next((each.network for each in other.gateways if each.network in prefixes), None)

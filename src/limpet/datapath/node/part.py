@@ -1,0 +1,267 @@
+"""The part of the loop for this node's pods: bridges, ports, routes, rules, sysctls, nftables."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+
+from limpet.base.errors import KernelError, LimpetError
+from limpet.base.node_state import NodeState
+from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
+from limpet.base.settings import PodSettings
+from limpet.datapath.account import Account
+from limpet.datapath.loop import Loop, round_failure
+from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.attachment import BridgeSpec
+from limpet.datapath.node.bridges import Bridges
+from limpet.datapath.node.diff import (
+    Change,
+    DropAddress,
+    DropPort,
+    DropRoute,
+    DropRule,
+    MissingPort,
+    PutBridge,
+    PutPort,
+    diff_node,
+)
+from limpet.datapath.node.forward_keeper import ForwardKeeper
+from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.node.pod_keeper import PodKeeper
+from limpet.datapath.node.state import NodePlan
+from limpet.datapath.part import Part
+from limpet.linux.netlink import codec as wire
+
+_OF_ONE_POD = (PutPort, MissingPort, DropPort)
+_REMOVALS = (DropRule, DropRoute, DropAddress, DropPort)
+
+
+class NodePart(Part[NodePlan, Change]):
+    """Runs on the event loop's thread; a verb may ask for a round and wait for it."""
+
+    name = "node"
+    groups = (1, 5, 9, 7, 11, 8, 19)
+    """RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_ROUTE, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
+
+    Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
+    """
+    nftables = True
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: PodSettings,
+        *,
+        kernel: NodeKernel,
+        pods: PodKeeper,
+        before_sysctl: Callable[[str], None],
+    ) -> None:
+        """`before_sysctl`: a setting of the node is about to change."""
+        self.settings = settings
+        self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
+        self.want = NodePlan()
+        self.uplink_mtu_bytes = 1500
+        self.on_bridge: list[Callable[[], None]] = []
+        """Called when a bridge of pods is new."""
+        self.forward = ForwardKeeper() if settings.allow_forward else None
+        self._loop = loop
+        self._kernel = kernel
+        self._pods = pods
+        self._before_sysctl = before_sysctl
+        self._bridges = Bridges()
+        self._host_ports_expected = False
+        self._unusable: dict[str, str] = {}
+        """Names of wanted bridges that other links have, with the reason."""
+        self._troubles: list[str] = []
+        self._damage = ""
+        """Why a round is needed, by what was heard since the last look."""
+
+    async def settled(self) -> None:
+        """Returns when also others' FORWARD chains are as the last round wants them."""
+        if self.forward is not None:
+            await self.forward.settled()
+
+    def close(self) -> None:
+        """What is in the kernel stays."""
+        if self.forward is not None:
+            self.forward.close()
+
+    @property
+    def account(self) -> Account:
+        return self._loop.account(self)
+
+    @property
+    def accounts(self) -> Mapping[str, Account]:
+        """Of all parts of the loop."""
+        return self._loop.accounts
+
+    @property
+    def troubles(self) -> list[str]:
+        """Of the failures those that concern more than one pod."""
+        return [*self._troubles, *self._blocked()]
+
+    @property
+    def failures(self) -> list[str]:
+        return [*self.account.failures, *self._blocked()]
+
+    def _blocked(self) -> list[str]:
+        return [self.forward.trouble] if self.forward is not None and self.forward.trouble else []
+
+    # What verbs ask for
+
+    def run(self, why: str) -> None:
+        """One round; raises nothing. A failure is reported and met again in the next one."""
+        self._loop.run(why, self)
+
+    def follow(self, node: NodeState, why: str = "") -> None:
+        """The node is this from now on; a round if that is new and there is a reason to tell."""
+        if node != self.node:
+            self.node = node
+            if why:
+                self.run(why)
+
+    def ensure_bridge(self, network: str, spec: BridgeSpec) -> int:
+        """The ifindex of the network's bridge, after a round if what it asks for is new.
+
+        Raises: KernelError, CniError; then nothing is kept of the network.
+        """
+        if self._bridges.ask(network, spec, self._pods):
+            self.run(f"bridge {spec.ifname} is needed")
+        found = self._bridges.found.get(spec.ifname)
+        if found is not None:
+            return found[0]
+        try:
+            return self._kernel.bridge_ifindex(spec.ifname)
+        except KernelError as error:
+            del self._bridges.specs[network]
+            failures = self.account.failures
+            if error.errno != errno.ENODEV or not failures:
+                raise
+            raise KernelError("make", error.what, error.errno, failures[0]) from error
+
+    def expect_host_ports(self) -> None:
+        """The first hostPort brings its chains, and lets packets from 127.0.0.1 reach pods."""
+        if not self._host_ports_expected:
+            self._host_ports_expected = True
+            self.run("the first hostPort")
+
+    def bridge_mac(self, ifname: str) -> str:
+        """As of the last round; empty when there was no such bridge."""
+        return self._bridges.found.get(ifname, (0, ""))[1]
+
+    # A round
+
+    def plan(self) -> NodePlan:
+        kernel = self._kernel
+        self.uplink_mtu_bytes = (
+            self.node.underlay_mtu_bytes or kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
+        )
+        specs = self._bridges.specs.values()
+        wanted = {self.settings.bridge, *(spec.ifname for spec in specs)}
+        wanted |= {pod.bridge.ifname for pod in self._pods if pod.bridge is not None}
+        own_bridges = kernel.own_bridges(wanted)
+        self._unusable = kernel.no_bridges(wanted)
+        facts = NodeFacts(
+            foreign_bridges=kernel.foreign_bridges(wanted),
+            own_bridge_exists=self.node.in_cluster or self.settings.bridge in own_bridges,
+            own_bridges=own_bridges,
+            no_bridges=self._unusable.keys(),
+            routes_localhost=kernel.routes_localhost(wanted),
+            advertised_uplinks=kernel.advertised_uplinks(),
+        )
+        self.want = plan_node(
+            self.settings.bridge,
+            self.node,
+            self._pods,
+            specs,
+            facts,
+            localhost_ports=self._host_ports_expected,
+        )
+        return self.want
+
+    def state(self, want: NodePlan) -> NodePlan:
+        own = self.settings.bridge
+        self._troubles = [why for ifname, why in self._unusable.items() if ifname == own]
+        return self._kernel.observe(want)
+
+    def diff(self, want: NodePlan, have: NodePlan) -> list[Change]:
+        return [
+            change
+            for change in diff_node(want, have)
+            if not (isinstance(change, DropPort) and self._pods.is_held(change.ifname))
+        ]
+
+    def removes(self, change: Change) -> bool:
+        return isinstance(change, _REMOVALS)
+
+    def apply(self, changes: Sequence[Change]) -> list[str]:
+        failures = [*self._unusable.values()]
+        self._unusable = {}
+        for change in changes:
+            try:
+                self._apply(change)
+            except LimpetError as error:
+                failures.append(str(error))
+                if not isinstance(change, _OF_ONE_POD):
+                    self._troubles.append(str(error))
+        if changes or not self._bridges.found:
+            self._bridges.found = self._kernel.bridges(self.want.bridges)
+        if any(isinstance(each, PutBridge) for each in changes):
+            for listener in self.on_bridge:
+                listener()
+        if self.forward is not None:
+            self.forward.look(self._forwarding_links())
+        return failures
+
+    def _forwarding_links(self) -> set[str]:
+        """By which all comes and goes that other programs may not drop."""
+        links = set(self.want.bridges)
+        if self.node.behind.here:
+            # Between them and another network no bridge of ours is passed.
+            links |= self.node.overlay_links
+        return links
+
+    def _apply(self, change: Change) -> None:
+        if isinstance(change, MissingPort):
+            self._pods.restore(self._kernel, change.ifname)
+            return
+        self._kernel.apply(change, before_sysctl=self._before_sysctl)
+        if isinstance(change, DropPort):
+            self._pods.retired()
+
+    def broke_off(self, error: Exception) -> None:
+        self._troubles = [round_failure(error)]
+
+    # Notifications. Nearly all are echoes of our own work: they are told by their header.
+
+    def hear(self, message: wire.Message) -> None:
+        self._damage = self._damage or self._why(message)
+
+    def damage(self) -> str:
+        why, self._damage = self._damage, ""
+        return why
+
+    def _why(self, message: wire.Message) -> str:
+        match message.type:
+            case wire.RTM_DELLINK:
+                # Of family bridge: the link has left its bridge.
+                return self._if_ours(wire.parse_link(message).ifname, "gone")
+            case wire.RTM_NEWLINK:
+                if wire.link_is_down(message):
+                    return self._if_ours(wire.parse_link(message).ifname, "down")
+            case wire.RTM_DELADDR:
+                if wire.address_ifindex(message) in self._bridges.ifindexes():
+                    return "an address of a bridge is gone"
+            case wire.RTM_DELROUTE:
+                ours = wire.is_of_large_table(message)
+                ours = ours and wire.route_protocol(message) != OVERLAY_PROTOCOL
+                if ours and wire.parse_route(message).table == ROUTE_TABLE:
+                    return "a route is gone"
+            case wire.RTM_DELRULE:
+                if wire.parse_rule(message).priority == RULE_PRIORITY:
+                    return "a rule is gone"
+        return ""
+
+    def _if_ours(self, ifname: str, what: str) -> str:
+        ours = ifname in self.want.bridges or self._pods.has(ifname)
+        return f"link {ifname} is {what}" if ours else ""

@@ -1,0 +1,70 @@
+"""Pods' interfaces that are gone although their pods are there, and those that no pod has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from limpet.datapath.node.announcer import Announcer
+from limpet.datapath.node.apply import NodeKernel
+from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.pods import create_pod_interface
+from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
+
+_log = structlog.get_logger("round")
+
+
+class PodKeeper:
+    """Of the pods of the record."""
+
+    def __init__(
+        self,
+        attachments: Attachments,
+        announcer: Announcer,
+        *,
+        is_held: Callable[[str], bool],
+        release: Callable[[Attachment], None],
+        retired: Callable[[], None],
+    ) -> None:
+        """`is_held`: a host end belongs to a pod of the record. `release`: a pod is gone for good.
+
+        `retired`: a host end was put aside.
+        """
+        self._attachments = attachments
+        self._announcer = announcer
+        self.is_held = is_held
+        self._release = release
+        self.retired = retired
+
+    def __iter__(self) -> Iterator[Attachment]:
+        return iter(self._attachments)
+
+    def has(self, host_ifname: str) -> bool:
+        return self._find(host_ifname) is not None
+
+    def _find(self, host_ifname: str) -> Attachment | None:
+        return next((each for each in self if each.host_ifname == host_ifname), None)
+
+    def restore(self, kernel: NodeKernel, host_ifname: str) -> None:
+        """The interface is made anew if the pod is there, else the pod is gone too.
+
+        Raises: LimpetError.
+        """
+        attachment = self._find(host_ifname)
+        if attachment is None:
+            return  # it has gone since the round was planned
+        where = NamespaceId(attachment.netns_device, attachment.netns_inode)
+        if attachment.bridge is None or namespace_id(attachment.netns) != where:
+            self._release(attachment)
+            return
+        with Namespace(attachment.netns) as netns:
+            create_pod_interface(
+                kernel.route,
+                attachment,
+                bridge_ifindex=kernel.bridge_ifindex(attachment.bridge.ifname),
+                netns=netns,
+            )
+        self._announcer.announce(attachment, attachment.bridge.ifname)
+        _log.info("a pod's interface was made anew", pod=attachment.pod_name, ifname=host_ifname)

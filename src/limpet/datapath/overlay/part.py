@@ -1,0 +1,205 @@
+"""The part of the loop for the network between nodes: devices, routes and entries for peers, and
+the filter of what they may send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from pathlib import Path
+
+from limpet.base.addresses import UnderlayLink
+from limpet.base.errors import KernelError, LimpetError
+from limpet.cluster.membership import Membership
+from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS, OverlayKernel
+from limpet.datapath.overlay.diff import (
+    DropDevice,
+    DropDeviceAddress,
+    DropFdb,
+    DropNeighbour,
+    DropPeerRoute,
+    LoosenLink,
+    OverlayChange,
+    PutDevice,
+    PutDeviceAddress,
+    PutPeerRoute,
+    diff_overlay,
+)
+from limpet.datapath.overlay.filter_apply import PeerFilter, PutFilter
+from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
+from limpet.datapath.overlay.state import OverlayPlan, OverlayState, Touched
+from limpet.datapath.overlay.vtep import keep_vtep_macs, read_vtep_macs
+from limpet.datapath.own_node import is_of_a_pod
+from limpet.datapath.part import Part
+from limpet.datapath.peers import Peers
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+
+_DEVICE_CHANGES = (PutDevice, DropDevice, LoosenLink, PutDeviceAddress, DropDeviceAddress)
+_REMOVALS = (DropPeerRoute, DropNeighbour, DropFdb, DropDeviceAddress, DropDevice)
+
+
+class _Look(IntEnum):
+    """How much of the kernel the next diff has to see."""
+
+    TOUCHED = 0
+    """What the change of the plan may have changed."""
+    EVERY_KEY = 1
+    """All of what was read and notified."""
+    KERNEL = 2
+    """What was notified does not tell all: it is read anew."""
+
+
+class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
+    """Runs on the event loop. A change is met within some twenty milliseconds."""
+
+    name = "overlay"
+    groups = OVERLAY_NOTIFICATIONS
+    nftables = True
+
+    def __init__(
+        self,
+        peers: Peers,
+        kernel: OverlayKernel,
+        filter_: PeerFilter,
+        *,
+        before_sysctl: Callable[[str], None],
+    ) -> None:
+        """`before_sysctl`: a setting of the node is about to change."""
+        self.planned = OverlayPlan()
+        self._peers = peers
+        self._kernel = kernel
+        self._filter = filter_
+        self._before_sysctl = before_sysctl
+        self._before = OverlayPlan()
+        """That the kernel's filter was planned with."""
+        self._touched: Touched | None = None
+        """All that may differ; None: anything may."""
+        self._look = _Look.KERNEL
+        self._is_unclear = False
+        """By what was heard since the last look the kernel has something else than known."""
+        self._is_planned = False
+        """There is a plan that the next can be made of."""
+        self._failed = False
+        """Something of the last round."""
+        peers.own.on_links.append(self._links_changed)
+
+    def begin(self, membership: Membership, route: RouteSocket, vtep_path: Path) -> None:
+        """The devices have their MACs for life. Raises: LimpetError."""
+        recorded = membership.presence.vtep_macs if membership.presence is not None else {}
+        existing = read_vtep_macs(route)
+        own = self._peers.own
+        own.versions |= existing.keys()
+        own.vteps = keep_vtep_macs(vtep_path, membership.uid, recorded=recorded, existing=existing)
+
+    def close(self) -> None:
+        """What is in the kernel stays."""
+        self._filter.close()
+
+    def forged_packets(self) -> int:
+        """Dropped since the filter was put whole the last time."""
+        return self._filter.forged_packets()
+
+    def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
+        self._filter.set_links(links)
+
+    # A round
+
+    def plan(self) -> OverlayState:
+        view, before = self._peers.next_view(), self._peers.view
+        touched: Touched | None
+        if self._is_planned:
+            planned, touched = replan_overlay(self.planned, before, view)
+        else:
+            planned, touched = plan_overlay(view), None
+        if touched is None:
+            self._filter.in_place = False
+        self._before, self.planned, self._is_planned = self.planned, planned, True
+        self._touched = touched
+        self._peers.settle(view, planned.parts)
+        return planned.state
+
+    def state(self, want: OverlayState) -> OverlayState:
+        if self._peers.take_made():
+            self._look = _Look.KERNEL  # what led to the device went with the one before
+        if self._look is not _Look.TOUCHED:
+            self._touched = None
+        return self._kernel.observe(want) if self._look is _Look.KERNEL else self._kernel.have
+
+    def diff(self, want: OverlayState, have: OverlayState) -> list[OverlayChange | PutFilter]:
+        down = self._peers.down
+        changes: list[OverlayChange | PutFilter] = [
+            change
+            for change in diff_overlay(want, have, self._touched)
+            if not (isinstance(change, PutPeerRoute) and change.route.device in down)
+        ]
+        # Of a device the kernel tells more than was asked for; it is read anew the next time.
+        made = any(isinstance(change, _DEVICE_CHANGES) for change in changes)
+        self._look = _Look.KERNEL if made else _Look.TOUCHED
+        self._failed = False
+        put = self._filter.diff(self._peers.view, self._before, self.planned)
+        if put is None:
+            self._peers.shut_out = self._peers.view.tunnel_only
+        else:
+            changes.append(put)
+        return changes
+
+    def removes(self, change: OverlayChange | PutFilter) -> bool:
+        return isinstance(change, _REMOVALS)
+
+    def apply(self, changes: Sequence[OverlayChange | PutFilter]) -> list[str]:
+        ours = [change for change in changes if not isinstance(change, PutFilter)]
+        failures = [
+            str(each) for each in self._kernel.apply(ours, before_sysctl=self._before_sysctl)
+        ]
+        if failures:
+            self._look, self._failed = _Look.KERNEL, True
+        for change in changes:
+            if isinstance(change, PutFilter):
+                try:
+                    self._filter.put(change)
+                    self._peers.shut_out = change.view.tunnel_only
+                except KernelError as error:
+                    failures.append(str(error))
+        return failures
+
+    def broke_off(self, error: Exception) -> None:
+        self.resync()
+        self._is_planned &= isinstance(error, LimpetError)
+
+    # What wakes it
+
+    def resync(self) -> None:
+        self._look = _Look.KERNEL
+        self._filter.in_place = False
+        self._peers.own.is_stale = True
+
+    def suspect_nftables(self) -> None:
+        self._filter.in_place = False
+
+    def hear(self, message: wire.Message) -> None:
+        if not is_of_a_pod(message):
+            self._is_unclear |= self._kernel.hear(message)
+            self._peers.own.hear(message)
+
+    def damage(self) -> str:
+        touched = self._kernel.take_heard()
+        damaged = self._is_unclear or self._is_damaged(touched)
+        if damaged:
+            self._look = _Look.KERNEL if self._is_unclear else max(self._look, _Look.EVERY_KEY)
+        self._is_unclear = False
+        links_heard = self._peers.own.is_stale
+        links_changed = self._peers.own.read_links()
+        if damaged:
+            return "the kernel has something else than planned"
+        # What had failed may succeed now, after a link has come or gone.
+        return "links changed" if links_changed or (links_heard and self._failed) else ""
+
+    def _is_damaged(self, touched: Touched) -> bool:
+        want, have = self.planned.state, self._kernel.have
+        return (
+            any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
+            or any(
+                want.neighbours.get(key) != have.neighbours.get(key) for key in touched.neighbours
+            )
+            or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
+        )

@@ -1,0 +1,152 @@
+"""This node as its peers see it: the links that lead to them, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from limpet.base import faults
+from limpet.base.addresses import Endpoint, UnderlayLink
+from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
+from limpet.base.settings import PeerSettings
+from limpet.cluster.membership import Membership
+from limpet.cluster.topology.paths import OwnSide
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.underlay import read_underlay
+
+_log = structlog.get_logger("links")
+
+_DEFAULT_MTU_BYTES = 1500
+_LINK_MESSAGES = (wire.RTM_NEWLINK, wire.RTM_DELLINK)
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelNames:
+    """The tunnels that the node can have now; an empty name: none of that kind."""
+
+    wireguard: str = ""
+    ipsec: str = ""
+    port: int = 0
+    """UDP port of both."""
+
+
+class OwnNode:
+    """Runs on the event loop."""
+
+    def __init__(self, membership: Membership, settings: PeerSettings, route: RouteSocket) -> None:
+        self.links: tuple[UnderlayLink, ...] = ()
+        self.on_links: list[Callable[[tuple[UnderlayLink, ...]], None]] = []
+        self.vteps: dict[int, str] = {}
+        """MACs of the VXLAN devices by IP version of the underlay."""
+        self.versions: set[int] = set()
+        """IP versions that the underlay has had since the start: a device stays when it flaps."""
+        self.tunnels = TunnelNames()
+        self._membership = membership
+        self._settings = settings
+        self._route = route
+        self._mapped: tuple[Endpoint, ...] = ()
+        self._relay_tls_port = 0
+        self.is_stale = True
+        """Links may be others than were read."""
+
+    @property
+    def mtu_bytes(self) -> int:
+        """Of the smallest link to other nodes: what every pod can count on."""
+        return min((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES)
+
+    def side(self) -> OwnSide:
+        """What plans for peers have to know of this node."""
+        return OwnSide(
+            vtep_macs={v: mac for v, mac in self.vteps.items() if v in self.versions},
+            link_mtu_bytes=max((link.mtu_bytes for link in self.links), default=_DEFAULT_MTU_BYTES),
+            links=frozenset(link.ifname for link in self.links),
+            link_prefixes=tuple(
+                address.network for link in self.links for address in link.addresses
+            ),
+            tunnel=self.tunnels.wireguard,
+            ipsec=self.tunnels.ipsec,
+            nat_timeout_s=self._settings.nat_timeout_s,
+        )
+
+    # Links
+
+    def hear(self, message: wire.Message) -> None:
+        """Takes a notification that is of no pod."""
+        if message.type in _LINK_MESSAGES:
+            own = wire.link_group(message) in (*VXLAN_GROUPS.values(), TUNNEL_GROUP)
+            self.is_stale |= not own and message.body[0] != wire.AF_BRIDGE
+        else:
+            self.is_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
+
+    def read_links(self) -> bool:
+        """If they may be others; True: they are, and who has to know was told.
+
+        Raises: KernelError.
+        """
+        if not self.is_stale:
+            return False
+        self.is_stale = False
+        network = self._membership.network
+        links = read_underlay(
+            self._route,
+            patterns=self._settings.links,
+            not_in=network.pod_cidrs if network is not None else (),
+        )
+        changed = links != self.links
+        self.links = links
+        self.versions |= {address.version for link in links for address in link.addresses}
+        self.announce()
+        if changed:
+            _log.info(
+                "links to other nodes",
+                links=" ".join(
+                    f"{link.ifname}({','.join(str(a) for a in link.addresses)})" for link in links
+                ),
+            )
+            for listener in self.on_links:
+                with faults.noted("links"):
+                    listener(links)
+        return changed
+
+    # What it says of itself
+
+    def set_endpoints(self, mapped: tuple[Endpoint, ...]) -> None:
+        """Where the tunnel is seen from outside; told beside those of the configuration."""
+        self._mapped = mapped
+        self.announce()
+
+    def set_relay_tls_port(self, port: int) -> None:
+        """Where the node relays in TLS connections; 0: nowhere."""
+        self._relay_tls_port = port
+        self.announce()
+
+    def set_tunnels(self, names: TunnelNames) -> bool:
+        """True: they are others than before."""
+        changed = names != self.tunnels
+        self.tunnels = names
+        if changed:
+            self.announce()
+        return changed
+
+    def announce(self) -> None:
+        """What the node says of itself, if it is not what it said last."""
+        if not self.links:
+            return  # cut off: whoever hears us again hears the addresses of then
+        tunnels = self.tunnels
+        self._membership.announce(
+            addresses=tuple(address.ip for link in self.links for address in link.addresses)[:16],
+            port=self._settings.port,
+            vtep_macs=self.side().vtep_macs,
+            link_mtu_bytes=self.mtu_bytes,
+            endpoints=tuple(dict.fromkeys((*self._settings.endpoints, *self._mapped)))[:16],
+            tunnel_port=tunnels.port if tunnels.wireguard or tunnels.ipsec else 0,
+            relay_tls_port=self._relay_tls_port,
+        )
+
+
+def is_of_a_pod(message: wire.Message) -> bool:
+    """A notification of a pod's link, living or dying: nearly all are."""
+    return message.type in _LINK_MESSAGES and wire.link_group(message) in (POD_GROUP, DYING_GROUP)

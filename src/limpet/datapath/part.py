@@ -1,0 +1,67 @@
+"""What the loop asks of a part of the datapath."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from limpet.linux.netlink.codec import Message
+
+State = TypeVar("State")
+Change = TypeVar("Change")
+
+
+class Part(ABC, Generic[State, Change]):
+    """Something that the node's kernel should hold, and how to keep it so.
+
+    In a round the loop asks for `plan`, `state` and `diff`, and has the changes applied. What a
+    part did is never taken for what is: `state` is read, or is a cache that `hear` keeps true.
+    """
+
+    name: ClassVar[str]
+    """In logs and metrics."""
+    groups: ClassVar[Collection[int]] = ()
+    """rtnetlink groups whose notifications it is given."""
+    nftables: ClassVar[bool] = False
+    """It has something in nftables, which other programs may damage."""
+
+    @abstractmethod
+    def plan(self) -> State:
+        """What should be, from what is known now. Raises: LimpetError."""
+
+    @abstractmethod
+    def state(self, want: State) -> State:
+        """What is, limited to what is ours or wanted. Raises: LimpetError."""
+
+    @abstractmethod
+    def diff(self, want: State, have: State) -> Sequence[Change]:
+        """The ordered changes from `have` to `want`: first what adds reach, last what removes."""
+
+    @abstractmethod
+    def apply(self, changes: Sequence[Change]) -> list[str]:
+        """Tries every change; the failures, in words. Raises: LimpetError."""
+
+    def removes(self, change: Change) -> bool:
+        """The change waits until all parts of the round have added what they add."""
+        return False
+
+    def hear(self, message: Message) -> None:
+        """Takes a notification of one of `groups`."""
+
+    def damage(self) -> str:
+        """Asked when all notifications were heard: why a round is needed, if one is.
+
+        Raises: LimpetError.
+        """
+        return ""
+
+    def resync(self) -> None:
+        """The next round takes nothing for granted: notifications were lost, or it is time."""
+
+    def suspect_nftables(self) -> None:
+        """Another program changed nftables: the next round looks there."""
+
+    def broke_off(self, error: Exception) -> None:
+        """A round ended before it was through: what the part remembers may not be so."""
+        self.resync()

@@ -1,0 +1,84 @@
+"""What the parts that lead to other nodes are planned from, and what they tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from limpet.base.addresses import Prefix
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.membership import Membership
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.view import View, view_of
+from limpet.datapath.admitted import Admitted
+from limpet.datapath.own_node import OwnNode
+
+
+class Peers:
+    """Runs on the event loop. The parts are strangers to each other: they meet here."""
+
+    def __init__(self, membership: Membership, own: OwnNode, wake: Callable[[str], None]) -> None:
+        """`wake`: a round of the parts soon."""
+        self.own = own
+        self.wake = wake
+        self.paths: Mapping[str, PeerPath] = {}
+        self.shut_out: frozenset[str] = frozenset()
+        """Peers of whom the kernel may let in nothing in clear."""
+        self.view = view_of(membership.snapshot, membership.uid, {}, own.side())
+        """That all plans of the last round were made of."""
+        self.admitted: Mapping[str, Admitted] = {}
+        """By the peer's uid, planned from `view`."""
+        self.down: frozenset[str] = frozenset()
+        """Devices by which no peer may be routed to now."""
+        self.on_segments: list[Callable[[tuple[Prefix, ...]], None]] = []
+        """Called before a round that brings other segments of this node, or another network."""
+        self.on_network: list[Callable[[Network | None], None]] = []
+        """Called before a view is made of it."""
+        self._membership = membership
+        self._tunnel_only: frozenset[str] = frozenset()
+        self._made = False
+
+    def set_paths(self, paths: Mapping[str, PeerPath], why: str = "a path changed") -> None:
+        """`paths` by the peer's uid; another mapping than the last one if anything is different."""
+        self.paths = paths
+        self.wake(why)
+
+    def set_tunnel_only(self, uids: frozenset[str]) -> None:
+        """Peers that send through tunnels only; of others more is let in with the next round."""
+        self._tunnel_only = uids
+        self.wake("peers turned to tunnels, or from them")
+
+    def next_view(self) -> View:
+        """Of now; it is `view` when `settle` is told so."""
+        membership, before = self._membership, self.view
+        for follow in self.on_network:
+            follow(membership.network)
+        view = view_of(
+            membership.snapshot,
+            membership.uid,
+            self.paths,
+            self.own.side(),
+            before=before,
+            tunnel_only=self._tunnel_only,
+        )
+        if view.tunnel_only is not self.shut_out:
+            self.shut_out |= view.tunnel_only
+        mine = view.segments.get(membership.uid, ()) if view.grant is not None else ()
+        held = before.segments.get(membership.uid, ())
+        if mine != held or view.network != before.network:
+            for listener in self.on_segments:
+                listener(mine)
+        return view
+
+    def settle(self, view: View, admitted: Mapping[str, Admitted]) -> None:
+        """Peers are let in as planned from `view`: so is all else that is planned for them."""
+        self.view, self.admitted = view, admitted
+
+    def set_devices(self, *, down: frozenset[str], made: bool) -> None:
+        """Of tunnels. `made`: one is new, and what led to the one before is gone."""
+        self.down = down
+        self._made |= made
+
+    def take_made(self) -> bool:
+        """Whether a device was made since the last call."""
+        made, self._made = self._made, False
+        return made

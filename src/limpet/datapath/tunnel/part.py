@@ -1,0 +1,261 @@
+"""The part of the loop for encrypted tunnels: WireGuard's, and IPsec's where the cluster names it.
+
+Each has a device of its own; which one makes the tunnel to a peer is told by
+`cluster.topology.backends`. They have one visible UDP port between them, and the rules that keep
+their own packets out of our routing table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from limpet.base.addresses import Endpoint
+from limpet.base.errors import KernelError, LimpetError
+from limpet.cluster.identity import Identity
+from limpet.cluster.kinds.network import Network, TunnelBackend
+from limpet.cluster.topology.backends import backends_of
+from limpet.datapath.own_node import TunnelNames, is_of_a_pod
+from limpet.datapath.part import Part
+from limpet.datapath.peers import Peers
+from limpet.datapath.tunnel.diff import PutAddresses, TunnelChange
+from limpet.datapath.tunnel.link import needed_rules
+from limpet.datapath.tunnel.setup import TunnelMaker, TunnelSetup
+from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelState
+from limpet.datapath.tunnel.tunnel import Tunnel
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.netlink.tunnel_rule import parse_mark_rule
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelsState:
+    """What there is of each tunnel that something can be done with now."""
+
+    have: tuple[tuple[Tunnel, TunnelState], ...] = ()
+    rules: tuple[wire.Request, ...] = ()
+    """That have to come or go."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfTunnel:
+    """A change of one tunnel."""
+
+    tunnel: Tunnel
+    change: TunnelChange | PutAddresses
+
+
+class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
+    """Runs on the event loop, in the network namespace of the calling thread."""
+
+    name = "tunnel"
+    groups = (1, 5, 9, 8, 19)
+    """RTNLGRP_LINK, IPV4_IFADDR, IPV6_IFADDR, IPV4_RULE, IPV6_RULE."""
+
+    def __init__(
+        self, peers: Peers, route: RouteSocket, identity: Identity, setup: TunnelSetup
+    ) -> None:
+        self._maker = TunnelMaker(route, identity, setup, peers.wake)
+        self.wireguard = self._maker.wireguard()
+        self.ipsec: Tunnel | None = None
+        """None: the cluster names no IPsec, and nothing of it is left."""
+        self._peers = peers
+        self._route = route
+        self._failure = ""
+        """Why there is no IPsec although the cluster names it."""
+        self._failures: list[str] = []
+        """Of this round, so far."""
+        self._shares_port = False
+        """IPsec's daemon leaves the port to WireGuard."""
+        self._turn = TunnelsState()
+        self._is_damaged = False
+        self._rules_as: bool | None = None
+        """Our rules are there, or are not; None: that has to be read."""
+
+    @property
+    def key(self) -> TunnelKey:
+        return self.wireguard.key
+
+    @property
+    def all(self) -> tuple[Tunnel, ...]:
+        return (self.wireguard,) if self.ipsec is None else (self.wireguard, self.ipsec)
+
+    @property
+    def device(self) -> str:
+        """Of some tunnel that the node can have; empty: it can have none."""
+        return next((each.device for each in self.all if each.device), "")
+
+    def begin(self, network: Network | None) -> None:
+        """What there can be, and what there is already. Raises: KernelError."""
+        self._peers.on_network.append(self.follow)
+        self.follow(network)
+        self.wireguard.begin()
+        if self.ipsec is None and self._maker.ipsec_is_left():
+            self._make_ipsec()
+        self._tell()
+
+    def close(self) -> None:
+        """The devices stay."""
+        for tunnel in self.all:
+            tunnel.close()
+
+    # What it is told
+
+    def follow(self, network: Network | None) -> None:
+        """These are the backends that the cluster names now."""
+        named = backends_of(network)
+        shares_port = len(named) > 1
+        if TunnelBackend.IPSEC in named and (
+            self.ipsec is None or shares_port is not self._shares_port
+        ):
+            self._shares_port = shares_port
+            self._make_ipsec()
+        for tunnel in self.all:
+            tunnel.wanted = tunnel.backend in named
+        self._tell()
+
+    def resync(self) -> None:
+        self._rules_as = None
+        for tunnel in self.all:
+            tunnel.resync()
+
+    def hear(self, message: wire.Message) -> None:
+        if is_of_a_pod(message):
+            return
+        if message.type == wire.RTM_DELRULE and parse_mark_rule(message) is not None:
+            self._is_damaged, self._rules_as = True, None
+        for tunnel in self.all:
+            self._is_damaged |= tunnel.hear(message)
+
+    def damage(self) -> str:
+        damaged, self._is_damaged = self._is_damaged, False
+        return "a tunnel is not as planned" if damaged else ""
+
+    def take_anew(self, uid: str, endpoint: Endpoint) -> None:
+        """What was heard of the peer is forgotten, and it is called where it is now."""
+        for tunnel in self.all:
+            tunnel.take_anew(uid, endpoint)
+
+    def may_talk(self, uid: str) -> bool:
+        """Whether it is a peer of some tunnel."""
+        return any(tunnel.may_talk(uid) for tunnel in self.all)
+
+    # A round. A failure of one tunnel is told, and keeps nobody from going on without it.
+
+    def plan(self) -> TunnelsState:
+        self._failures = [self._failure] if self._failure else []
+        self._turn = TunnelsState()
+        for tunnel in self._in_order():
+            failure = tunnel.take_failure()
+            if failure:
+                self._failures.append(failure)
+                continue
+            with self._guarded(tunnel):
+                tunnel.replan(self._peers.view, self._peers.admitted)
+                self._turn = TunnelsState((*self._turn.have, (tunnel, tunnel.planner.want)))
+        return self._turn
+
+    def state(self, want: TunnelsState) -> TunnelsState:
+        found = []
+        for tunnel, _ in want.have:
+            with self._guarded(tunnel):
+                have = tunnel.look()
+                if have is not None:
+                    found.append((tunnel, have))
+        rules = []
+        if self._rules_as is not self._wants_rules:
+            rules = needed_rules(self._route, wanted=self._wants_rules)
+        self._turn = TunnelsState(tuple(found), tuple(rules))
+        return self._turn
+
+    @property
+    def _wants_rules(self) -> bool:
+        return any(each.plan.state.device is not None for each in self.all)
+
+    def diff(self, want: TunnelsState, have: TunnelsState) -> list[OfTunnel | wire.Request]:
+        changes: list[OfTunnel | wire.Request] = [*have.rules]
+        for tunnel, state in have.have:
+            with self._guarded(tunnel):
+                changes += [OfTunnel(tunnel, change) for change in tunnel.changes(state)]
+        return changes
+
+    def apply(self, changes: Sequence[OfTunnel | wire.Request]) -> list[str]:
+        failures, self._failures = self._failures, []
+        tried = self._route.try_each(each for each in changes if isinstance(each, wire.Request))
+        failures += [str(error) for error in tried if error is not None]
+        self._rules_as = None if failures else self._wants_rules
+        made = False
+        for tunnel, have in self._turn.have:
+            with self._guarded(tunnel):
+                own = [c.change for c in changes if isinstance(c, OfTunnel) and c.tunnel is tunnel]
+                failed, is_made = tunnel.apply(have, own)
+                failures += failed
+                made |= is_made
+        failures += self._failures
+        self._forget_ipsec()
+        down = frozenset(each.ifname for each in self.all if not each.up)
+        self._peers.set_devices(down=down, made=made)
+        if self._tell():
+            self._peers.wake("other tunnels can be had now")
+        return failures
+
+    def broke_off(self, error: Exception) -> None:
+        for tunnel in self.all:
+            tunnel.broke_off()
+
+    @contextmanager
+    def _guarded(self, tunnel: Tunnel) -> Iterator[None]:
+        try:
+            yield
+        except LimpetError as error:
+            tunnel.broke_off()
+            self._failures.append(str(error))
+
+    def _in_order(self) -> list[Tunnel]:
+        """Who has to leave the port to the other is first."""
+        return sorted(
+            self.all, key=lambda each: (each.wanted, each.backend is not TunnelBackend.IPSEC)
+        )
+
+    def _tell(self) -> bool:
+        """Which tunnels there can be; True: others than before."""
+        ipsec = self.ipsec.device if self.ipsec is not None else ""
+        names = TunnelNames(self.wireguard.device, ipsec, self.key.port)
+        return self._peers.own.set_tunnels(names)
+
+    def _make_ipsec(self) -> None:
+        """Anew, if there is one; what runs goes on until a round puts it right."""
+        if self.ipsec is not None:
+            self.ipsec.close()
+            self.ipsec = None
+        try:
+            made = self._maker.ipsec(shares_port=self._shares_port)
+            made.begin()
+        except LimpetError as error:
+            self._failure = str(error)
+            return
+        self.ipsec, self._failure = made, ""
+
+    def _forget_ipsec(self) -> None:
+        if self.ipsec is not None and not self.ipsec.wanted and self.ipsec.is_gone:
+            self.ipsec.close()
+            self.ipsec = None
+
+    # What is read of them
+
+    def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
+        """Of the peers with these keys."""
+        return frozenset().union(*(tunnel.planner.uids(keys) for tunnel in self.all))
+
+    def readings_by_uid(self) -> Mapping[str, PeerReading]:
+        """What the devices say of each peer; nothing where one says nothing."""
+        found: dict[str, PeerReading] = {}
+        for tunnel in self.all:
+            try:
+                readings = tunnel.readings()
+            except KernelError:  # a round sees to it
+                continue
+            holders = tunnel.plan.holders
+            found |= {holders[key]: each for key, each in readings.items() if key in holders}
+        return found

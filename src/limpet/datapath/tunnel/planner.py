@@ -1,0 +1,72 @@
+"""The plan of one tunnel, made of the last one as far as that goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from limpet.base.addresses import Endpoint
+from limpet.cluster.kinds.network import TunnelBackend
+from limpet.cluster.topology.tunnel_end import TunnelEnd
+from limpet.cluster.topology.view import View
+from limpet.datapath.admitted import Admitted
+from limpet.datapath.tunnel.ipsec.plan import ipsec_state
+from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
+from limpet.datapath.tunnel.state import TunnelKey, TunnelPlan, TunnelState
+
+
+class TunnelPlanner:
+    """Of one backend."""
+
+    def __init__(self, key: TunnelKey, ifname: str, backend: TunnelBackend) -> None:
+        self.key = key
+        self.ifname = ifname
+        self.backend = backend
+        self.plan = TunnelPlan()
+        self.want = TunnelState()
+        """That the plan comes to with this backend."""
+        self.is_relied_on = False
+        """The next plan can be made of this one."""
+        self._view: TunnelView | None = None
+        self._ends: tuple[View, Mapping[str, TunnelEnd]] | None = None
+
+    def replan(self, view: View, admitted: Mapping[str, Admitted]) -> frozenset[bytes] | None:
+        """Keys of peers that may differ; None: any may, and the device's addresses."""
+        ends = tunnel_ends(view, self._ends)
+        seen = TunnelView(view, admitted, ends, self.key, self.ifname, self.backend)
+        touched: frozenset[bytes] | None
+        if self._view is not None and self.is_relied_on:
+            self.plan, touched = replan_tunnel(self.plan, self._view, seen)
+        else:
+            self.plan, touched = plan_tunnel(seen), None
+        self._ends, self._view, self.is_relied_on = (view, ends), seen, True
+        self.want = self._wanted_state(view)
+        return touched
+
+    def _wanted_state(self, view: View) -> TunnelState:
+        if self.backend is not TunnelBackend.IPSEC or view.grant is None:
+            return self.plan.state
+        versions = {prefix.version for prefix in view.grant.segments}
+        return ipsec_state(self.plan.state, self.ifname, versions)
+
+    def uid_of(self, key: bytes) -> str:
+        """Of the peer that has this key."""
+        return self.plan.holders[key]
+
+    def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
+        """Of the peers with these keys."""
+        holders = self.plan.holders
+        return frozenset(holders[key] for key in keys if key in holders)
+
+    def endpoints(self, keys: Iterable[bytes]) -> list[tuple[bytes, Endpoint]]:
+        """That are planned, of the peers with these keys."""
+        peers = self.want.peers
+        return [
+            (key, endpoint)
+            for key in keys
+            if key in peers and (endpoint := peers[key].endpoint) is not None
+        ]
+
+    def key_of(self, uid: str) -> bytes | None:
+        """None: it is no peer of the tunnel."""
+        part = self.plan.parts.get(uid)
+        return part.peer.public_key if part is not None and part.peer is not None else None
