@@ -24,8 +24,8 @@ from limpet.base.ownership import PEER_METRIC, ROUTE_TABLE, TUNNEL_MARK
 from limpet.cluster.documents import NodeEntry
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
+from limpet.datapath.overlay.assembly import route_key
 from limpet.datapath.overlay.diff import diff_overlay
-from limpet.datapath.overlay.parts import route_key
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import OverlayState, PeerRoute
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel

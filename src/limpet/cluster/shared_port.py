@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from limpet.base.ownership import NFT_SHARED_PORT_TABLE
 from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC
 from limpet.linux.nftables import Nftables
+from limpet.linux.owned import Owned
 
+OWNED = Owned(nft_tables=(NFT_SHARED_PORT_TABLE,))
 _FAMILIES = {4: "ipv4", 6: "ipv6"}
 
 

@@ -230,7 +230,7 @@ class Loop:
                     why = "nftables notifications were lost"
                 elif message.type == _NFT_NEW_GENERATION:
                     pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
-                    if len(pid) == 4 and struct.unpack(">I", pid)[0] != os.getpid():
+                    if len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
                         why = why or "another program changed nftables"
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
@@ -311,3 +311,8 @@ class Loop:
             _log.info("round", **fields)
         else:
             _log.debug("round", **fields)
+
+
+def _is_ours(thread: int) -> bool:
+    """A thread of this process: the kernel tells threads apart here."""
+    return os.path.isdir(f"/proc/self/task/{thread}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from limpet.linux.netlink.codec import Message
+from limpet.linux.owned import Owned
 
 State = TypeVar("State")
 Change = TypeVar("Change")
@@ -41,6 +43,11 @@ class Part(ABC, Generic[State, Change]):
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> list[str]:
         """Tries every change; the failures, in words. Raises: LimpetError."""
+
+    @staticmethod
+    @abstractmethod
+    def owned(run_dir: Path) -> Owned:
+        """What uninstall takes away, told by its marks alone. `run_dir`: of the agent."""
 
     def removes(self, change: Change) -> bool:
         """The change waits until all parts of the round have added what they add."""

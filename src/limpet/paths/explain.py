@@ -14,7 +14,7 @@ from limpet.cluster.documents import Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.cluster.topology.view import View, view_of
-from limpet.datapath.overlay.parts import assemble
+from limpet.datapath.overlay.assembly import assemble
 from limpet.datapath.overlay.plan import plan_peer, transport_of
 from limpet.datapath.overlay.state import OverlayPlan, PeerRoute, RouteKey
 

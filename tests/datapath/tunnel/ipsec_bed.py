@@ -14,7 +14,7 @@ import vici
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from limpet.base.ownership import IPSEC_IFNAME
+from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.seal import public_key_of
 from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.controller.state.authority import create_cluster, node_certificate
@@ -82,7 +82,8 @@ class IpsecTunnel(Tunnel):
     in_kernel = False
 
     def __init__(self, node: Node, folder: Path, ifname: str) -> None:
-        self.run_folder = Path(tempfile.mkdtemp(prefix="lgi"))  # a socket's path is a short one
+        self.run_dir = Path(tempfile.mkdtemp(prefix="lgi"))  # a socket's path is a short one
+        self.run_folder = self.run_dir / IPSEC_FOLDER
         self._uids: dict[bytes, str] = {}
         super().__init__(node, folder, IPSEC_IFNAME)
         # For looking on: a connection of its own.
@@ -175,7 +176,7 @@ class IpsecTunnel(Tunnel):
             finally:
                 self.kernel.close()
                 self.daemon.close()
-        shutil.rmtree(self.run_folder)
+        shutil.rmtree(self.run_dir)
 
 
 class KernelEspTunnel(IpsecTunnel):

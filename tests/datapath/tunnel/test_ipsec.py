@@ -27,6 +27,7 @@ from limpet.datapath.tunnel.ipsec import vici as ipsec_vici
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
 from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.ipsec.vici import Vici
+from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.state import TunnelDevice, TunnelState
 from limpet.lab.clock import clock_environment
 from limpet.linux.netlink.socket import RouteSocket
@@ -362,7 +363,7 @@ def test_nothing_of_it_is_left_when_limpet_is_uninstalled_also_where_it_hangs(
             if hangs:
                 os.kill(pid, signal.SIGSTOP)
             with netns.entered():
-                report = remove_kernel_state({}, ipsec_folder=tunnel.run_folder)
+                report = remove_kernel_state([TunnelPart.owned(tunnel.run_dir)], {})
 
             assert report.failed == []
             wait_until(lambda: not Path(f"/proc/{pid}").exists())  # noqa: B023

@@ -23,6 +23,7 @@ from limpet.base.ownership import IPSEC_FOLDER
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.cli.owners import owners
 from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.teardown import remove_kernel_state
@@ -159,9 +160,7 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
     gateways = bridge_of_segments("", granted_state(settings).segments).gateways
-    report = remove_kernel_state(
-        originals, gateways, ipsec_folder=settings.folders.run_dir / IPSEC_FOLDER
-    )
+    report = remove_kernel_state(owners(settings.folders.run_dir), originals, gateways)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed

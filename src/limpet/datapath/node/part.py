@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.node_state import NodeState
@@ -26,11 +27,13 @@ from limpet.datapath.node.diff import (
     diff_node,
 )
 from limpet.datapath.node.forward_keeper import ForwardKeeper
+from limpet.datapath.node.owned import owned_by_node
 from limpet.datapath.node.plan import NodeFacts, plan_node
 from limpet.datapath.node.pod_keeper import PodKeeper
 from limpet.datapath.node.state import NodePlan
 from limpet.datapath.part import Part
 from limpet.linux.netlink import codec as wire
+from limpet.linux.owned import Owned
 
 _OF_ONE_POD = (PutPort, MissingPort, DropPort)
 _REMOVALS = (DropRule, DropRoute, DropAddress, DropPort)
@@ -75,6 +78,10 @@ class NodePart(Part[NodePlan, Change]):
         self._troubles: list[str] = []
         self._damage = ""
         """Why a round is needed, by what was heard since the last look."""
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return owned_by_node()
 
     async def settled(self) -> None:
         """Returns when also others' FORWARD chains are as the last round wants them."""

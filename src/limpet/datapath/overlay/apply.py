@@ -19,7 +19,7 @@ from limpet.base.errors import KernelError
 from limpet.base.ownership import ALIAS, OVERLAY_PROTOCOL, ROUTE_TABLE, VXLAN_GROUPS
 from limpet.cluster.topology.view import VxlanDevice
 from limpet.datapath.overlay import diff as diff
-from limpet.datapath.overlay.parts import fdb_key, neighbour_key, route_key
+from limpet.datapath.overlay.assembly import fdb_key, neighbour_key, route_key
 from limpet.datapath.overlay.state import (
     FdbEntry,
     FdbKey,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import KernelError, LimpetError
+from limpet.base.ownership import NFT_OVERLAY_TABLE, VXLAN_GROUPS
 from limpet.cluster.membership import Membership
 from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS, OverlayKernel
 from limpet.datapath.overlay.diff import (
@@ -33,6 +34,7 @@ from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.owned import LinkMark, Owned
 
 _DEVICE_CHANGES = (PutDevice, DropDevice, LoosenLink, PutDeviceAddress, DropDeviceAddress)
 _REMOVALS = (DropPeerRoute, DropNeighbour, DropFdb, DropDeviceAddress, DropDevice)
@@ -82,6 +84,14 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._failed = False
         """Something of the last round."""
         peers.own.on_links.append(self._links_changed)
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return Owned(
+            links=tuple(LinkMark(kind="vxlan", group=group) for group in VXLAN_GROUPS.values()),
+            nft_tables=(NFT_OVERLAY_TABLE,),
+            sysctls={"rp_filter": ("2",)},
+        )
 
     def begin(self, membership: Membership, route: RouteSocket, vtep_path: Path) -> None:
         """The devices have their MACs for life. Raises: LimpetError."""

@@ -20,8 +20,8 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind
 from limpet.cluster.topology.transports import Transport
 from limpet.cluster.topology.view import View, VxlanDevice, _first_of_each_version, changed_peers
+from limpet.datapath.overlay.assembly import assemble, replace_parts
 from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop, leads_into_itself
-from limpet.datapath.overlay.parts import assemble, replace_parts
 from limpet.datapath.overlay.state import (
     Neighbour,
     OverlayPlan,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError, LimpetError
@@ -21,12 +22,14 @@ from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers
 from limpet.datapath.tunnel.diff import PutAddresses, TunnelChange
 from limpet.datapath.tunnel.link import needed_rules
+from limpet.datapath.tunnel.owned import owned_by_tunnels
 from limpet.datapath.tunnel.setup import TunnelMaker, TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelState
 from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.tunnel_rule import parse_mark_rule
+from limpet.linux.owned import Owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         self._is_damaged = False
         self._rules_as: bool | None = None
         """Our rules are there, or are not; None: that has to be read."""
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return owned_by_tunnels(run_dir)
 
     @property
     def key(self) -> TunnelKey:

@@ -27,9 +27,11 @@ from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC, Kind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
 from limpet.linux.nftables import Nftables, split_listing
+from limpet.linux.owned import Owned
 from limpet.linux.sysctl import read_sysctl
 from limpet.relay.server.pairs import Entry, Place
 
+OWNED = Owned(nft_tables=(NFT_RELAY_TABLE,))
 _HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
 """Of UDP; then where a datagram has its kind, and a token's and a bound's text the relay's port."""
 _FAMILIES = {4: "ip", 6: "ip6"}

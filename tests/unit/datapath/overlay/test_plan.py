@@ -40,6 +40,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.view import VxlanDevice, view_of
+from limpet.datapath.overlay.assembly import fdb_key, neighbour_key, route_key
 from limpet.datapath.overlay.diff import (
     DropDevice,
     DropDeviceAddress,
@@ -55,7 +56,6 @@ from limpet.datapath.overlay.diff import (
     PutPeerRoute,
     diff_overlay,
 )
-from limpet.datapath.overlay.parts import fdb_key, neighbour_key, route_key
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
 from limpet.datapath.overlay.state import FdbEntry, Neighbour, OverlayState, PeerPart, PeerRoute
 

@@ -1,0 +1,18 @@
+"""Everything on this machine that is ours, as its owners tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from limpet.cluster import shared_port
+from limpet.datapath.node.part import NodePart
+from limpet.datapath.overlay.part import OverlayPart
+from limpet.datapath.tunnel.part import TunnelPart
+from limpet.linux.owned import Owned
+from limpet.relay.server import forwarding
+
+
+def owners(run_dir: Path) -> tuple[Owned, ...]:
+    """From what lies above to what it needs. `run_dir`: of the agent."""
+    parts = (OverlayPart, TunnelPart, NodePart)
+    return (*(part.owned(run_dir) for part in parts), shared_port.OWNED, forwarding.OWNED)

@@ -1,0 +1,223 @@
+"""A part of a few lines gets all that the loop and uninstall have for parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from limpet.base.errors import KernelError
+from limpet.datapath.loop import Loop
+from limpet.datapath.part import Part
+from limpet.datapath.teardown import remove_kernel_state
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.nftables import Nftables
+from limpet.linux.owned import LinkMark, Owned
+from tests.kernel.namespaces import Netns, NetnsFactory
+from tests.waiting import until
+
+TABLE = "limpet_toy"
+RULESET = f"""\
+table inet {TABLE} {{
+	chain input {{
+		type filter hook input priority filter; policy accept;
+		udp dport 9 drop
+	}}
+}}
+"""
+
+
+class ToyTable(Part[str, str]):
+    """Keeps one nftables table."""
+
+    name = "toy table"
+    nftables = True
+
+    def __init__(self) -> None:
+        self.nft = Nftables(TABLE)
+
+    def plan(self) -> str:
+        return RULESET
+
+    def state(self, want: str) -> str:
+        return self.nft.read_ruleset(want)
+
+    def diff(self, want: str, have: str) -> Sequence[str]:
+        return [want] if want != have else []
+
+    def apply(self, changes: Sequence[str]) -> list[str]:
+        for text in changes:
+            self.nft.put_table(text)
+        return []
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return Owned(nft_tables=(TABLE,))
+
+
+class ToyLinks(Part[frozenset[str], str]):
+    """Keeps bridges of the names that it is told, and removes others of its group."""
+
+    name = "toy links"
+    groups = (1,)  # RTNLGRP_LINK
+    group = 0x746F7900
+
+    def __init__(self, route: RouteSocket) -> None:
+        self.wanted = frozenset({"toy0"})
+        self.route = route
+        self.order: list[str] = []
+        self.is_damaged = False
+
+    def plan(self) -> frozenset[str]:
+        return self.wanted
+
+    def state(self, want: frozenset[str]) -> frozenset[str]:
+        links = self.route.links().values()
+        return frozenset(link.ifname for link in links if link.group == self.group)
+
+    def diff(self, want: frozenset[str], have: frozenset[str]) -> Sequence[str]:
+        return [*sorted(want - have), *(f"-{name}" for name in sorted(have - want))]
+
+    def removes(self, change: str) -> bool:
+        return change.startswith("-")
+
+    def apply(self, changes: Sequence[str]) -> list[str]:
+        failures = []
+        for change in changes:
+            self.order.append(f"{self.name} {change}")
+            try:
+                if self.removes(change):
+                    link = self.route.link(change[1:])
+                    assert link is not None
+                    self.route.apply(wire.delete_link(link.ifindex, what=change))
+                else:
+                    self.route.apply(wire.new_link(ifname=change, kind="bridge", group=self.group))
+            except KernelError as error:
+                failures.append(str(error))
+        return failures
+
+    def hear(self, message: wire.Message) -> None:
+        self.is_damaged |= message.type == wire.RTM_DELLINK
+
+    def damage(self) -> str:
+        damaged, self.is_damaged = self.is_damaged, False
+        return "a link is gone" if damaged and self.state(self.wanted) != self.wanted else ""
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return Owned(links=(LinkMark(group=ToyLinks.group),))
+
+
+def tables(node: Netns) -> str:
+    return node.run("nft", "list", "tables")
+
+
+def links(node: Netns) -> str:
+    return node.run("ip", "-o", "link", "show")
+
+
+def test_a_toy_part_is_planned_applied_healed_taken_away_and_counted(
+    make_netns: NetnsFactory,
+) -> None:
+    node = make_netns()
+    node.run("nft", "add", "table", "inet", "anothers")
+    node.ip("link add another0 type bridge")
+
+    async def scenario() -> None:
+        loop, table, route = Loop(), ToyTable(), RouteSocket()
+        parts = (table, ToyLinks(route))
+        for part in parts:
+            loop.add(part)
+        loop.start()
+        loop.run("start", *parts)
+        assert TABLE in tables(node)
+        assert "toy0" in links(node)
+        for part in parts:
+            account = loop.account(part)
+            assert (account.rounds, account.changes, account.failures) == (1, 1, [])
+
+        node.run("nft", "delete", "table", "inet", TABLE)
+        await until(lambda: TABLE in tables(node))
+        node.ip("link delete toy0")
+        await until(lambda: "toy0" in links(node))
+        assert [loop.account(part).changes for part in parts] == [2, 2]
+
+        rounds = loop.account(table).rounds
+        loop.resync("timer")
+        assert (loop.account(table).rounds, loop.account(table).changes) == (rounds + 1, 2)
+        loop.close()
+
+        report = remove_kernel_state([part.owned(Path("/run")) for part in parts], {})
+        assert report.failed == []
+        assert f"nftables table inet {TABLE}: removed" in report.done
+        assert "bridge toy0: removed" in report.done
+        table.nft.close()
+        route.close()
+
+    with node.entered():
+        asyncio.run(scenario())
+
+    assert tables(node) == "table inet anothers\n"
+    assert "another0" in links(node)
+    assert "toy0" not in links(node)
+
+
+def test_what_adds_goes_from_the_bottom_up_and_what_removes_after_it_from_the_top_down(
+    make_netns: NetnsFactory,
+) -> None:
+    node = make_netns()
+
+    async def scenario() -> list[str]:
+        loop, route = Loop(), RouteSocket()
+        below, above = ToyLinks(route), ToyLinks(route)
+        above.name, above.group = "above", ToyLinks.group + 1  # type: ignore[misc]
+        below.order = above.order
+        above.wanted = frozenset({"toy1"})
+        loop.add(below, above)
+        loop.run("start", below)
+        below.wanted, above.wanted = frozenset({"toy2"}), frozenset({"toy3"})
+        loop.run("changed", above)
+        loop.close()
+        route.close()
+        return above.order
+
+    with node.entered():
+        order = asyncio.run(scenario())
+
+    assert order == [
+        "toy links toy0",
+        "above toy1",
+        "toy links toy2",
+        "above toy3",
+        "above -toy1",
+        "toy links -toy0",
+    ]
+
+
+def test_what_fails_is_tried_again_and_what_breaks_stops_nobody(make_netns: NetnsFactory) -> None:
+    node = make_netns()
+    node.ip("link add toy0 type bridge")  # another's, with the name that is wanted
+
+    class Broken(ToyTable):
+        name = "broken"
+
+        def plan(self) -> str:
+            raise RuntimeError("of a test")
+
+    async def scenario() -> None:
+        loop, route = Loop(), RouteSocket()
+        toy, broken = ToyLinks(route), Broken()
+        loop.add(toy, broken)
+        loop.run("start", toy)
+        assert "RuntimeError('of a test')" in loop.account(broken).failures[0]
+        assert loop.account(toy).retries == 1
+        assert "EEXIST" in loop.account(toy).failures[0]
+        node.ip("link delete toy0")
+        await until(lambda: loop.account(toy).failures == [])
+        assert (loop.account(toy).retries, loop.account(toy).changes) == (0, 2)
+        loop.close()
+        route.close()
+
+    with node.entered():
+        asyncio.run(scenario())
