@@ -31,7 +31,7 @@ from limpet.datapath.overlay.state import OverlayState, PeerRoute
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel
-from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPart, TunnelPlan, TunnelState
+from limpet.datapath.tunnel.state import PeerReading, PeerTunnel, TunnelKey, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.device import KernelWireguard
 from limpet.linux.netlink.socket import RouteSocket
@@ -120,7 +120,7 @@ class Tunnel:
         """The plan as this backend takes it."""
 
     @abstractmethod
-    def mtu_bytes(self, part: TunnelPart) -> int:
+    def mtu_bytes(self, part: PeerTunnel) -> int:
         """Of routes to the peer."""
 
     def connect(self, peers: Iterable[Tunnel]) -> None:
@@ -222,7 +222,7 @@ class WireguardTunnel(Tunnel):
     def wanted(self, state: TunnelState) -> TunnelState:
         return state
 
-    def mtu_bytes(self, part: TunnelPart) -> int:
+    def mtu_bytes(self, part: PeerTunnel) -> int:
         return part.mtu_bytes
 
 

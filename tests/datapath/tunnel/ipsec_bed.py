@@ -28,7 +28,7 @@ from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
-from limpet.datapath.tunnel.state import TunnelPart, TunnelState
+from limpet.datapath.tunnel.state import PeerTunnel, TunnelState
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_bed import Tunnel
@@ -126,7 +126,7 @@ class IpsecTunnel(Tunnel):
     def wanted(self, state: TunnelState) -> TunnelState:
         return ipsec_state(state, IPSEC_IFNAME)
 
-    def mtu_bytes(self, part: TunnelPart) -> int:
+    def mtu_bytes(self, part: PeerTunnel) -> int:
         return ipsec_mtu_bytes(part.mtu_bytes)
 
     def connect(self, peers: Iterable[Tunnel]) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from limpet.base.ownership import TUNNEL_GROUP
-from limpet.datapath.tunnel.ipsec.codec import delete_rule_of_daemon
-from limpet.datapath.tunnel.ipsec.esp import drop_sas
-from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT_TABLE
-from limpet.datapath.tunnel.ipsec.process import IPSEC_FOLDER, IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IPSEC_RULE_PRIORITY, IPSEC_TABLE
+from limpet.base.ownership import (
+    IPSEC_FOLDER,
+    IPSEC_PORT_TABLE,
+    IPSEC_RULE_PRIORITY,
+    IPSEC_TABLE,
+    TUNNEL_GROUP,
+)
 from limpet.datapath.tunnel.link import needed_rules
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire
@@ -32,6 +33,9 @@ def owned_by_tunnels(run_dir: Path) -> Owned:
 
 
 def _rules(route: RouteSocket) -> Sequence[wire.Request]:
+    # Most nodes have no IPsec: an agent does without its modules.
+    from limpet.datapath.tunnel.ipsec.codec import delete_rule_of_daemon
+
     return [
         *needed_rules(route, wanted=False),
         *(
@@ -44,6 +48,10 @@ def _rules(route: RouteSocket) -> Sequence[wire.Request]:
 
 def _daemon(folder: Path, _route: RouteSocket) -> Iterator[str]:
     """Its device and its routes go with it."""
+    # As above.
+    from limpet.datapath.tunnel.ipsec.esp import drop_sas
+    from limpet.datapath.tunnel.ipsec.process import IpsecProcess
+
     process = IpsecProcess(folder)
     pid = process.pid
     if pid is not None:

@@ -36,9 +36,9 @@ from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.datapath.tunnel.state import (
     Claim,
+    PeerTunnel,
     TunnelDevice,
     TunnelKey,
-    TunnelPart,
     TunnelPeer,
     TunnelPlan,
     TunnelState,
@@ -109,28 +109,28 @@ def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAdd
     )
 
 
-def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPart:
+def plan_tunnel_peer(view: TunnelView, uid: str) -> PeerTunnel:
     """What the peer adds; nothing, and why, where it has no tunnel."""
     entry = view.view.snapshot.nodes[uid]
     admitted = view.admitted.get(uid)
     if admitted is None:
-        return TunnelPart(refused="nothing is planned for it")
+        return PeerTunnel(refused="nothing is planned for it")
     if not admitted.sources:
-        return TunnelPart(refused=admitted.refused or "it has no prefix")
+        return PeerTunnel(refused=admitted.refused or "it has no prefix")
     if not is_by(view.view, uid, view.backend):
-        return TunnelPart(refused="another backend makes its tunnel")
+        return PeerTunnel(refused="another backend makes its tunnel")
     if entry.presence is None or not entry.presence.tunnel_port:
-        return TunnelPart(refused="it has told no tunnel")
+        return PeerTunnel(refused="it has told no tunnel")
     key = tunnel_public_key(entry.grant.public_key)
     if not any(key) or key == view.key.public_key:
-        return TunnelPart(refused="its key is none that a tunnel of this node could have")
+        return PeerTunnel(refused="its key is none that a tunnel of this node could have")
     end = view.ends.get(uid, _NO_END)
     endpoint, refused = _endpoint(view, admitted, end)
     keepalive_s = 0
     if end.behind_nat and endpoint is not None:
         keepalive_s = KEEPALIVE_S * view.view.own.nat_timeout_s // NAT_TIMEOUT_S
     peer = TunnelPeer(key, frozenset(admitted.sources), endpoint, keepalive_s)
-    return TunnelPart(peer, _mtu_bytes(view, entry, end), refused)
+    return PeerTunnel(peer, _mtu_bytes(view, entry, end), refused)
 
 
 def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
@@ -245,7 +245,7 @@ def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
 
 
 def _replace_parts(
-    plan: TunnelPlan, changed: Mapping[str, TunnelPart | None]
+    plan: TunnelPlan, changed: Mapping[str, PeerTunnel | None]
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
     """The plan with other parts for some peers (None: without them), and what that touches."""
     parts = alter(plan.parts, changed)
@@ -270,7 +270,7 @@ def _replace_parts(
     return TunnelPlan(state, parts, held, plan.contested, plan.addresses), touched
 
 
-def _claims(parts: Iterable[TunnelPart | None]) -> list[Claim]:
+def _claims(parts: Iterable[PeerTunnel | None]) -> list[Claim]:
     """The keys and the prefixes that the parts want for their peers."""
     peers = [part.peer for part in parts if part is not None and part.peer is not None]
     return [claim for peer in peers for claim in (peer.public_key, *peer.allowed)]
@@ -279,7 +279,7 @@ def _claims(parts: Iterable[TunnelPart | None]) -> list[Claim]:
 def _assemble(
     device: TunnelDevice | None,
     addresses: frozenset[InterfaceAddress],
-    parts: Mapping[str, TunnelPart],
+    parts: Mapping[str, PeerTunnel],
 ) -> TunnelPlan:
     """The union of the parts; what several want goes to the lowest uid."""
     peers: dict[bytes, TunnelPeer] = {}

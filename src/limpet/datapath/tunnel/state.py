@@ -59,7 +59,7 @@ class TunnelState:
 
 
 @dataclass(frozen=True, slots=True)
-class TunnelPart:
+class PeerTunnel:
     """What one peer adds to the plan."""
 
     peer: TunnelPeer | None = None
@@ -74,7 +74,7 @@ class TunnelPlan:
     """The state that should be, and what each peer adds to it."""
 
     state: TunnelState = TunnelState()
-    parts: Mapping[str, TunnelPart] = field(default_factory=dict)
+    parts: Mapping[str, PeerTunnel] = field(default_factory=dict)
     """By the peer's uid."""
     holders: Mapping[Claim, str] = field(default_factory=dict)
     """Uid of the peer that has what is claimed; of several that claim one thing the lowest."""

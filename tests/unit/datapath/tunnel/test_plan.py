@@ -50,9 +50,9 @@ from limpet.datapath.tunnel.plan import (
     replan_tunnel,
 )
 from limpet.datapath.tunnel.state import (
+    PeerTunnel,
     TunnelDevice,
     TunnelKey,
-    TunnelPart,
     TunnelPeer,
     TunnelState,
 )
@@ -80,7 +80,7 @@ def view(
     return TunnelView(seen, plan_overlay(seen).parts, ends, KEY)
 
 
-def part_of(number: int, found: NodeEntry, end: TunnelEnd | None, **own: object) -> TunnelPart:
+def part_of(number: int, found: NodeEntry, end: TunnelEnd | None, **own: object) -> PeerTunnel:
     ends = {} if end is None else {uid(number): end}
     side = replace(OWN, **own)  # type: ignore[arg-type]
     return plan_tunnel_peer(view(snapshot(node(OURS), found), ends, own=side), uid(number))
@@ -89,7 +89,7 @@ def part_of(number: int, found: NodeEntry, end: TunnelEnd | None, **own: object)
 def test_a_peer_gets_its_segments_its_endpoint_and_no_keepalive() -> None:
     part = part_of(2, peer(2), TunnelEnd(ENDPOINT))
 
-    assert part == TunnelPart(
+    assert part == PeerTunnel(
         TunnelPeer(tunnel_key(2), frozenset(segments(2)), ENDPOINT, 0), mtu_bytes=1440
     )
 

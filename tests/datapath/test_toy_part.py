@@ -14,7 +14,7 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from limpet.linux.owned import LinkMark, Owned
-from tests.kernel.namespaces import Netns, NetnsFactory
+from tests.beds.namespaces import Netns, NetnsFactory
 from tests.waiting import until
 
 TABLE = "limpet_toy"
