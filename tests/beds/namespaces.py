@@ -5,20 +5,20 @@ A socket belongs to the namespace in which it was made, so the test itself is ev
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from limpet.lab.netns import delete_namespace, make_namespace
+from limpet.linux.namespaces import Namespace
 from tests.waiting import PATIENCE_S
 
 PREFIX = "ltk"
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
 _numbers = itertools.count()
 
 
@@ -52,15 +52,8 @@ class Netns:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """The calling thread is in the namespace."""
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        inside = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _setns(inside)
+        with Namespace(self.path) as namespace, namespace.entered():
             yield
-        finally:
-            _setns(before)
-            os.close(inside)
-            os.close(before)
 
     def sysctl(self, path: str, value: str | None = None) -> str:
         """The value of a setting below /proc/sys, after it was set to `value` if one is given."""
@@ -134,11 +127,6 @@ def is_silent(client: Netns, address: str, port: int, *, patience_s: float = 0.3
         return False
 
 
-def _setns(fd: int) -> None:
-    if _libc.setns(fd, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
-
-
 class NetnsFactory:
     """Makes namespaces; `close` removes them all, whatever happened to them."""
 
@@ -147,21 +135,58 @@ class NetnsFactory:
 
     def __call__(self, name: str = "") -> Netns:
         netns = Netns(f"{PREFIX}-{os.getpid()}-{next(_numbers)}{'-' if name else ''}{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
         self._made.callback(self.remove, netns)
-        netns.ip("link set lo up")
+        make_namespace(netns.name)
         return netns
 
     @staticmethod
     def remove(netns: Netns) -> None:
         """What lives in it goes with it; removed already is removed."""
-        with contextlib.suppress(subprocess.CalledProcessError):
-            subprocess.run(
-                ["ip", "netns", "delete", netns.name], check=True, capture_output=True, timeout=30
-            )
+        delete_namespace(netns.name)
 
     def close(self) -> None:
         self._made.close()
+
+
+class Bed:
+    """A world of namespaces; `close` takes all of it away, whatever became of it.
+
+    Those who make one in parts close it when a part fails.
+    """
+
+    versions: tuple[int, ...] = (4, 6)
+    """IP versions that its hosts have."""
+
+    def __init__(self) -> None:
+        self.undo = ExitStack()
+        self._make = NetnsFactory()
+        self.undo.callback(self._make.close)
+        self.folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
+
+    def close(self) -> None:
+        self.undo.close()
+
+    def namespace(self, name: str) -> Netns:
+        """A host; its addresses can be used at once."""
+        netns = self._make(name)
+        # Or a link has no address to send from for a second, until its own is proven.
+        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
+        if 6 not in self.versions:
+            netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")
+            netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")
+        return netns
+
+    def switch(self, name: str = "switch") -> Netns:
+        """Ports are put on its `br0`."""
+        netns = self.namespace(name)
+        netns.ip("link add br0 type bridge", "link set br0 up")
+        return netns
+
+    def router(self, name: str = "router") -> Netns:
+        netns = self.namespace(name)
+        for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
+            netns.sysctl(path, "1")
+        return netns
 
 
 def connect_namespaces(one: Netns, ifname: str, two: Netns, peer_ifname: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
@@ -21,7 +18,7 @@ from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.diff import OverlayChange, diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.socket import RouteSocket
-from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.unit.cluster_values import grant, network, presence
 
 _numbers = itertools.count()
@@ -96,42 +93,20 @@ class Node:
         return changes
 
 
-class OverlayBed:
+class OverlayBed(Bed):
     """`routed`: each node has a link of its own with a router; else all are on one switch."""
 
-    prefix = "lov"
-    """Of the namespaces' names."""
-
     def __init__(self, count: int, *, routed: bool = False) -> None:
-        self.undo = ExitStack()
+        super().__init__()
         try:
-            self.middle = self.namespace("middle")
             self.routed = routed
-            if routed:
-                for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
-                    self.middle.sysctl(path, "1")
-            else:
-                self.middle.ip("link add br0 type bridge", "link set br0 up")
+            self.middle = self.router() if routed else self.switch()
             self.nodes = [Node(self, number) for number in range(1, count + 1)]
             for node in self.nodes:
                 self._connect(node)
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        self.undo.close()
-
-    def namespace(self, name: str) -> Netns:
-        netns = Netns(f"{self.prefix}-{os.getpid()}-{next(_numbers)}-{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
-        self.undo.callback(
-            subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30
-        )
-        netns.ip("link set lo up")
-        # Or a link asks for no neighbour for a second, until its own address is proven.
-        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
-        return netns
 
     def _connect(self, node: Node) -> None:
         port = f"port{node.number}"

@@ -236,8 +236,6 @@ class KernelWireguardTunnel(WireguardTunnel):
 class TunnelBed(OverlayBed):
     """Every node in a site of its own; the routers between them know nothing of pods."""
 
-    prefix = "lwg"
-
     def __init__(
         self,
         count: int,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
-import subprocess
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +15,7 @@ from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.namespaces import Bed, connect_namespaces
 from tests.unit.cluster_values import PINNED, node_key
 from tests.waiting import PATIENCE_S
 
@@ -28,35 +25,17 @@ _numbers = itertools.count()
 T = TypeVar("T")
 
 
-class CourierBed:
+class CourierBed(Bed):
     """A switch; `host` puts a node on it. `versions`: IP versions that the nodes have."""
 
     def __init__(self, versions: tuple[int, ...] = (4, 6)) -> None:
+        super().__init__()
         self.versions = versions
-        self.undo = ExitStack()
         try:
-            self.switch = self.namespace("switch")
-            self.switch.ip("link add br0 type bridge", "link set br0 up")
+            self.middle = self.switch()
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        self.undo.close()
-
-    def namespace(self, name: str) -> Netns:
-        netns = Netns(f"lcx-{os.getpid()}-{next(_numbers)}-{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
-        self.undo.callback(
-            subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30
-        )
-        netns.ip("link set lo up")
-        # Or a link has no address to send from for a second, until its own is proven.
-        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
-        if 6 not in self.versions:
-            netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")
-            netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")
-        return netns
 
     def host(self, number: int) -> Host:
         return Host(self, number)
@@ -73,14 +52,14 @@ class Host:
 
     def plug(self) -> None:
         port = f"port{self.number}"
-        connect_namespaces(self.netns, "eth0", self.bed.switch, port)
+        connect_namespaces(self.netns, "eth0", self.bed.middle, port)
         self.netns.ip(
             *(
                 f"addr add {self.address(v)} dev eth0{' nodad' * (v == 6)}"
                 for v in self.bed.versions
             )
         )
-        self.bed.switch.ip(f"link set {port} master br0")
+        self.bed.middle.ip(f"link set {port} master br0")
 
     def address(self, version: int) -> str:
         return f"192.0.2.{self.number}/24" if version == 4 else f"2001:db8::{self.number}/64"

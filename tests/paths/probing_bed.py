@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from ipaddress import ip_network
-from pathlib import Path
 
 from limpet.base.addresses import Endpoint
 from limpet.cluster.identity import Identity
@@ -24,7 +19,7 @@ from limpet.datapath.event import Event, PathsChanged, RelayNeeded
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.paths.prober import Prober
-from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
 from tests.waiting import PATIENCE_S
 
@@ -32,37 +27,12 @@ PORT = 7471
 _numbers = itertools.count()
 
 
-class Bed:
-    """Namespaces, links and nodes; `close` removes them all."""
+class PathBed(Bed):
+    """Links and nodes."""
 
     def __init__(self) -> None:
-        self.undo = ExitStack()
+        super().__init__()
         self.nodes: list[Node] = []
-        self.folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
-
-    def close(self) -> None:
-        self.undo.close()
-
-    def namespace(self, name: str) -> Netns:
-        netns = Netns(f"lpb-{os.getpid()}-{next(_numbers)}-{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
-        self.undo.callback(
-            subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30
-        )
-        netns.ip("link set lo up")
-        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
-        return netns
-
-    def switch(self) -> Netns:
-        netns = self.namespace("switch")
-        netns.ip("link add br0 type bridge", "link set br0 up")
-        return netns
-
-    def router(self) -> Netns:
-        netns = self.namespace("router")
-        netns.sysctl("net/ipv4/ip_forward", "1")
-        netns.sysctl("net/ipv6/conf/all/forwarding", "1")
-        return netns
 
     def node(self, number: int) -> Node:
         made = Node(self, number)
@@ -73,7 +43,7 @@ class Bed:
 class Node:
     """`number` is in its key, its name and its segments."""
 
-    def __init__(self, bed: Bed, number: int) -> None:
+    def __init__(self, bed: PathBed, number: int) -> None:
         self.bed = bed
         self.number = number
         self.netns = bed.namespace(f"n{number}")

@@ -26,13 +26,13 @@ from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
 from limpet.paths.probe.messages import Answer, Probe
 from limpet.paths.unproven_budget import ADDRESS_BURST
 from tests.beds.namespaces import Netns
-from tests.paths.probing_bed import PORT, Bed, Node, introduce
+from tests.paths.probing_bed import PORT, Node, PathBed, introduce
 from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(name="bed")
-def _bed() -> Iterator[Bed]:
-    bed = Bed()
+def _bed() -> Iterator[PathBed]:
+    bed = PathBed()
     yield bed
     bed.close()
 
@@ -58,7 +58,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def on_switch(bed: Bed, switch: Netns, *numbers: int) -> list[Node]:
+def on_switch(bed: PathBed, switch: Netns, *numbers: int) -> list[Node]:
     nodes = [bed.node(number) for number in numbers]
     for node in nodes:
         node.plug("eth0", switch, f"192.0.2.{node.number}/24", f"2001:db8::{node.number}/64")
@@ -75,7 +75,9 @@ def rung(node: Node, other: Node) -> transports.Transport | None:
     return path.rung if path is not None else None
 
 
-def test_three_nodes_on_a_switch_prove_routes_of_both_versions_to_each_other(bed: Bed) -> None:
+def test_three_nodes_on_a_switch_prove_routes_of_both_versions_to_each_other(
+    bed: PathBed,
+) -> None:
     nodes = on_switch(bed, bed.switch(), 1, 2, 3)
 
     async def scenario() -> None:
@@ -88,7 +90,7 @@ def test_three_nodes_on_a_switch_prove_routes_of_both_versions_to_each_other(bed
     run(scenario)
 
 
-def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: Bed) -> None:
+def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: PathBed) -> None:
     router = bed.router()
     one, two = bed.node(1), bed.node(2)
     one.wire("eth0", router, "10.1.0.2/16", "10.1.0.1/16")
@@ -102,7 +104,7 @@ def test_two_nodes_with_a_router_between_them_prove_vxlan(bed: Bed) -> None:
     run(scenario)
 
 
-def test_a_router_between_equal_subnets_that_answers_for_all_ends_on_vxlan(bed: Bed) -> None:
+def test_a_router_between_equal_subnets_that_answers_for_all_ends_on_vxlan(bed: PathBed) -> None:
     """Ports isolated from each other, and a gateway that answers ARP for everybody."""
     router = bed.router()
     one, two = bed.node(1), bed.node(2)
@@ -119,7 +121,7 @@ def test_a_router_between_equal_subnets_that_answers_for_all_ends_on_vxlan(bed: 
     run(scenario)
 
 
-def test_a_switch_that_drops_unknown_sources_ends_on_vxlan(bed: Bed) -> None:
+def test_a_switch_that_drops_unknown_sources_ends_on_vxlan(bed: PathBed) -> None:
     switch = bed.switch()
     one, two = on_switch(bed, switch, 1, 2)
     switch.run("nft", _GUARD)
@@ -147,7 +149,7 @@ table bridge guard {
 """
 
 
-def test_a_switch_that_begins_to_drop_makes_a_route_fall_to_vxlan(bed: Bed) -> None:
+def test_a_switch_that_begins_to_drop_makes_a_route_fall_to_vxlan(bed: PathBed) -> None:
     switch = bed.switch()
     one, two = on_switch(bed, switch, 1, 2)
 
@@ -161,7 +163,7 @@ def test_a_switch_that_begins_to_drop_makes_a_route_fall_to_vxlan(bed: Bed) -> N
     run(scenario)
 
 
-def test_another_machine_at_the_peers_address_proves_nothing(bed: Bed) -> None:
+def test_another_machine_at_the_peers_address_proves_nothing(bed: PathBed) -> None:
     """Two sites that number alike; here somebody else has the address of the peer over there."""
     here, there = bed.switch(), bed.switch()
     (one,) = on_switch(bed, here, 1)
@@ -180,7 +182,9 @@ def test_another_machine_at_the_peers_address_proves_nothing(bed: Bed) -> None:
     run(scenario)
 
 
-def test_a_node_that_does_not_share_a_community_is_neither_asked_nor_answered(bed: Bed) -> None:
+def test_a_node_that_does_not_share_a_community_is_neither_asked_nor_answered(
+    bed: PathBed,
+) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
     one.grant = replace(one.grant, communities=("a",))
     two.grant = replace(two.grant, communities=("b",))
@@ -196,7 +200,7 @@ def test_a_node_that_does_not_share_a_community_is_neither_asked_nor_answered(be
 
 
 def test_a_link_that_goes_down_makes_the_path_fall_and_it_climbs_when_it_is_back(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     switch, router = bed.switch(), bed.router()
     one, two = on_switch(bed, switch, 1, 2)
@@ -218,7 +222,9 @@ def test_a_link_that_goes_down_makes_the_path_fall_and_it_climbs_when_it_is_back
     run(scenario)
 
 
-def test_a_switch_that_loses_power_does_not_take_a_path_that_nobody_answers_on(bed: Bed) -> None:
+def test_a_switch_that_loses_power_does_not_take_a_path_that_nobody_answers_on(
+    bed: PathBed,
+) -> None:
     switch = bed.switch()
     one, two = on_switch(bed, switch, 1, 2)
 
@@ -233,7 +239,7 @@ def test_a_switch_that_loses_power_does_not_take_a_path_that_nobody_answers_on(b
     run(scenario)
 
 
-def test_a_peer_with_another_address_is_found_there_at_once(bed: Bed) -> None:
+def test_a_peer_with_another_address_is_found_there_at_once(bed: PathBed) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
 
     async def scenario() -> None:
@@ -251,7 +257,7 @@ def test_a_peer_with_another_address_is_found_there_at_once(bed: Bed) -> None:
 
 
 def test_a_peer_whose_change_of_address_was_not_heard_of_is_found_by_its_own_probes(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
 
@@ -267,7 +273,7 @@ def test_a_peer_whose_change_of_address_was_not_heard_of_is_found_by_its_own_pro
     run(scenario)
 
 
-def test_what_was_proven_holds_from_the_start_of_the_next_agent(bed: Bed) -> None:
+def test_what_was_proven_holds_from_the_start_of_the_next_agent(bed: PathBed) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
 
     async def scenario() -> None:
@@ -280,7 +286,7 @@ def test_what_was_proven_holds_from_the_start_of_the_next_agent(bed: Bed) -> Non
     run(scenario)
 
 
-def test_paths_of_a_damaged_file_are_proven_anew(bed: Bed) -> None:
+def test_paths_of_a_damaged_file_are_proven_anew(bed: PathBed) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
     for damage in (b"", b"{", b'{"version": 9, "paths": {}}', b"\xff" * 100, b'{"version":1}'):
         (one.folder / "paths.json").write_bytes(damage)
@@ -293,7 +299,7 @@ def test_paths_of_a_damaged_file_are_proven_anew(bed: Bed) -> None:
         run(scenario)
 
 
-def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
+def test_measuring_tells_the_round_trip_of_each_way(bed: PathBed) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
 
     async def scenario() -> None:
@@ -310,7 +316,7 @@ def test_measuring_tells_the_round_trip_of_each_way(bed: Bed) -> None:
     run(scenario)
 
 
-def test_through_a_router_that_translates_addresses_nothing_is_proven(bed: Bed) -> None:
+def test_through_a_router_that_translates_addresses_nothing_is_proven(bed: PathBed) -> None:
     """As at home: nothing comes in that was not asked for, and so VXLAN neither."""
     router = bed.router()
     one, two = bed.node(1), bed.node(2)
@@ -341,7 +347,7 @@ table ip nat {
 """
 
 
-def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: Bed) -> None:
+def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: PathBed) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
 
     async def scenario() -> None:
@@ -358,7 +364,7 @@ def test_a_link_probe_that_could_have_come_through_routers_is_not_answered(bed: 
     run(scenario)
 
 
-def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: Bed) -> None:
+def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: PathBed) -> None:
     one, two, three = on_switch(bed, bed.switch(), 1, 2, 3)
 
     def answers_wrongly(received: Received) -> None:
@@ -395,7 +401,7 @@ def test_only_the_peer_that_was_asked_proves_anything_and_only_by_the_link(bed: 
 
 
 def test_a_peer_is_asked_again_after_errors_that_nobody_has_foreseen(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
+    bed: PathBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, silent = on_switch(bed, bed.switch(), 1, 2)
     sound, calls, asked = Ladder.take_due, iter(range(100)), asyncio.Event()
@@ -422,7 +428,7 @@ def test_a_peer_is_asked_again_after_errors_that_nobody_has_foreseen(
 
 
 def test_a_member_that_names_a_strangers_ports_has_nobody_flood_the_stranger(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     one, liar = on_switch(bed, bed.switch(), 1, 2)
     one.netns.ip("route add default via 192.0.2.9")
@@ -449,7 +455,7 @@ def test_a_member_that_names_a_strangers_ports_has_nobody_flood_the_stranger(
 
 
 def test_a_peer_that_is_shut_out_in_clear_is_let_in_when_it_asks_and_answered_then(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     one, two = on_switch(bed, bed.switch(), 1, 2)
     opened = asyncio.Event()

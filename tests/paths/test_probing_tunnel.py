@@ -19,7 +19,7 @@ from limpet.paths.ladder.backoff import RARE_RETRY_S
 from limpet.paths.probe.codec import encode_probe
 from limpet.paths.probe.messages import Probe
 from tests.beds.namespaces import Netns, connect_namespaces
-from tests.paths.probing_bed import PORT, Bed, Node, introduce
+from tests.paths.probing_bed import PORT, Node, PathBed, introduce
 
 TUNNEL_PORT = 51820
 RELAY = "a" * 24
@@ -27,8 +27,8 @@ RELAY_ADDRESS = "198.51.100.2"
 
 
 @pytest.fixture(name="bed")
-def _bed() -> Iterator[Bed]:
-    bed = Bed()
+def _bed() -> Iterator[PathBed]:
+    bed = PathBed()
     yield bed
     bed.close()
 
@@ -72,7 +72,7 @@ table ip nat {{
 """
 
 
-def behind_nat(bed: Bed, internet: Netns, number: int, *, how: str = "") -> tuple[Node, Netns]:
+def behind_nat(bed: PathBed, internet: Netns, number: int, *, how: str = "") -> tuple[Node, Netns]:
     """A node in a site of its own, and the site's gateway; nobody outside may begin."""
     node, gateway = bed.node(number), bed.router()
     node.wire("eth0", gateway, f"10.{number}.0.2/24", f"10.{number}.0.1/24")
@@ -87,7 +87,7 @@ def behind_nat(bed: Bed, internet: Netns, number: int, *, how: str = "") -> tupl
     return node, gateway
 
 
-def public(bed: Bed, internet: Netns, number: int) -> Node:
+def public(bed: PathBed, internet: Netns, number: int) -> Node:
     node = bed.node(number)
     node.wire(
         "eth0", internet, f"198.51.100.{4 * number + 2}/30", f"198.51.100.{4 * number + 1}/30"
@@ -108,7 +108,7 @@ async def on(node: Node, other: Node, wanted: transports.Transport) -> None:
 class Forwarder:
     """A blind relay of one pair: what comes to one port leaves by the other one."""
 
-    def __init__(self, bed: Bed, internet: Netns) -> None:
+    def __init__(self, bed: PathBed, internet: Netns) -> None:
         netns = bed.namespace("relay")
         connect_namespaces(netns, "eth0", internet, "relay")
         internet.ip("addr add 198.51.100.1/30 dev relay")
@@ -144,7 +144,7 @@ def relayed(number: int, mtu_bytes: int = 1500) -> PeerPath:
     return PeerPath(transports.RELAY, mtu_bytes, endpoint=end, relay=RELAY)
 
 
-def test_two_nodes_behind_nats_punch_through_both(bed: Bed) -> None:
+def test_two_nodes_behind_nats_punch_through_both(bed: PathBed) -> None:
     internet = bed.router()
     one, _ = behind_nat(bed, internet, 1)
     two, _ = behind_nat(bed, internet, 2)
@@ -159,7 +159,7 @@ def test_two_nodes_behind_nats_punch_through_both(bed: Bed) -> None:
 
 
 def test_what_the_way_carries_is_found_out_also_where_nobody_says_what_is_too_big(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     internet = bed.router()
     one, _ = behind_nat(bed, internet, 1)
@@ -174,7 +174,7 @@ def test_what_the_way_carries_is_found_out_also_where_nobody_says_what_is_too_bi
     run(scenario)
 
 
-def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: Bed) -> None:
+def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: PathBed) -> None:
     internet = bed.router()
     one, _ = behind_nat(bed, internet, 1, how="fully-random")
     two = public(bed, internet, 2)
@@ -199,7 +199,7 @@ def test_a_node_behind_a_symmetric_nat_is_found_where_it_writes_from(bed: Bed) -
 
 
 def test_a_pair_that_cannot_be_punched_goes_by_a_relay_and_leaves_it_when_it_is_withdrawn(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     internet = bed.router()
     one, _ = behind_nat(bed, internet, 1, how="fully-random")
@@ -233,7 +233,7 @@ def test_a_pair_that_cannot_be_punched_goes_by_a_relay_and_leaves_it_when_it_is_
 
 
 def test_a_direct_way_that_is_blocked_under_traffic_gives_way_to_the_relay_and_comes_back(
-    bed: Bed,
+    bed: PathBed,
 ) -> None:
     internet = bed.router()
     one, _ = behind_nat(bed, internet, 1)
@@ -267,7 +267,7 @@ table ip block {
 """
 
 
-def test_what_comes_by_the_wrong_port_is_not_answered(bed: Bed) -> None:
+def test_what_comes_by_the_wrong_port_is_not_answered(bed: PathBed) -> None:
     internet = bed.router()
     one, two = public(bed, internet, 1), public(bed, internet, 2)
     here = ip_address("198.51.100.6")
@@ -291,7 +291,7 @@ def test_what_comes_by_the_wrong_port_is_not_answered(bed: Bed) -> None:
     run(scenario)
 
 
-def test_addresses_that_are_not_private_are_never_used_unencrypted(bed: Bed) -> None:
+def test_addresses_that_are_not_private_are_never_used_unencrypted(bed: PathBed) -> None:
     internet = bed.router()
     one, two = public(bed, internet, 1), public(bed, internet, 2)
 

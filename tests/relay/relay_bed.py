@@ -5,13 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import subprocess
-import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import cached_property
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -19,7 +15,7 @@ from limpet.base.addresses import Address, Endpoint
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.datapath.tunnel.wireguard.uapi_codec import encode_set, parse_errno
-from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.namespaces import Bed, connect_namespaces
 from tests.beds.tunnel_bed import wireguard_go
 from tests.waiting import PATIENCE_S
 
@@ -27,33 +23,17 @@ TUNNEL_PORT = 51820
 _numbers = itertools.count()
 
 
-class RelayBed:
+class RelayBed(Bed):
     """`close` removes everything, whatever became of it."""
 
     def __init__(self, count: int) -> None:
-        self.undo = ExitStack()
+        super().__init__()
         try:
-            self.folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
-            self.router = self.namespace("router")
-            for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
-                self.router.sysctl(path, "1")
+            self.middle = self.router()
             self.hosts = [Host(self, number) for number in range(1, count + 1)]
         except BaseException:
             self.close()
             raise
-
-    def close(self) -> None:
-        self.undo.close()
-
-    def namespace(self, name: str) -> Netns:
-        netns = Netns(f"lre-{os.getpid()}-{next(_numbers)}-{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
-        self.undo.callback(
-            subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30
-        )
-        netns.ip("link set lo up")
-        netns.sysctl("net/ipv6/conf/default/accept_dad", "0")
-        return netns
 
 
 class Host:
@@ -64,8 +44,8 @@ class Host:
         self.number = number
         self.netns = bed.namespace(f"h{number}")
         port = f"port{number}"
-        connect_namespaces(self.netns, "eth0", bed.router, port)
-        bed.router.ip(
+        connect_namespaces(self.netns, "eth0", bed.middle, port)
+        bed.middle.ip(
             f"addr add 192.0.{number}.254/24 dev {port}",
             f"addr add 2001:db8:{number}::fe/64 dev {port} nodad",
         )

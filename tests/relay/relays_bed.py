@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
-import subprocess
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint, UnderlayLink
@@ -34,7 +29,7 @@ from limpet.relay.client.relays import Relays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
-from tests.beds.namespaces import Netns, connect_namespaces
+from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.relay.relay_tls_bed import Cluster
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network
 from tests.waiting import PATIENCE_S
@@ -47,41 +42,27 @@ T = TypeVar("T")
 Told = tuple[Sealed, Sealed | None]
 
 
-class RelaysBed:
+class RelaysBed(Bed):
     """One switch for all public addresses, 203.0.113.0/24; `close` removes everything."""
 
+    versions = (4,)
+
     def __init__(self) -> None:
-        self.undo = ExitStack()
+        super().__init__()
         self.nodes: list[Node] = []
         try:
-            folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
-            self.cluster = Cluster(folder)
+            self.cluster = Cluster(self.folder)
             self.undo.callback(self.cluster.undo.close)
-            self.switch = self.namespace("switch")
-            self.switch.ip("link add br0 type bridge", "link set br0 up")
+            self.middle = self.switch()
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        self.undo.close()
-
-    def namespace(self, name: str) -> Netns:
-        netns = Netns(f"lrl-{os.getpid()}-{next(_numbers)}-{name}")
-        subprocess.run(["ip", "netns", "add", netns.name], check=True, timeout=30)
-        self.undo.callback(
-            subprocess.run, ["ip", "netns", "delete", netns.name], check=True, timeout=30
-        )
-        netns.ip("link set lo up")
-        netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")
-        netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")
-        return netns
-
     def plug(self, netns: Netns, ifname: str, address: str) -> None:
         port = f"p{next(_numbers)}"
-        connect_namespaces(netns, ifname, self.switch, port)
+        connect_namespaces(netns, ifname, self.middle, port)
         netns.ip(f"addr add {address}/24 dev {ifname}")
-        self.switch.ip(f"link set {port} master br0")
+        self.middle.ip(f"link set {port} master br0")
 
     def relay(self, number: int) -> Node:
         return Node(self, number, f"203.0.113.{number}", roles=frozenset({Role.RELAY}))

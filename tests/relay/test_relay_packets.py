@@ -212,7 +212,7 @@ def test_a_relay_behind_a_port_forward_joins_nodes_behind_symmetric_nats(
         async with Cluster(hosts) as cluster:
             (one, other, _), relay = cluster.agents, cluster.relay
             public = relay.public = ip_address("198.51.100.9")
-            bed.router.run("nft", nats(public, relay.host, [one.host, other.host]))
+            bed.middle.run("nft", nats(public, relay.host, [one.host, other.host]))
             hello = Hello(nonce())
             one.say(relay, hello)
             seen = await one.hears(Seen, lambda told: told.nonce == hello.nonce)
@@ -233,7 +233,7 @@ def test_a_relay_behind_a_port_forward_joins_nodes_behind_symmetric_nats(
     try:
         run(hosts[-1], scenario)
     finally:
-        bed.router.run("nft", "flush ruleset")
+        bed.middle.run("nft", "flush ruleset")
 
 
 DOCKERS = (

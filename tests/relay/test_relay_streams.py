@@ -25,7 +25,7 @@ def hosts() -> Iterator[list[Host]]:
     for host in bed.hosts:
         # A packet of any size goes out whole.
         host.netns.ip("link set eth0 mtu 65535")
-        bed.router.ip(f"link set port{host.number} mtu 65535")
+        bed.middle.ip(f"link set port{host.number} mtu 65535")
     yield bed.hosts
     bed.close()
 

@@ -222,8 +222,6 @@ class Agent:
 class SiteTunnelBed(OverlayBed):
     """A node in each site, or all in one."""
 
-    prefix = "lsi"
-
     def __init__(self, folder: Path, count: int = 2, *, routed: bool = True) -> None:
         super().__init__(count, routed=routed)
         self.folder = folder

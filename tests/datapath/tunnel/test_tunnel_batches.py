@@ -44,7 +44,7 @@ def hosts() -> Iterator[list[Host]]:
     bed = RelayBed(3)
     for host in bed.hosts:
         make_batches(host.netns, "eth0")
-        make_batches(bed.router, f"port{host.number}")
+        make_batches(bed.middle, f"port{host.number}")
     yield bed.hosts
     bed.close()
 

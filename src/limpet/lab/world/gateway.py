@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace
 from limpet.lab.world.nat import LAN, WAN, Translation, gate_rules, translation_rules
 from limpet.lab.world.site import Interface, Nat, Site
 from limpet.lab.world.uplink import Uplink
@@ -19,7 +20,6 @@ from limpet.lab.world.wires import (
     configure,
     connect,
     create_namespace,
-    delete_namespace,
     pull_cable,
 )
 

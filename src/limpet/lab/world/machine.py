@@ -16,11 +16,12 @@ from typing import Any
 from limpet.base.errors import LimpetError
 from limpet.lab.clock import clock_environment
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.site import Interface, Node, Site, host
 from limpet.lab.world.tunnels import end_tunnel, tunnel_ifname
-from limpet.lab.world.wires import Wires, batch, configure, create_namespace, delete_namespace
+from limpet.lab.world.wires import Wires, batch, configure, create_namespace
 
 UPLINK = "eth0"
 _FILLER = "filler"

@@ -5,7 +5,6 @@ Nothing of the machine itself is touched: state, run and record folders are the 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 from limpet.agent.client import call
 from limpet.cni.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni, fetch
 from limpet.lab.world.tunnels import run_folder
@@ -69,8 +69,7 @@ class LabNode:
 
     def create(self) -> None:
         """Its namespace, with nothing but the loopback device. Raises: LabError."""
-        run_command("ip", "netns", "add", self.name)
-        run_command("ip", "link", "set", "lo", "up", netns=self.name)
+        make_namespace(self.name)
 
     @property
     def netns_path(self) -> str:
@@ -192,10 +191,10 @@ class LabNode:
         self.create()
 
     def power_off(self) -> None:
-        """Only what is on its disk is left. Raises: LabError."""
+        """Only what is on its disk is left."""
         self.stop_agent(signal.SIGKILL)
         self.remove_pods()
-        run_command("ip", "netns", "del", self.name)
+        delete_namespace(self.name)
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def remove_pods(self) -> None:
@@ -207,6 +206,5 @@ class LabNode:
         """Ends the agent and deletes every namespace of the node."""
         self.stop_agent(signal.SIGKILL)
         self.remove_pods()
-        with contextlib.suppress(LabError):
-            run_command("ip", "netns", "del", self.name)
+        delete_namespace(self.name)
         shutil.rmtree(self.run_dir, ignore_errors=True)

@@ -12,6 +12,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, Protocol
 
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace, make_namespace
 
 _SERVER = """
 import socket, sys
@@ -94,8 +95,7 @@ class LabPod:
         self.netns = f"{node.name}-{container_id}"
         self.addresses: list[IPv4Interface | IPv6Interface] = []
         if create:
-            run_command("ip", "netns", "add", self.netns)
-            run_command("ip", "link", "set", "lo", "up", netns=self.netns)
+            make_namespace(self.netns)
 
     @property
     def netns_path(self) -> str:
@@ -143,5 +143,4 @@ class LabPod:
 
     def remove(self) -> None:
         """Deletes the namespace, as a runtime does after DEL."""
-        with contextlib.suppress(LabError):
-            run_command("ip", "netns", "del", self.netns)
+        delete_namespace(self.netns)

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.world.nat import WAN
 from limpet.lab.world.site import Site
 from limpet.lab.world.tunnels import run_folder
-from limpet.lab.world.wires import Wires, connect, create_namespace, delete_namespace, pull_cable
+from limpet.lab.world.wires import Wires, connect, create_namespace, pull_cable
 
 _BURST_BYTES, _QUEUE_MS = 64_000, 50
 """Of a limited link: what it takes at once, how long a packet waits at most."""

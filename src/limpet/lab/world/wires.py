@@ -7,13 +7,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 
 from limpet.lab.command import LabError, run_command
+from limpet.lab.netns import FOLDER, make_namespace
 from limpet.lab.topology import Topology
 from limpet.lab.world.site import CLOUD, Interface, Site
 
-_NETNS_FOLDER = Path("/run/netns")
 _PREFIX = "limpet-lab."
 BRIDGE, ROUTER_PORT = "br0", "router"
 
@@ -133,29 +132,18 @@ def namespace_prefix(world: str) -> str:
 
 def existing_namespaces(world: str) -> list[str]:
     """Of a world, pods' too, whoever made them."""
-    if not _NETNS_FOLDER.is_dir():
+    if not FOLDER.is_dir():
         return []
     prefix = namespace_prefix(world)
-    return sorted(each.name for each in _NETNS_FOLDER.iterdir() if each.name.startswith(prefix))
+    return sorted(each.name for each in FOLDER.iterdir() if each.name.startswith(prefix))
 
 
 def create_namespace(name: str, sysctls: dict[str, int] | None = None) -> None:
-    """With its loopback device up. Raises: LabError."""
-    run_command("ip", "netns", "add", name)
-    settle_namespace(name, sysctls)
-
-
-def settle_namespace(name: str, sysctls: dict[str, int] | None = None) -> None:
-    """Loopback up, addresses usable at once. Raises: LabError."""
+    """With its loopback device up, and addresses usable at once. Raises: LabError."""
+    make_namespace(name)
     lines = [f"echo {value} > /proc/sys/net/{key}" for key, value in _QUICK.items()]
     lines += [f"echo {value} > /proc/sys/net/{key}" for key, value in (sysctls or {}).items()]
-    run_command("sh", "-ec", "\n".join(["ip link set lo up", *lines]), netns=name)
-
-
-def delete_namespace(name: str) -> None:
-    """Does nothing when it has gone."""
-    with contextlib.suppress(LabError):
-        run_command("ip", "netns", "del", name)
+    run_command("sh", "-ec", "\n".join(lines), netns=name)
 
 
 def batch(netns: str, lines: Iterable[str]) -> None:

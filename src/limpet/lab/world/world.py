@@ -18,6 +18,7 @@ from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.measure.matrix import Matrix, Place, measure_until
+from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
 from limpet.lab.topology import Topology, parse_topology
 from limpet.lab.world.controller import LabController
@@ -26,7 +27,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.site import CLOUD, Nat
 from limpet.lab.world.tunnels import end_tunnel, find_ipsec_program, find_tunnel_program
-from limpet.lab.world.wires import Wires, delete_namespace, existing_namespaces, namespace_prefix
+from limpet.lab.world.wires import Wires, existing_namespaces, namespace_prefix
 
 _STATE, _TOPOLOGY = "world.json", "topology.toml"
 
