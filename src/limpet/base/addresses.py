@@ -24,6 +24,20 @@ Prefix = IPv4Network | IPv6Network
 InterfaceAddress = IPv4Interface | IPv6Interface
 
 
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Source: RFC 4291, section 2.5.5.2."""
+
+
+def in_16_bytes(address: Address) -> bytes:
+    """An IPv4 address as a mapped one."""
+    return address.packed if address.version == 6 else _MAPPED + address.packed
+
+
+def of_16_bytes(packed: bytes) -> Address:
+    """Raises: ValueError."""
+    return IPv4Address(packed[12:]) if packed.startswith(_MAPPED) else IPv6Address(packed)
+
+
 def bounds_of(prefix: Prefix) -> tuple[int, int]:
     """First and last address.
 

@@ -9,7 +9,6 @@ signature (Ed25519) covers a context and all that is before it.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -30,8 +29,8 @@ RELAY_MAGIC = b"Lmr\x01"
 _CONTEXT = b"limpet 1 datagram\0"
 _KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
 _SIGNATURE_BYTES = 64
-_UID_BYTES = 15
-_ANYBODY = bytes(_UID_BYTES)
+UID_BYTES = 15
+_ANYBODY = bytes(UID_BYTES)
 
 
 class Kind(IntEnum):
@@ -116,7 +115,7 @@ class Codec:
         """32 bytes each: the node's own key, and the cluster's first."""
         self._key = Ed25519PrivateKey.from_private_bytes(private_key)
         self._public_key = self._key.public_key().public_bytes_raw()
-        self._uid = _raw(uid_of(self._public_key))
+        self._uid = uid_bytes(uid_of(self._public_key))
         cluster = hashlib.sha256(b"limpet cluster\0" + pinned_key).digest()[:8]
         self._cluster = cluster
 
@@ -130,7 +129,7 @@ class Codec:
                 bytes((kind,)),
                 self._cluster,
                 self._public_key,
-                _raw(to_uid) if to_uid else _ANYBODY,
+                uid_bytes(to_uid) if to_uid else _ANYBODY,
                 body,
             )
         )
@@ -167,12 +166,13 @@ class Codec:
         )
 
 
-def _raw(uid: str) -> bytes:
+def uid_bytes(uid: str) -> bytes:
     """15 bytes. Raises: ValueError for what `uid_of` does not make."""
-    try:
-        raw = base64.b32decode(uid.upper())
-    except binascii.Error as error:
-        raise ValueError(f"{uid!r} is no uid") from error
-    if len(raw) != _UID_BYTES:
+    raw = base64.b32decode(uid.upper())
+    if len(raw) != UID_BYTES:
         raise ValueError(f"{uid!r} is no uid")
     return raw
+
+
+def uid_text(raw: bytes) -> str:
+    return base64.b32encode(raw).decode().lower()

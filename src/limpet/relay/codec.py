@@ -15,14 +15,12 @@ peer is its uid, raw. No port is 0 but that of a pair that was refused.
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from limpet.base.addresses import Endpoint
-from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
+from limpet.base.addresses import Endpoint, in_16_bytes, of_16_bytes
+from limpet.cluster.peer_datagram import UID_BYTES, DatagramError, Drop, Kind, uid_bytes, uid_text
 from limpet.relay.messages import (
     NONCE_BYTES,
     TOKEN_BYTES,
@@ -50,16 +48,14 @@ KIND_OF: Final[dict[type[RelayMessage], Kind]] = {
 }
 """As what a message is sent."""
 
-_UID_BYTES = 15
 _HELLO = struct.Struct(f">{NONCE_BYTES}s")
 _SEEN = struct.Struct(f">{NONCE_BYTES}s16sHH")
-_ASK = struct.Struct(f">{NONCE_BYTES}s{_UID_BYTES}sB")
-_PAIR = struct.Struct(f">{NONCE_BYTES}s{_UID_BYTES}sHBHI")
+_ASK = struct.Struct(f">{NONCE_BYTES}s{UID_BYTES}sB")
+_PAIR = struct.Struct(f">{NONCE_BYTES}s{UID_BYTES}sHBHI")
 _CHECK = struct.Struct(f">{NONCE_BYTES}sH")
 _TOKEN = struct.Struct(f">{NONCE_BYTES}sH{TOKEN_BYTES}s")
 _BOUND = struct.Struct(f">{NONCE_BYTES}sH16sH")
-_FREE = struct.Struct(f">{NONCE_BYTES}s{_UID_BYTES}s")
-_MAPPED = bytes(10) + b"\xff\xff"
+_FREE = struct.Struct(f">{NONCE_BYTES}s{UID_BYTES}s")
 
 
 def encode(message: RelayMessage) -> bytes:
@@ -72,11 +68,11 @@ def encode(message: RelayMessage) -> bytes:
                 message.nonce, *_encode_endpoint(message.endpoint), message.pairs_left
             )
         case AskPair():
-            return _ASK.pack(message.nonce, _raw(message.peer), message.stream)
+            return _ASK.pack(message.nonce, uid_bytes(message.peer), message.stream)
         case Pair():
             return _PAIR.pack(
                 message.nonce,
-                _raw(message.peer),
+                uid_bytes(message.peer),
                 message.port,
                 message.refusal,
                 message.lifetime_s,
@@ -89,7 +85,7 @@ def encode(message: RelayMessage) -> bytes:
         case Bound():
             return _BOUND.pack(message.nonce, message.port, *_encode_endpoint(message.endpoint))
         case FreePair():
-            return _FREE.pack(message.nonce, _raw(message.peer))
+            return _FREE.pack(message.nonce, uid_bytes(message.peer))
 
 
 def parse(kind: int, body: bytes) -> RelayMessage:
@@ -115,14 +111,14 @@ def _parse_ask(body: bytes) -> AskPair:
     nonce, peer, stream = _ASK.unpack(body)
     if stream > 1:
         raise ValueError(f"{stream} says nothing of a stream")
-    return AskPair(nonce, _uid(peer), stream=bool(stream))
+    return AskPair(nonce, uid_text(peer), stream=bool(stream))
 
 
 def _parse_pair(body: bytes) -> Pair:
     nonce, peer, port, refusal, lifetime_s, serial = _PAIR.unpack(body)
     if (Refusal(refusal) is Refusal.NONE) == (port == 0):
         raise ValueError(f"port {port} with the refusal {refusal}")
-    return Pair(nonce, _uid(peer), port, Refusal(refusal), lifetime_s, serial)
+    return Pair(nonce, uid_text(peer), port, Refusal(refusal), lifetime_s, serial)
 
 
 def _parse_check(body: bytes) -> Check:
@@ -145,7 +141,7 @@ def _parse_bound(body: bytes) -> Bound:
 
 def _parse_free(body: bytes) -> FreePair:
     nonce, peer = _FREE.unpack(body)
-    return FreePair(nonce, _uid(peer))
+    return FreePair(nonce, uid_text(peer))
 
 
 _PARSERS: Final[dict[int, Callable[[bytes], RelayMessage]]] = {
@@ -162,14 +158,12 @@ _PARSERS: Final[dict[int, Callable[[bytes], RelayMessage]]] = {
 
 def _encode_endpoint(endpoint: Endpoint) -> tuple[bytes, int]:
     address, port = endpoint
-    return (address.packed if address.version == 6 else _MAPPED + address.packed), port
+    return in_16_bytes(address), port
 
 
 def _endpoint(packed: bytes, port: int) -> Endpoint:
     """Raises: ValueError."""
-    if packed.startswith(_MAPPED):
-        return IPv4Address(packed[12:]), _port(port)
-    return IPv6Address(packed), _port(port)
+    return of_16_bytes(packed), _port(port)
 
 
 def _port(port: int) -> int:
@@ -177,15 +171,3 @@ def _port(port: int) -> int:
     if port == 0:
         raise ValueError("a port is missing")
     return port
-
-
-def _raw(uid: str) -> bytes:
-    """Raises: ValueError."""
-    raw = base64.b32decode(uid.upper())
-    if len(raw) != _UID_BYTES:
-        raise ValueError(f"{uid!r} is no uid")
-    return raw
-
-
-def _uid(raw: bytes) -> str:
-    return base64.b32encode(raw).decode().lower()

@@ -12,13 +12,11 @@ Addresses are IPv6, those of IPv4 mapped (RFC 4291 section 2.5.5.2); all zeros i
 
 from __future__ import annotations
 
-import base64
 import struct
-from ipaddress import IPv4Address, IPv6Address
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, in_16_bytes, of_16_bytes
 from limpet.cluster.exchange.messages import OVERHEAD_BYTES
-from limpet.cluster.peer_datagram import DatagramError, Drop
+from limpet.cluster.peer_datagram import UID_BYTES, DatagramError, Drop, uid_bytes, uid_text
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
@@ -31,10 +29,8 @@ _ANSWER = struct.Struct(f">{NONCE_BYTES}sQ16sH16s")
 _WAY = struct.Struct(">BH")
 _ROUTE = struct.Struct(">16s16s16s16s")
 _VXLAN = struct.Struct(">16s")
-_UID_BYTES = 15
-_TUNNELLED = struct.Struct(f">16sH{_UID_BYTES}s")
+_TUNNELLED = struct.Struct(f">16sH{UID_BYTES}s")
 _NONE = bytes(16)
-_MAPPED = bytes(10) + b"\xff\xff"
 
 _IPV4 = struct.Struct(">BBHHHBBH4s4s")
 _IPV6 = struct.Struct(">IHBB16s16s")
@@ -105,7 +101,7 @@ def _encode_way(way: PeerPath | None) -> bytes:
     head = _WAY.pack(way.rung.number, min(way.mtu_bytes, 0xFFFF))
     if way.rung.proof is ProbeKind.TUNNEL:
         address, port = way.endpoint if way.endpoint is not None else (None, 0)
-        relay = base64.b32decode(way.relay.upper()) if way.relay else bytes(_UID_BYTES)
+        relay = uid_bytes(way.relay) if way.relay else bytes(UID_BYTES)
         return head + _TUNNELLED.pack(_encode_address(address), port, relay)
     underlay = _encode_address(way.underlay)
     if way.rung.proof is ProbeKind.SITE:
@@ -124,7 +120,7 @@ def _parse_way(data: bytes) -> PeerPath | None:
     if rung.proof is ProbeKind.TUNNEL:
         packed, port, raw = _TUNNELLED.unpack(rest)
         address = _parse_address(packed)
-        relay = base64.b32encode(raw).decode().lower() if any(raw) else ""
+        relay = uid_text(raw) if any(raw) else ""
         end = None if address is None else (address, port)
         return PeerPath(rung, mtu_bytes, endpoint=end, relay=relay)
     if rung.proof is ProbeKind.SITE:
@@ -141,15 +137,11 @@ def _parse_way(data: bytes) -> PeerPath | None:
 
 
 def _encode_address(address: Address | None) -> bytes:
-    if address is None:
-        return _NONE
-    return address.packed if address.version == 6 else _MAPPED + address.packed
+    return _NONE if address is None else in_16_bytes(address)
 
 
 def _parse_address(packed: bytes) -> Address | None:
-    if packed == _NONE:
-        return None
-    return IPv4Address(packed[12:]) if packed.startswith(_MAPPED) else IPv6Address(packed)
+    return None if packed == _NONE else of_16_bytes(packed)
 
 
 def udp_packet(

@@ -15,7 +15,6 @@ may use it again once it has closed it. Integers are big-endian; a peer is its u
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from enum import IntEnum
 from typing import Final
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.peer_datagram import UID_BYTES, uid_bytes, uid_text
 from limpet.relay.messages import Refusal
 
 MAX_PACKET_BYTES = 9216
@@ -31,12 +31,11 @@ MAX_CHANNEL = (1 << 16) - 1
 CONTROL = 0
 """The channel of control."""
 HEADER_BYTES = 4
-_UID_BYTES = 15
 _HEADER = struct.Struct(">HH")
 _CHANNEL = struct.Struct(">H")
-_OPEN = struct.Struct(f">H{_UID_BYTES}s")
+_OPEN = struct.Struct(f">H{UID_BYTES}s")
 _REFUSED = struct.Struct(">HB")
-_WANTED = struct.Struct(f">{_UID_BYTES}s")
+_WANTED = struct.Struct(f">{UID_BYTES}s")
 _NOTHING = struct.Struct("")
 
 Frame = tuple[int, bytes]
@@ -108,7 +107,7 @@ def encode_control(message: Control) -> bytes:
     """A whole frame. Raises: ValueError, struct.error for what no parser would take."""
     match message:
         case Open(channel, peer):
-            body = bytes([_Kind.OPEN]) + _OPEN.pack(_packet_channel(channel), _raw(peer))
+            body = bytes([_Kind.OPEN]) + _OPEN.pack(_packet_channel(channel), uid_bytes(peer))
         case Opened(channel):
             body = bytes([_Kind.OPENED]) + _CHANNEL.pack(_packet_channel(channel))
         case Refused(channel, refusal):
@@ -116,7 +115,7 @@ def encode_control(message: Control) -> bytes:
         case Close(channel):
             body = bytes([_Kind.CLOSE]) + _CHANNEL.pack(_packet_channel(channel))
         case Wanted(peer):
-            body = bytes([_Kind.WANTED]) + _WANTED.pack(_raw(peer))
+            body = bytes([_Kind.WANTED]) + _WANTED.pack(uid_bytes(peer))
         case Ping():
             body = bytes([_Kind.PING])
         case Pong():
@@ -168,7 +167,7 @@ class FrameParser:
 
 def _parse_open(body: bytes) -> Open:
     channel, peer = _OPEN.unpack(body)
-    return Open(_packet_channel(channel), _uid(peer))
+    return Open(_packet_channel(channel), uid_text(peer))
 
 
 def _parse_refused(body: bytes) -> Refused:
@@ -191,7 +190,7 @@ _PARSERS: Final[dict[int, Callable[[bytes], Control]]] = {
     _Kind.OPENED: lambda body: Opened(_packet_channel(*_CHANNEL.unpack(body))),
     _Kind.REFUSED: _parse_refused,
     _Kind.CLOSE: lambda body: Close(_packet_channel(*_CHANNEL.unpack(body))),
-    _Kind.WANTED: lambda body: Wanted(_uid(*_WANTED.unpack(body))),
+    _Kind.WANTED: lambda body: Wanted(uid_text(*_WANTED.unpack(body))),
     _Kind.PING: _parse_ping,
     _Kind.PONG: _parse_pong,
 }
@@ -202,15 +201,3 @@ def _packet_channel(channel: int) -> int:
     if channel == CONTROL:
         raise ValueError("channel 0 is no pair's")
     return channel
-
-
-def _raw(uid: str) -> bytes:
-    """Raises: ValueError."""
-    raw = base64.b32decode(uid.upper())
-    if len(raw) != _UID_BYTES:
-        raise ValueError(f"{uid!r} is no uid")
-    return raw
-
-
-def _uid(raw: bytes) -> str:
-    return base64.b32encode(raw).decode().lower()
