@@ -134,11 +134,11 @@ class Relay:
 
     async def start(self) -> None:
         await self.server.start()
-        assert self.server.troubles == {}
+        assert self.server.listeners.troubles == {}
 
     @property
     def address(self) -> Endpoint:
-        host, port = self.server.addresses[0]
+        host, port = self.server.listeners.addresses[0]
         return ip_address(host), port
 
     @property

@@ -21,6 +21,7 @@ from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports
 from limpet.datapath.event import RelayTlsPortChanged
+from limpet.relay.server import tls_listeners as relay_tls_listeners
 from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.stream import link as relay_link
@@ -375,7 +376,7 @@ def test_where_nobody_answers_a_person_is_told_what_to_look_at(
 def test_a_port_that_is_taken_is_told_and_waited_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_tls_server, "_RETRY_S", 0.05)
+    monkeypatch.setattr(relay_tls_listeners, "_RETRY_S", 0.05)
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -383,13 +384,13 @@ def test_a_port_that_is_taken_is_told_and_waited_for(
             await relay.server.start()
             try:
                 assert relay.told == []
-                assert list(relay.server.troubles.values()) == ["Address already in use"]
+                assert list(relay.server.listeners.troubles.values()) == ["Address already in use"]
                 (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.ERROR
                 assert f"(process {os.getpid()}) has: Address already in use" in found.what
                 taken.close()
-                await until(lambda: bool(relay.server.addresses))
-                assert relay.server.troubles == {}
+                await until(lambda: bool(relay.server.listeners.addresses))
+                assert relay.server.listeners.troubles == {}
                 (found,) = relay_tls_findings(convert(relay.server.report(), RelayingTls))
                 assert found.level is Level.OK
                 assert relay.told == [RelayTlsPortChanged(relay.address[1])]

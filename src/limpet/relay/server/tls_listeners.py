@@ -1,0 +1,131 @@
+"""Where a relay listens for TLS connections, and goes on trying to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+from typing import Any
+
+import structlog
+
+from limpet.base.addresses import Listen
+from limpet.base.ownership import TUNNEL_MARK
+from limpet.base.timer import Timer
+from limpet.datapath.event import RelayTlsPortChanged, Tell
+
+_log = structlog.get_logger("relay-tls")
+
+_RETRY_S = 30.0
+_BACKLOG = 256
+_ACCEPTED_PER_TURN = 16
+_IP_FREEBIND = 15
+"""The address may come later than we do. Source: ip(7), include/uapi/linux/in.h."""
+_PAUSE_S = 5.0
+"""After no descriptors or no memory were left."""
+
+
+class TlsListeners:
+    """Runs on the event loop."""
+
+    def __init__(
+        self, listen: Iterable[Listen], admit: Callable[[socket.socket, bytes], None], tell: Tell
+    ) -> None:
+        """Tells RelayTlsPortChanged. `admit` gets each connection, and what tells its source."""
+        self.troubles: dict[Listen, str] = {}
+        """Where nothing listens, and why."""
+        self.addresses: list[Listen] = []
+        """Where something does."""
+        self._waiting = list(listen)
+        self._admit = admit
+        self._tell = tell
+        self._sockets: list[socket.socket] = []
+        self._retry = Timer("relay over TLS", self.start)
+        self._resume = Timer("relay over TLS", self._accept_again)
+
+    def stop(self) -> None:
+        self._retry.stop()
+        self._resume.stop()
+        for listener in self._sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+            listener.close()
+        self._sockets.clear()
+
+    def report(self) -> dict[str, Any]:
+        """For a person."""
+        return {
+            "listen": [f"{host}:{port}" for host, port in self.addresses],
+            "troubles": {f"{host}:{port}": why for (host, port), why in self.troubles.items()},
+        }
+
+    def start(self) -> None:
+        for at in list(self._waiting):
+            try:
+                listener = _listener(at)
+            except OSError as error:
+                why = error.strerror or str(error)
+                if self.troubles.get(at) != why:
+                    _log.error(
+                        "nothing is relayed over TLS",
+                        listen=f"{at[0]}:{at[1]}",
+                        error=why,
+                        what_to_do="free the port, or set another relay_tls_listen and restart",
+                    )
+                self.troubles[at] = why
+                continue
+            self._waiting.remove(at)
+            self.troubles.pop(at, None)
+            self._sockets.append(listener)
+            self.addresses.append(listener.getsockname()[:2])
+            self._accept_from(listener)
+            self._tell(RelayTlsPortChanged(self.addresses[0][1]))
+        if self._waiting:
+            self._retry.set_in(_RETRY_S)
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED_PER_TURN):
+            try:
+                connection, source = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptors or no memory: it would be told for ever
+                _log.warning("no connections are taken for a while", error=error.strerror)
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+                self._resume.set_in(_PAUSE_S)
+                return
+            self._admit(connection, _source(source[0]))
+
+    def _accept_again(self) -> None:
+        for listener in self._sockets:
+            self._accept_from(listener)
+
+
+def _source(text: str) -> bytes:
+    """What one attacker has one of: an address of IPv4, a network of IPv6."""
+    address = ip_address(text.partition("%")[0])
+    if address.version == 6 and address.ipv4_mapped is None:
+        return address.packed[:8]
+    return address.packed[-4:]
+
+
+def _listener(at: Listen) -> socket.socket:
+    """Raises: OSError."""
+    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        # Of the listener, since the first answer is sent before there is a connection.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, TUNNEL_MARK)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(at)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
