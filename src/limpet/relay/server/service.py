@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -71,6 +72,50 @@ class RelayRefused(LimpetError):
         self.refusal = refusal
 
 
+@dataclass(slots=True)
+class _Run:
+    """Of the node as a relay, from when it has the role."""
+
+    paths: RelayPaths | None = None
+    """None: the node is no relay now."""
+    tunnel_port: int = 0
+    trouble: str = ""
+    began_s: float = 0.0
+    heard_s: dict[str, float] = field(default_factory=dict)
+    """When a node last greeted, was given a pair, and checked an end by a port of it."""
+
+
+class _Unasked:
+    """Tells nodes of ends that others have asked for."""
+
+    def __init__(self, courier: PeerSocket) -> None:
+        self.places: dict[str, Place] = {}
+        """Where a node said hello from, by uid."""
+        self._courier = courier
+        self._rate = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
+        self._serial = int.from_bytes(os.urandom(3))
+
+    def may_tell(self, end: End, now_s: float) -> bool:
+        return self._rate.take(end.port, now_s)
+
+    def tell(self, end: End) -> None:
+        """A node that has never said hello is told when it does."""
+        place = self.places.get(end.uid)
+        if place is None:
+            return
+        self._serial = (self._serial + 1) % (1 << 32)
+        pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
+        self._courier.send(
+            Kind.RELAY_PAIR,
+            encode(pair),
+            to_uid=end.uid,
+            address=place.remote[0],
+            port=place.remote[1],
+            by_tunnel=True,
+            source=place.local,
+        )
+
+
 class RelayService:
     """Runs on the event loop's thread; does nothing on a node without the role."""
 
@@ -98,19 +143,10 @@ class RelayService:
         self._tell_agent = tell
         self._may_talk = may_talk
         self._pairs = self._no_pairs()
-        self._paths: RelayPaths | None = None
-        """None: the node is no relay now."""
-        self._tunnel_port = 0
-        self._places: dict[str, Place] = {}
-        """Where a node said hello from, by uid."""
-        self._tells = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
-        self._serial = int.from_bytes(os.urandom(3))
+        self._run = _Run()
+        self._unasked = _Unasked(courier)
         self._alarm = Timer("relay", self._tick)
         self._running = False
-        self._trouble = ""
-        self._began_s = 0.0
-        self._heard_s: dict[str, float] = {}
-        """When a node last greeted, was given a pair, and checked an end by a port of it."""
 
     def _no_pairs(self) -> Relaying:
         ports, most = self._settings.ports, self._settings.pairs_per_node
@@ -119,12 +155,12 @@ class RelayService:
     @property
     def active(self) -> bool:
         """The node is a relay and works as one."""
-        return self._paths is not None
+        return self._run.paths is not None
 
     @property
     def trouble(self) -> str:
         """Why it is of less use as a relay than it should be, or of none; empty: nothing known."""
-        return self._trouble or (self._paths.trouble if self._paths is not None else "")
+        return self._run.trouble or (self._run.paths.trouble if self._run.paths is not None else "")
 
     def start(self) -> None:
         """From now on it follows the node's grant. In the node's network namespace."""
@@ -143,8 +179,8 @@ class RelayService:
 
     def look(self) -> None:
         """Puts right what others have changed in the kernel: to be called when nftables change."""
-        if self._paths is not None:
-            self._paths.look()
+        if self._run.paths is not None:
+            self._run.paths.look()
 
     # The role
 
@@ -158,13 +194,13 @@ class RelayService:
         """Begins and ends with the role in the node's grant and the port of its tunnel."""
         presence = self._membership.presence
         port = presence.tunnel_port if presence is not None else 0
-        if self._paths is not None and (not self.has_role or port != self._tunnel_port):
+        if self._run.paths is not None and (not self.has_role or port != self._run.tunnel_port):
             self._close(keep_table=self.has_role)
             if not self.has_role:
                 _log.info("this node relays no more")
-        if self._paths is None and self.has_role and port and self._running:
+        if self._run.paths is None and self.has_role and port and self._running:
             self._open(port)
-        if self._paths is not None:
+        if self._run.paths is not None:
             self._look_at_addresses()
         if not self._alarm.is_set and self.has_role and self._running:
             self._alarm.set_in(_TICK_S)
@@ -194,15 +230,13 @@ class RelayService:
                 paths.close(keep_table=True)
             self._complain(str(error))
             return
-        self._paths, self._tunnel_port, self._trouble = paths, tunnel_port, ""
-        self._began_s = time.monotonic()
-        self._heard_s.clear()
+        self._run = _Run(paths, tunnel_port, began_s=time.monotonic())
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
         self._tell_agent(RelayingChanged())
 
     def _close(self, *, keep_table: bool) -> None:
         self._alarm.stop()
-        paths, self._paths = self._paths, None
+        paths, self._run.paths = self._run.paths, None
         if paths is not None:
             paths.close(keep_table=keep_table)
             self._tell_agent(RelayingChanged())
@@ -213,24 +247,24 @@ class RelayService:
         assert presence is not None  # it told the tunnel's port
         known = [*presence.addresses, *(address for address, _ in presence.endpoints)]
         if any(map(is_public, known)):
-            self._trouble = ""
+            self._run.trouble = ""
             return
         first, last = self._settings.ports
         self._complain(
             "relay packets: this node has no public address, so other sites will not reach it "
-            f"(forward UDP ports {self._tunnel_port} and {first}-{last} to it and set "
+            f"(forward UDP ports {self._run.tunnel_port} and {first}-{last} to it and set "
             "tunnel_endpoints, or take the role from it)"
         )
 
     def _complain(self, trouble: str) -> None:
-        if trouble != self._trouble:
+        if trouble != self._run.trouble:
             _log.error("this relay is of little use", cause=trouble)
-        self._trouble = trouble
+        self._run.trouble = trouble
 
     def _tick(self) -> None:
-        if self._paths is not None:
+        if self._run.paths is not None:
             self._gone(self._pairs.expire(time.monotonic()), "expired")
-            self._paths.check()
+            self._run.paths.check()
         self._follow_role()
 
     def _news(self, news: News) -> None:
@@ -240,7 +274,7 @@ class RelayService:
             self._follow_role()
         for uid in news.uids:
             if not self._membership.is_member(uid):
-                self._places.pop(uid, None)
+                self._unasked.places.pop(uid, None)
         changed = (
             [end for end, _ in self._pairs.pairs()]
             if news.network or self._membership.uid in news.uids
@@ -262,7 +296,7 @@ class RelayService:
     def _ask(self, uid: str, peer: str) -> End | Refusal:
         before = len(self._pairs)
         asked: End | Refusal = Refusal.NO_RELAY
-        if self._paths is not None:
+        if self._run.paths is not None:
             asked = Refusal.MAY_NOT_TALK
             if self._allowed(uid, peer):
                 asked = self._pairs.ask(uid, peer, time.monotonic())
@@ -286,21 +320,21 @@ class RelayService:
         match message:
             case AskPair():
                 self._asked(received, place, message)
-            case _ if self._paths is None:
+            case _ if self._run.paths is None:
                 raise DatagramError(Drop.UNHANDLED, "this node is no relay")
             case Hello():
                 self._greeted(received, place, message)
             case Check():
                 self._checked(received, place, message)
             case FreePair():
-                self._heard_s.pop("ask", None)
+                self._run.heard_s.pop("ask", None)
                 end = self._pairs.end(received.uid, message.peer)
                 if end is not None and self._pairs.free(received.uid, message.peer):
                     self._gone([end], "freed")
 
     def _greeted(self, received: Received, place: Place, hello: Hello) -> None:
-        self._places[received.uid] = place
-        self._heard_s["hello"] = time.monotonic()
+        self._unasked.places[received.uid] = place
+        self._run.heard_s["hello"] = time.monotonic()
         left = self._pairs.pairs_left(received.uid)
         self._answer(received, Seen(hello.nonce, place.remote, min(left, 0xFFFF)))
         waiting = [end for end in self._pairs.of(received.uid) if not end.reachable]
@@ -308,18 +342,18 @@ class RelayService:
             self._tell(end)
 
     def _asked(self, received: Received, place: Place, ask: AskPair) -> None:
-        self._places[received.uid] = place
+        self._unasked.places[received.uid] = place
         asked = self._ask(received.uid, ask.peer)
         if isinstance(asked, Refusal):
             self._answer(received, Pair(ask.nonce, ask.peer, 0, asked))
             return
-        self._heard_s["ask"] = time.monotonic()
+        self._run.heard_s["ask"] = time.monotonic()
         self._answer(received, Pair(ask.nonce, ask.peer, asked.port, lifetime_s=LIFETIME_S))
         self._call(asked.other)
 
     def _checked(self, received: Received, place: Place, check: Check) -> None:
         uid, now_s = received.uid, time.monotonic()
-        self._heard_s["check"] = now_s
+        self._run.heard_s["check"] = now_s
         outcome = self._pairs.check(uid, check.port, place, check.token, now_s)
         if check.token or outcome is Checked.NO_PAIR:
             self.counters[f"check_{outcome.value}"] += 1
@@ -341,7 +375,7 @@ class RelayService:
 
         def again(delays: tuple[float, ...]) -> None:
             end = self._pairs.at(port)
-            if end is None or self._paths is None:
+            if end is None or self._run.paths is None:
                 return
             self._tell(end)
             if not end.reachable and delays:
@@ -350,23 +384,9 @@ class RelayService:
         again(_TELL_AGAIN_S)
 
     def _tell(self, end: End) -> None:
-        if not self._tells.take(end.port, time.monotonic()):
-            return
-        self._tell_agent(NodeAwaited(end.uid, end.peer))
-        place = self._places.get(end.uid)
-        if place is None:
-            return  # it has never said hello; when it does, it is told
-        self._serial = (self._serial + 1) % (1 << 32)
-        pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
-        self._courier.send(
-            Kind.RELAY_PAIR,
-            encode(pair),
-            to_uid=end.uid,
-            address=place.remote[0],
-            port=place.remote[1],
-            by_tunnel=True,
-            source=place.local,
-        )
+        if self._unasked.may_tell(end, time.monotonic()):
+            self._tell_agent(NodeAwaited(end.uid, end.peer))
+            self._unasked.tell(end)
 
     # Streams
 
@@ -379,15 +399,15 @@ class RelayService:
         asked = self._ask(uid, peer_uid)
         if isinstance(asked, Refusal):
             raise RelayRefused(asked, uid, peer_uid)
-        assert self._paths is not None
-        stream = self._paths.attach(asked.port, on_packet, self._detach)
+        assert self._run.paths is not None
+        stream = self._run.paths.attach(asked.port, on_packet, self._detach)
         self._pairs.attach(asked.port)
         self._settle(asked.port)
         self._call(asked.other)
         return stream
 
     def _detach(self, stream: StreamEnd) -> None:
-        if self._paths is not None and self._paths.detach(stream):
+        if self._run.paths is not None and self._run.paths.detach(stream):
             self._pairs.detach(stream.port, time.monotonic())
             self._settle(stream.port)
 
@@ -396,35 +416,35 @@ class RelayService:
     def _settle(self, port: int) -> None:
         end = self._pairs.at(port)
         other = self._pairs.at(end.other) if end is not None else None
-        if end is not None and other is not None and self._paths is not None:
-            self._paths.settle(end, other)
+        if end is not None and other is not None and self._run.paths is not None:
+            self._run.paths.settle(end, other)
 
     def _gone(self, ends: list[End], why: str) -> None:
         """These pairs were freed."""
-        if ends and self._paths is not None:
+        if ends and self._run.paths is not None:
             self.counters[why] += len(ends)
-            self._paths.drop([port for end in ends for port in (end.port, end.other)])
+            self._run.paths.drop([port for end in ends for port in (end.port, end.other)])
 
     def report(self) -> dict[str, Any]:
         """For `limpet status`: what it joins and what it dropped; seconds since it was heard."""
-        if self._paths is None:
+        if self._run.paths is None:
             return {"active": False, "trouble": self.trouble}
         now_s = time.monotonic()
         heard = {
-            kind: round(now_s - self._heard_s[kind], 1) if kind in self._heard_s else None
+            kind: round(now_s - self._run.heard_s[kind], 1) if kind in self._run.heard_s else None
             for kind in ("hello", "ask", "check")
         }
         return {
             "active": True,
             "trouble": self.trouble,
-            "for_s": round(now_s - self._began_s, 1),
+            "for_s": round(now_s - self._run.began_s, 1),
             "heard_s": heard,
             "ports": list(self._settings.ports),
             "pairs": [
                 {"nodes": [one.uid, other.uid], "ways": [_way(one), _way(other)]}
                 for one, other in self._pairs.pairs()
             ],
-            "packets": self._paths.packets(),
+            "packets": self._run.paths.packets(),
             "counters": dict(self.counters),
         }
 
