@@ -9,6 +9,7 @@ signature (Ed25519) covers a context and all that is before it.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -168,7 +169,10 @@ class Codec:
 
 def uid_bytes(uid: str) -> bytes:
     """15 bytes. Raises: ValueError for what `uid_of` does not make."""
-    raw = base64.b32decode(uid.upper())
+    try:
+        raw = base64.b32decode(uid.upper())
+    except binascii.Error as error:
+        raise ValueError(f"{uid!r} is no uid") from error
     if len(raw) != UID_BYTES:
         raise ValueError(f"{uid!r} is no uid")
     return raw
