@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from limpet.lab.world.node import DEFAULT_CONF, LabNode, run_command
 from tests.agent.test_agent import live
 from tests.agent.test_agent_hardening import adopted
 from tests.conftest import SEGMENTS, NodeFactory
+from tests.datapath.node.test_forward import CHECKOUT, runtimes_environment
 from tests.waiting import wait_until
 
 WATCH = """
@@ -109,6 +110,41 @@ def test_no_add_starts_a_process(tmp_path: Path, make_node: NodeFactory) -> None
     node.pod("late").add()
 
     assert watched.done() == []
+
+
+def test_no_add_waits_for_iptables_where_anothers_chain_drops(
+    tmp_path: Path, make_node: NodeFactory
+) -> None:
+    """The new bridge is let through by a command that takes its time."""
+    subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
+    environment = runtimes_environment(CHECKOUT, tmp_path)
+    gate, (sbin, path) = tmp_path / "iptables.gate", environment["PATH"].split(":", 1)
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    for command in ("iptables-legacy", "ip6tables-legacy"):
+        script = f'while [ -e {gate} ]; do sleep 0.05; done\nexec {sbin}/{command} "$@"\n'
+        (slow / command).write_text(f"#!/bin/sh\n{script}")
+        (slow / command).chmod(0o755)
+    node = make_node(segments=SEGMENTS, allow_forward=True)
+    for command in ("iptables-legacy", "ip6tables-legacy"):
+        run_command(
+            *("env", *(f"{key}={value}" for key, value in environment.items())),
+            *(f"{sbin}/{command}", "-P", "FORWARD", "DROP"),
+            netns=node.name,
+        )
+    watched = WatchedNode(node, tmp_path, {**environment, "PATH": f"{slow}:{sbin}:{path}"})
+    watched.forget()
+    gate.touch()
+    one, two = node.pod("one"), node.pod("two")
+    try:
+        one.add()
+        two.add(conf=with_host_port(own_bridge(1), 8080))
+        wait_until(watched.done, "the rules are looked at")
+    finally:
+        gate.unlink()
+
+    assert watched.on_the_loop() == []
+    wait_until(lambda: one.reaches(two.addresses[0].ip), "the bridges are let through")
 
 
 def test_other_networks_go_on_while_namespaces_are_looked_at(
