@@ -92,7 +92,6 @@ class Node:
             (outside, OUTSIDE_ADDRESSES, ()),
         ):
             with netns.inside():
-                ip("link set lo up")
                 ip(f"address add {own[0]}/24 dev uplink")
                 ip(f"address add {own[1]}/64 dev uplink nodad")
                 ip("link set uplink up")
@@ -106,8 +105,6 @@ class Node:
             pod = Pod(Netns(f"{self.netns.name.rsplit('-', 1)[1]}-p{len(self.pods)}"))
             self.pods.append(pod)
             made.append(pod)
-            with pod.netns.inside():
-                ip("link set lo up")
         return made
 
     def pod_links(self) -> set[int]:
