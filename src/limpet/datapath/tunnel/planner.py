@@ -9,7 +9,6 @@ from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
-from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
 from limpet.datapath.tunnel.state import TunnelKey, TunnelPlan, TunnelState
 
@@ -45,6 +44,9 @@ class TunnelPlanner:
     def _wanted_state(self, view: View) -> TunnelState:
         if self.backend is not TunnelBackend.IPSEC or view.grant is None:
             return self.plan.state
+        # Most clusters name no IPsec: their agents do without its modules.
+        from limpet.datapath.tunnel.ipsec.plan import ipsec_state
+
         versions = {prefix.version for prefix in view.grant.segments}
         return ipsec_state(self.plan.state, self.ifname, versions)
 

@@ -6,14 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from limpet.base.errors import StorageError
-from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME, TUNNEL_GROUP
+from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME, IPSEC_SOCKET, TUNNEL_GROUP
 from limpet.base.settings import TunnelSettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
-from limpet.datapath.tunnel.ipsec.process import IpsecProcess
-from limpet.datapath.tunnel.ipsec.state import IpsecIdentity
 from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.planner import TunnelPlanner
 from limpet.datapath.tunnel.tunnel import Tunnel
@@ -64,10 +60,12 @@ class TunnelMaker:
 
     def ipsec(self, *, shares_port: bool) -> Tunnel:
         """`shares_port`: WireGuard has the tunnel's port. Raises: StorageError."""
-        from limpet.datapath.tunnel.ipsec.apply import (
-            IpsecKernel,  # most clusters name no IPsec: they do without vici
-        )
+        # Most clusters name no IPsec: their agents do without its modules, vici among them.
+        from limpet.datapath.tunnel.ipsec.apply import IpsecKernel
         from limpet.datapath.tunnel.ipsec.esp import kernel_has_esp
+        from limpet.datapath.tunnel.ipsec.identity import ipsec_identity
+        from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT
+        from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 
         setup = self._setup
         planner = TunnelPlanner(self._key, IPSEC_IFNAME, TunnelBackend.IPSEC)
@@ -78,7 +76,7 @@ class TunnelMaker:
                 program=setup.settings.ipsec_program,
                 in_kernel=kernel_has_esp(),
             ),
-            identity=_ipsec_identity(self._identity),
+            identity=ipsec_identity(self._identity),
             own_key=self._key.public_key,
             uid_of=planner.uid_of,
             inner_port=IPSEC_PORT if shares_port else 0,
@@ -90,13 +88,4 @@ class TunnelMaker:
         """Whether an earlier agent has left a daemon. Raises: KernelError."""
         link = self._route.link(IPSEC_IFNAME)
         ours = link is not None and link.group == TUNNEL_GROUP
-        return ours or IpsecProcess(self._setup.run_dir / IPSEC_FOLDER).socket_path.exists()
-
-
-def _ipsec_identity(identity: Identity) -> IpsecIdentity:
-    paths = (identity.key_path, identity.certificate_path, identity.ca_path)
-    try:
-        return IpsecIdentity(identity.uid, *(path.read_bytes() for path in paths))
-    except OSError as error:
-        why = f"{error.strerror or error}: without it there are no IPsec tunnels"
-        raise StorageError("read", error.filename, why) from error
+        return ours or (self._setup.run_dir / IPSEC_FOLDER / IPSEC_SOCKET).exists()
