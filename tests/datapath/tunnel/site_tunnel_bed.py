@@ -45,7 +45,14 @@ class Agent:
     """The part of a node's agent that keeps the network between nodes; `stop` ends it."""
 
     def __init__(
-        self, node: Node, folder: Path, *, program: str = "", ifname: str = "", **settings: Any
+        self,
+        node: Node,
+        folder: Path,
+        *,
+        program: str = "",
+        ifname: str = "",
+        ipsec_program: str = "",
+        **settings: Any,
     ) -> None:
         self.node = node
         self.folder = folder
@@ -53,9 +60,12 @@ class Agent:
         # Names are unique on the whole machine: the program's sockets are in one fixed folder.
         self.ifname = ifname or f"lsi{os.getpid() % 10**7}.{next(_numbers) % 1000}"
         self.settings = PeerSettings(**settings)
-        self.setup = TunnelSetup(
-            TunnelSettings(ifname=self.ifname, program=program or wireguard_go()), folder, "limpet0"
+        tunnel = TunnelSettings(
+            ifname=self.ifname,
+            program=program or wireguard_go(),
+            ipsec_program=ipsec_program or TunnelSettings().ipsec_program,
         )
+        self.setup = TunnelSetup(tunnel, folder, "limpet0")
         self.courier: PeerSocket | None = None
         self.loop = asyncio.new_event_loop()
         self._ready = threading.Event()
