@@ -21,6 +21,7 @@ from limpet.agent.dispatch import Dispatcher
 from limpet.agent.resync import Resync
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.base import faults
+from limpet.base.addresses import Listen
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
 from limpet.base.process import (
@@ -34,7 +35,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
-from limpet.datapath.event import PodsChanged
+from limpet.datapath.event import Event
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
@@ -103,15 +104,15 @@ class _Agent:
     """All parts of the agent, put together."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
         self._kernel = NodeKernel()
         self._announcer = Announcer()
         self._reaper = Reaper()
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
         self._books = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
-        self._originals = _Originals(settings.folders.state_dir / "sysctls.json")
-        self._loop = Loop()
-        self._rounds = NodePart(
+        originals = _Originals(settings.folders.state_dir / "sysctls.json")
+        self._cluster: ClusterSide | None = None
+        self._loop = Loop(self._tell)
+        rounds = NodePart(
             self._loop,
             settings.pods,
             kernel=self._kernel,
@@ -122,59 +123,58 @@ class _Agent:
                 release=self._release,
                 retired=self._reaper.put,
             ),
-            before_sysctl=self._originals.keep,
+            before_sysctl=originals.keep,
         )
-        self._loop.add(self._rounds)
-        self._cluster: ClusterSide | None = None
+        self._loop.add(rounds)
         self._node = Node(
             kernel=self._kernel,
             books=self._books,
             attachments=self._attachments,
             reaper=self._reaper,
             announcer=self._announcer,
-            rounds=self._rounds,
+            rounds=rounds,
             tell=self._tell,
         )
-        self._repair = Repair(self._node)
-        self._resync = Resync(self._loop, self._repair, settings.resync_s)
-        self._cluster = self._cluster_side()
-        self._admin = Admin(self._node, self._repair, self._cluster)
-        self._metrics = self._metrics_server()
-        dispatcher = Dispatcher(self._node, self._admin)
+        repair = Repair(self._node)
+        self._resync = Resync(self._loop, repair, settings.resync_s)
+        self._cluster = self._cluster_side(settings, originals)
+        admin = Admin(self._node, repair, self._cluster)
+        self._metrics = self._metrics_server(settings.metrics_listen, admin)
+        dispatcher = Dispatcher(self._node, admin)
         self._server = Server(settings.folders.socket, dispatcher.answer)
 
-    def _cluster_side(self) -> ClusterSide | None:
+    def _cluster_side(self, settings: Settings, originals: _Originals) -> ClusterSide | None:
         """None: the node has joined none. Raises: LimpetError."""
-        if not (self._settings.folders.cluster_dir / "cluster.json").exists():
+        if not (settings.folders.cluster_dir / "cluster.json").exists():
             return None
         # Only now: TLS and signatures take memory and time that a node on its own need not spend.
         from limpet.agent.wiring import ClusterSide
         from limpet.cluster.identity import load_identity
 
-        identity = load_identity(self._settings.folders.cluster_dir)
+        identity = load_identity(settings.folders.cluster_dir)
         if identity is None:
             return None
         return ClusterSide(
             identity,
-            self._settings,
+            settings,
             loop=self._loop,
-            rounds=self._rounds,
+            rounds=self._node.rounds,
             books=self._books,
             route=self._kernel.route,
-            before_sysctl=self._originals.keep,
+            before_sysctl=originals.keep,
         )
 
-    def _metrics_server(self) -> MetricsServer | None:
+    def _metrics_server(self, listen: Sequence[Listen], admin: Admin) -> MetricsServer | None:
         """None: nobody is to be served."""
-        if not self._settings.metrics_listen:
+        if not listen:
             return None
         from limpet.agent.metrics import Metrics
         from limpet.agent.metrics_server import MetricsServer
 
         return MetricsServer(
-            self._settings.metrics_listen,
-            metrics=Metrics(self._node, self._admin, self._cluster).text,
-            reasons=self._admin.reasons_not_ready,
+            listen,
+            metrics=Metrics(self._node, admin, self._cluster).text,
+            reasons=admin.reasons_not_ready,
         )
 
     async def start(self) -> None:
@@ -183,12 +183,12 @@ class _Agent:
             with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
                 self._books.ledger(attachment.network, attachment.data_dir)
         self._loop.start()
-        self._rounds.run("start")
+        self._node.rounds.run("start")
         if self._cluster is not None:
             self._cluster.begin()
         self._reaper.put()  # what an earlier agent put aside
         self._resync.start()
-        await self._rounds.settled()
+        await self._node.rounds.settled()
         await self._server.start()
         if self._cluster is not None:
             await self._cluster.connect()
@@ -201,7 +201,7 @@ class _Agent:
             parts.callback(self._announcer.close)
             parts.callback(self._books.close)
             parts.callback(self._reaper.close)
-            parts.callback(self._rounds.close)
+            parts.callback(self._node.rounds.close)
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
             parts.callback(self._loop.close)
@@ -210,7 +210,7 @@ class _Agent:
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
 
-    def _tell(self, event: PodsChanged) -> None:
+    def _tell(self, event: Event) -> None:
         if self._cluster is not None:
             self._cluster.tell(event)
 

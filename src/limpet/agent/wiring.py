@@ -31,6 +31,7 @@ from limpet.cni.usage import segment_usage
 from limpet.datapath.event import (
     ActivePeersChanged,
     AnswerSeen,
+    BridgeMade,
     DamageSuspected,
     EndpointsChanged,
     Event,
@@ -129,12 +130,6 @@ class ClusterSide:
         self.node = NodeInCluster(
             self.membership, settings, rounds, self.site.peers.view.segments.get(identity.uid, ())
         )
-        self.site.own.on_links.append(lambda links: self.tell(LinksChanged(links)))
-        self.site.peers.on_segments.append(lambda segments: self.tell(SegmentsChanged(segments)))
-        self.site.watch.on_unanswered.append(lambda *said: self.tell(PeerUnanswered(*said)))
-        self.site.watch.on_active.append(lambda uids: self.tell(ActivePeersChanged(uids)))
-        loop.on_suspicion.append(lambda: self.tell(DamageSuspected()))
-        rounds.on_bridge.append(self.site.look_at_filter)
         self.membership.subscribe(self.tell)
 
     def begin(self) -> None:
@@ -184,6 +179,8 @@ class ClusterSide:
                     self.session.network_changed()
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
+            case BridgeMade():
+                site.look_at_filter()
             case DamageSuspected():  # the parts of the loop look by themselves
                 across.look()
             case ActivePeersChanged(uids):

@@ -35,6 +35,11 @@ class DamageSuspected:
 
 
 @dataclass(frozen=True, slots=True)
+class BridgeMade:
+    """A bridge of pods is new."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathsChanged:
     """Other paths than before lead to these peers."""
 
@@ -136,6 +141,7 @@ Event = (
     | SegmentsChanged
     | PodsChanged
     | DamageSuspected
+    | BridgeMade
     | PathsChanged
     | TunnelOnlyChanged
     | PeerIsNewer
@@ -151,3 +157,7 @@ Event = (
     | NodeAwaited
 )
 Tell = Callable[[Event], None]
+
+
+def nobody(_event: Event) -> None:
+    """There is none who has to be told."""

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from limpet.base import faults
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.timer import Timer
 from limpet.datapath.account import Account
+from limpet.datapath.event import DamageSuspected, Tell, nobody
 from limpet.datapath.part import Part
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
@@ -76,12 +77,11 @@ def round_failure(error: Exception) -> str:
 class Loop:
     """Runs on the event loop, in the network namespace of the thread that makes it."""
 
-    def __init__(self) -> None:
-        """Raises: KernelError."""
+    def __init__(self, tell: Tell = nobody) -> None:
+        """`tell`: of it, and of parts. Raises: KernelError."""
+        self.tell = tell
         self.accounts: dict[str, Account] = {}
         """By the part's name."""
-        self.on_suspicion: list[Callable[[], None]] = []
-        """Called when others have changed nftables, and when everything is looked at."""
         self._parts: list[AnyPart] = []
         self._together: dict[AnyPart, Sequence[AnyPart]] = {}
         self._due_s: dict[AnyPart, float] = {}
@@ -137,7 +137,7 @@ class Loop:
             part.resync()
         self._drain(heard=True)
         self.run(why, *self._parts)
-        self._suspect()
+        self.tell(DamageSuspected())
 
     def _set(self, part: AnyPart, delay_s: float) -> None:
         """No later than said."""
@@ -185,7 +185,7 @@ class Loop:
                     part.suspect_nftables()
                     self._whys[part].append(why)
                     self._due_s[part] = 0.0
-            self._suspect()
+            self.tell(DamageSuspected())
         self._ring()
 
     def _drain(self, *, heard: bool = False) -> None:
@@ -235,11 +235,6 @@ class Loop:
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
         return why
-
-    def _suspect(self) -> None:
-        for listener in self.on_suspicion:
-            with faults.noted("looking at what others changed"):
-                listener()
 
     # Rounds
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
-from limpet.base import faults
 from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import OwnSide
+from limpet.datapath.event import LinksChanged, Tell
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
@@ -36,9 +35,11 @@ class TunnelNames:
 class OwnNode:
     """Runs on the event loop."""
 
-    def __init__(self, membership: Membership, settings: PeerSettings, route: RouteSocket) -> None:
+    def __init__(
+        self, membership: Membership, settings: PeerSettings, route: RouteSocket, tell: Tell
+    ) -> None:
+        """Tells LinksChanged."""
         self.links: tuple[UnderlayLink, ...] = ()
-        self.on_links: list[Callable[[tuple[UnderlayLink, ...]], None]] = []
         self.vteps: dict[int, str] = {}
         """MACs of the VXLAN devices by IP version of the underlay."""
         self.versions: set[int] = set()
@@ -47,6 +48,7 @@ class OwnNode:
         self._membership = membership
         self._settings = settings
         self._route = route
+        self._tell = tell
         self._mapped: tuple[Endpoint, ...] = ()
         self._relay_tls_port = 0
         self.is_stale = True
@@ -106,9 +108,7 @@ class OwnNode:
                     f"{link.ifname}({','.join(str(a) for a in link.addresses)})" for link in links
                 ),
             )
-            for listener in self.on_links:
-                with faults.noted("links"):
-                    listener(links)
+            self._tell(LinksChanged(links))
         return changed
 
     # What it says of itself

@@ -40,13 +40,13 @@ class PeerParts:
         Raises: LimpetError.
         """
         self.loop = loop
-        self.own = OwnNode(membership, settings, route)
-        self.peers = Peers(membership, self.own, self.wake)
+        self.own = OwnNode(membership, settings, route, loop.tell)
+        self.peers = Peers(membership, self.own, self.wake, loop.tell)
         self.overlay = OverlayPart(
             self.peers, OverlayKernel(route), PeerFilter(bridges), before_sysctl=before_sysctl
         )
         self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
-        self.watch = TunnelWatch(route, self.tunnels)
+        self.watch = TunnelWatch(route, self.tunnels, loop.tell)
         self._membership = membership
         self._route = route
         self._vtep_path = vtep_path

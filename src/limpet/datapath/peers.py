@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from limpet.base.addresses import Prefix
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.admitted import Admitted
+from limpet.datapath.event import SegmentsChanged, Tell
 from limpet.datapath.own_node import OwnNode
 
 
 class Peers:
     """Runs on the event loop. The parts are strangers to each other: they meet here."""
 
-    def __init__(self, membership: Membership, own: OwnNode, wake: Callable[[str], None]) -> None:
-        """`wake`: a round of the parts soon."""
+    def __init__(
+        self, membership: Membership, own: OwnNode, wake: Callable[[str], None], tell: Tell
+    ) -> None:
+        """Tells SegmentsChanged before a round that brings them. `wake`: a round soon."""
+        self._tell = tell
         self.own = own
         self.wake = wake
         self.paths: Mapping[str, PeerPath] = {}
@@ -29,8 +32,6 @@ class Peers:
         """By the peer's uid, planned from `view`."""
         self.down: frozenset[str] = frozenset()
         """Devices by which no peer may be routed to now."""
-        self.on_segments: list[Callable[[tuple[Prefix, ...]], None]] = []
-        """Called before a round that brings other segments of this node, or another network."""
         self.on_network: list[Callable[[Network | None], None]] = []
         """Called before a view is made of it."""
         self._membership = membership
@@ -65,8 +66,7 @@ class Peers:
         mine = view.segments.get(membership.uid, ()) if view.grant is not None else ()
         held = before.segments.get(membership.uid, ())
         if mine != held or view.network != before.network:
-            for listener in self.on_segments:
-                listener(mine)
+            self._tell(SegmentsChanged(mine))
         return view
 
     def settle(self, view: View, admitted: Mapping[str, Admitted]) -> None:

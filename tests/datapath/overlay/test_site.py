@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.identity import Identity
@@ -25,6 +24,7 @@ from limpet.cluster.seal import seal_grant, seal_network, seal_presence
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.datapath.event import Event, SegmentsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.overlay.filter import FORGED_COUNTER
 from limpet.datapath.overlay.state import OverlayState
@@ -75,7 +75,8 @@ class SiteBed:
         with netns.entered():
             self.route = RouteSocket()
             self.undo.callback(self.route.close)
-            self.loop = Loop()
+            self.told: list[Event] = []
+            self.loop = Loop(self.told.append)
             self.site = PeerParts(
                 self.loop,
                 self.membership,
@@ -317,8 +318,7 @@ async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
 async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> None:
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
-    segments: list[tuple[Prefix, ...]] = []
-    node.site.peers.on_segments.append(segments.append)
+    node.told.clear()
     revoked = seal_grant(grant(OWN, generation=2, segments=(), tombstone=True), CLUSTER_KEY)
 
     node.membership.offer([(revoked, None)], source=Source.NEIGHBOUR)
@@ -326,7 +326,9 @@ async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> N
     await until(lambda: "limvx" not in node.netns.run("ip", "link", "show"))
     assert "via" not in node.routes()
     assert NFT_OVERLAY_TABLE not in node.netns.run("nft", "list", "tables")
-    assert segments == [()]
+    assert [each for each in node.told if isinstance(each, SegmentsChanged)] == [
+        SegmentsChanged(())
+    ]
 
 
 @on_a_loop

@@ -24,6 +24,7 @@ from limpet.cluster.seal import seal_grant, seal_network
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.datapath.event import Event, PeerUnanswered
 from limpet.datapath.loop import Loop
 from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
@@ -67,6 +68,8 @@ class Agent:
         )
         self.setup = TunnelSetup(tunnel, folder, "limpet0")
         self.courier: PeerSocket | None = None
+        self.told: list[Event] = []
+        self.anew: HandshakeReset | None = None
         self.loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failed: list[BaseException] = []
@@ -75,6 +78,11 @@ class Agent:
         assert self._ready.wait(WITHIN_S)
         if self._failed:
             raise self._failed[0]
+
+    def note(self, event: Event) -> None:
+        self.told.append(event)
+        if isinstance(event, PeerUnanswered) and self.anew is not None:
+            self.anew.ask(event.uid, event.endpoint)
 
     def _run(self) -> None:
         with self.node.netns.entered(), ExitStack() as undo:
@@ -88,7 +96,7 @@ class Agent:
                 sealed = seal_network(network(), CLUSTER_KEY)
                 self.loop.run_until_complete(self._offer(sealed))
                 route = undo.enter_context(RouteSocket())
-                self.rounds = Loop()
+                self.rounds = Loop(self.note)
                 self.site = PeerParts(
                     self.rounds,
                     self.membership,
@@ -143,7 +151,7 @@ class Agent:
             tunnels = site.tunnels
             courier.share_tunnel_port(tunnels.key.port)
             made = HandshakeReset(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
-            site.watch.on_unanswered.append(made.ask)
+            self.anew = made
             return made
 
         return self.do(begin)

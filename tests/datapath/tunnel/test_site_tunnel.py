@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.topology import transports
+from limpet.datapath.event import ActivePeersChanged
 from limpet.datapath.tunnel.diff import PutTunnelPeer
 from limpet.datapath.tunnel.handshake_reset import Step, encode
 from limpet.datapath.tunnel.state import PeerReading
@@ -223,13 +224,15 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
 def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedMaker) -> None:
     bed = make_bed(3)
     one, other, third = bed.agents
-    heard: list[frozenset[str]] = []
-    one.do(lambda: one.site.watch.on_active.append(heard.append))
+
+    def heard() -> list[frozenset[str]]:
+        return [each.uids for each in one.told if isinstance(each, ActivePeersChanged)]
+
     bed.join_all()
     wait_until(lambda: one.reading(third) is not None)
     reaches(one, other)
     look(one)
-    wait_until(lambda: heard == [frozenset({other.node.uid})])
+    wait_until(lambda: heard() == [frozenset({other.node.uid})])
 
     read: list[str] = []
     readings = one.site.tunnels.wireguard.readings
@@ -245,7 +248,7 @@ def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedM
         look(one, after_s=5)
     assert read == []
     look(one, after_s=20)
-    assert heard[-1] == frozenset()
+    assert heard()[-1] == frozenset()
 
 
 def say(one: Agent, other: Agent) -> None:

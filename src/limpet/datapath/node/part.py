@@ -11,6 +11,7 @@ from limpet.base.node_state import NodeState
 from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
 from limpet.base.settings import PodSettings
 from limpet.datapath.account import Account
+from limpet.datapath.event import BridgeMade
 from limpet.datapath.loop import Loop, round_failure
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.attachment import BridgeSpec
@@ -64,7 +65,6 @@ class NodePart(Part[NodePlan, Change]):
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
         self.uplink_mtu_bytes = 1500
-        self.on_bridge: list[Callable[[], None]] = []
         """Called when a bridge of pods is new."""
         self.forward = ForwardKeeper() if settings.allow_forward else None
         self._loop = loop
@@ -214,8 +214,7 @@ class NodePart(Part[NodePlan, Change]):
         if changes or not self._bridges.found:
             self._bridges.found = self._kernel.bridges(self.want.bridges)
         if any(isinstance(each, PutBridge) for each in changes):
-            for listener in self.on_bridge:
-                listener()
+            self._loop.tell(BridgeMade())
         if self.forward is not None:
             self.forward.look(self._forwarding_links())
         return failures

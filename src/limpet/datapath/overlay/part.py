@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
-from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, VXLAN_GROUPS
 from limpet.cluster.membership import Membership
@@ -83,7 +82,6 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         """There is a plan that the next can be made of."""
         self._failed = False
         """Something of the last round."""
-        peers.own.on_links.append(self._links_changed)
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
@@ -109,13 +107,11 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         """Dropped since the filter was put whole the last time."""
         return self._filter.forged_packets()
 
-    def _links_changed(self, links: tuple[UnderlayLink, ...]) -> None:
-        self._filter.set_links(links)
-
     # A round
 
     def plan(self) -> OverlayState:
         view, before = self._peers.next_view(), self._peers.view
+        self._filter.set_links(self._peers.own.links)
         touched: Touched | None
         if self._is_planned:
             planned, touched = replan_overlay(self.planned, before, view)

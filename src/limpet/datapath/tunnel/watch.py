@@ -9,16 +9,16 @@ read every ten seconds only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
-from limpet.base.faults import noted
 from limpet.base.timer import Timer
 from limpet.cluster.exchange.inner_traffic import InnerPackets, InnerTraffic
 from limpet.cluster.kinds.network import TunnelBackend
+from limpet.datapath.event import ActivePeersChanged, PeerUnanswered, Tell
 from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.tunnel import Tunnel
@@ -38,12 +38,11 @@ _REST = 50
 class TunnelWatch:
     """Runs on the event loop."""
 
-    def __init__(self, route: RouteSocket, tunnels: TunnelPart) -> None:
+    def __init__(self, route: RouteSocket, tunnels: TunnelPart, tell: Tell) -> None:
+        """Tells ActivePeersChanged and PeerUnanswered."""
         self.active: frozenset[str] = frozenset()
         """Uids of peers with packets of pods in the last ten seconds."""
-        self.on_active: list[Callable[[frozenset[str]], None]] = []
-        self.on_unanswered: list[Callable[[str, Endpoint], None]] = []
-        """Called with a peer that handshakes are sent to in vain, and its endpoint."""
+        self._tell = tell
         self._route = route
         self._tunnels = tunnels
         self.inner = InnerTraffic()
@@ -80,15 +79,11 @@ class TunnelWatch:
         said = self.inner.take()
         for eye in self._eyes:
             for uid, endpoint in eye.look(now_s, said):
-                for told in self.on_unanswered:
-                    with noted("tunnel watch"):
-                        told(uid, endpoint)
+                self._tell(PeerUnanswered(uid, endpoint))
         active = frozenset[str]().union(*(eye.active(now_s) for eye in self._eyes))
         if active != self.active:
             self.active = active
-            for listener in self.on_active:
-                with noted("tunnel watch"):
-                    listener(active)
+            self._tell(ActivePeersChanged(active))
 
 
 class _Eye:
