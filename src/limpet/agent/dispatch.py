@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from limpet.agent.admin import Admin
+from limpet.agent.answers.verbs import Admin
 from limpet.base.errors import (
     AddressError,
     CniCode,

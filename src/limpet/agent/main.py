@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from limpet.agent.admin import Admin
+from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
 from limpet.agent.resync import Resync
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings

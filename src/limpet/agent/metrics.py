@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from limpet import __version__
-from limpet.agent.admin import Admin
-from limpet.agent.cluster_admin import count_peers, tunnel_statuses
-from limpet.agent.health import segment_states
+from limpet.agent.answers.cluster import count_peers, tunnel_statuses
+from limpet.agent.answers.health import segment_states
+from limpet.agent.answers.verbs import Admin
 from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.datapath.account import Account

@@ -165,8 +165,9 @@ class ClusterSide:
     def _pass_on(self, event: Event | News) -> None:
         site, probing, across = self.site, self.probing, self.across
         match event:
-            case News():  # Exchange, Prober, Session, relays and the peers' loop hear it themselves
+            case News():  # Exchange, Prober, Session and what makes relays hear it themselves
                 self.node.hear(event)
+                site.hear(event)
                 across.role.hear()
             case PodsChanged():
                 self.pods.changed()

@@ -57,7 +57,6 @@ class PeerParts:
         self.overlay.begin(self._membership, self._route, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()
-        self._membership.subscribe(self._heard)
         self.loop.run("start", self.overlay)
         self.watch.start()
 
@@ -85,5 +84,6 @@ class PeerParts:
     def accounts(self) -> tuple[Account, Account]:
         return self.loop.account(self.tunnels), self.loop.account(self.overlay)
 
-    def _heard(self, news: News) -> None:
+    def hear(self, news: News) -> None:
+        """The cluster's documents changed: a round soon."""
         self.wake(f"{len(news.uids) or 'network'} changed, {news.source.value}")

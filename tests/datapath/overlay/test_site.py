@@ -87,6 +87,7 @@ class SiteBed:
                 bridges=lambda: ["limpet0"],
                 before_sysctl=lambda path: None,
             )
+            self.membership.subscribe(self.site.hear)
 
     def grant(self, number: int, **said: Any) -> None:
         """The node's grant, with its presence if it `said` anything of itself."""

@@ -107,6 +107,7 @@ class Agent:
                     bridges=lambda: ["limpet0"],
                     before_sysctl=lambda path: None,
                 )
+                self.membership.subscribe(self.site.hear)
                 self.loop.call_soon(self._start)
                 undo.callback(self.loop.close)
                 self.loop.run_forever()

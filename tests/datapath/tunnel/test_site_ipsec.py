@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.cluster_admin import peer_statuses
+from limpet.agent.answers.cluster import peer_statuses
 from limpet.agent.status import PeerStatus
 from limpet.base import process as companion
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME

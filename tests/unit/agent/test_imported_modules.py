@@ -68,5 +68,5 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
         f"limpet.agent.{each}"
-        for each in ("admin", "dispatch", "health", "main", "resync", "settings", "status")
+        for each in ("answers", "dispatch", "main", "resync", "settings", "status")
     }

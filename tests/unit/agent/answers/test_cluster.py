@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from msgspec.structs import asdict
 
-from limpet.agent.cluster_admin import (
+from limpet.agent.answers.cluster import (
     count_peers,
     peer_statuses,
     probe_statuses,
     session_status,
     shared_endpoints,
 )
-from limpet.agent.path_report import LocalPod, NodeWords, addresses_of, pairs_of, path_status
+from limpet.agent.answers.path import LocalPod, NodeWords, addresses_of, pairs_of, path_status
 from limpet.agent.status import PathStatus, PeerStatus, SharedEndpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import convert
 
-from limpet.agent.path_report import (
+from limpet.agent.answers.path import (
     LocalPod,
     NodeWords,
     addresses_of,

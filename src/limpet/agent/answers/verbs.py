@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from limpet import __version__
-from limpet.agent.health import reasons_not_ready, segment_states
+from limpet.agent.answers.health import reasons_not_ready, segment_states
 from limpet.agent.status import (
     Attached,
     LastRound,
@@ -39,7 +39,7 @@ from limpet.ipam.leases import PodKey
 from limpet.ipam.ledger import Ledger
 
 if TYPE_CHECKING:
-    from limpet.agent.cluster_admin import ClusterAdmin
+    from limpet.agent.answers.cluster import ClusterAdmin
     from limpet.agent.wiring import ClusterSide
 
 Arguments = dict[str, Any]
@@ -53,7 +53,7 @@ class Admin:
         self._node = node
         self._cluster: ClusterAdmin | None = None
         if cluster is not None:
-            from limpet.agent.cluster_admin import ClusterAdmin
+            from limpet.agent.answers.cluster import ClusterAdmin
 
             self._cluster = ClusterAdmin(cluster, node)
         self._repair = repair
