@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
@@ -74,6 +74,14 @@ class _Reader:
         return readings
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """By which the tunnel's plan knows this node and its peers."""
+
+    own_key: bytes
+    uid_of: Callable[[bytes], str]
+
+
 class IpsecKernel:
     """The daemon, its device and its peers, as far as they are ours.
 
@@ -100,8 +108,7 @@ class IpsecKernel:
         In the network namespace of the calling thread.
         """
         self._route = route
-        self._own_key = own_key
-        self._uid_of = uid_of
+        self._names = _Names(own_key, uid_of)
         self._bridge = bridge
         self._shared = IpsecPort(inner_port)
         self.process = process
@@ -234,7 +241,9 @@ class IpsecKernel:
         cared = {
             key: replace(peer, endpoint=self.given.get(key)) for key, peer in self._peers.items()
         }
-        self._keeper.keep({key: (peer, begins(self._own_key, key)) for key, peer in cared.items()})
+        self._keeper.keep(
+            {key: (peer, begins(self._names.own_key, key)) for key, peer in cared.items()}
+        )
         self._keeper.start()
 
     def readings(self) -> Mapping[bytes, PeerReading]:
@@ -305,7 +314,7 @@ class IpsecKernel:
                 if endpoint is not None:
                     given[key] = endpoint
                 self._load(
-                    IpsecPeer(key, self._uid_of(key), allowed, given.get(key)),
+                    IpsecPeer(key, self._names.uid_of(key), allowed, given.get(key)),
                     moved=endpoint is not None,
                 )
             case DropTunnelPeer():
@@ -328,7 +337,7 @@ class IpsecKernel:
         self._peers[peer.public_key] = peer
         if before is not None and before.generation != peer.generation:
             self._daemon.forget(before)
-        self._keeper.put(peer, first=begins(self._own_key, peer.public_key))
+        self._keeper.put(peer, first=begins(self._names.own_key, peer.public_key))
 
     def _unload(self, key: bytes) -> None:
         self._keeper.drop(key)
