@@ -26,10 +26,11 @@ from bench.single_flow import Open, datagrams, pairs_until_narrow, stream
 from bench.throughput import differences, link_settings, link_settings_of
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_OVERLAY_TABLE, PEER_METRIC, ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.keys import ClusterKey
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import view_of
@@ -51,7 +52,6 @@ LINK, BRIDGE, _DEVICE = "site0", "limpet0", f"{VXLAN_IFNAME_PREFIX}4"
 _ENTRIES = ("route", "rules", "neighbour", "fdb")
 _NARROW = 0.05
 """Of the interval of a ratio; the target is that far from no difference."""
-UNSEALED = Sealed(b"", b"")
 _OF_A_ROUTE = ("dst", "gateway", "dev", "prefsrc", "metric", "flags", "metrics")
 _OF_A_NEIGHBOUR = ("dst", "lladdr", "state")
 _OF_AN_FDB_ENTRY = ("mac", "dst", "flags", "state")
@@ -164,7 +164,7 @@ def _ours(bed: Bed, rung: transports.Transport, *, masquerade: bool) -> Iterator
 
 def _program(node: Node, number: int, rung: transports.Transport, undo: ExitStack) -> None:
     network = Network("bench", 1, 1, (ClusterKey(b""),), POD_CIDRS)
-    snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in NUMBERS})
+    snapshot = Snapshot(network, {f"n{each}": _entry(each) for each in NUMBERS})
     (peer,) = (each for each in NUMBERS if each != number)
     own = OwnSide({4: _mac(number)}, _MTU_BYTES, frozenset({LINK}))
     view = view_of(snapshot, f"n{number}", {f"n{peer}": _path(peer, rung)}, own)
@@ -185,7 +185,7 @@ def _entry(number: int) -> NodeEntry:
     grant = Grant(uid, uid, b"", 1, number, segments=segments_of(number))
     addresses = tuple(map(ip_address, underlay(number)))
     presence = Presence(uid, 1, "boot", addresses=addresses, vtep_macs={4: _mac(number)})
-    return NodeEntry(grant, UNSEALED, presence, UNSEALED)
+    return NodeEntry(grant, presence)
 
 
 def _path(number: int, rung: transports.Transport) -> PeerPath:

@@ -202,7 +202,7 @@ async def _tell_watchers(
             await until_bookmark(lines)
             ready.release()
             async for line in lines:
-                if line.kind is WatchKind.ENTRY:
+                if line.kind is WatchKind.DOCUMENT:
                     times_s.append(time.perf_counter())
                     heard.release()
 

@@ -18,12 +18,14 @@ from bench.plugins import Limpet
 from bench.resident import cpu_s
 from limpet.base.addresses import Address
 from limpet.base.ownership import ROUTE_TABLE, VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.documents import Document, Known
 from limpet.cluster.identity import ClusterFile
+from limpet.cluster.keys import public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, KINDS, PRESENCE
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import make_entry, public_key_of, seal_grant, seal_presence, uid_of
+from limpet.cluster.seal import open_sealed, seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -106,27 +108,26 @@ def write_cluster(folder: Path, nodes: int, *, tunnelled: bool = False) -> None:
     snapshot.read(pinned)
     cluster_key = authority.cluster_keys[-1]
     entries = [_entry(number, cluster_key) for number in range(nodes)]
-    snapshot.put(tables.sealed_network, entries)
+    network = open_sealed(tables.first_documents[0], Known(KINDS, pinned))
+    snapshot.put([network, *(document for entry in entries for document in entry)])
     snapshot.durable().result()
     snapshot.close()
-    others = entries[1:]
     write_paths(
         folder / "paths.json",
-        {each.grant.uid: _path(each, tunnelled=tunnelled) for each in others},
+        {said.name: _path(said.value, tunnelled=tunnelled) for _grant, said in entries[1:]},
     )
     joined = ClusterFile("n0", pinned, (f"{OUTSIDE_ADDRESSES[0]}:7470",))
     (folder / "cluster.json").write_bytes(msgspec.json.encode(joined))
 
 
-def _path(entry: NodeEntry, *, tunnelled: bool) -> PeerPath:
+def _path(said: Presence, *, tunnelled: bool) -> PeerPath:
     if tunnelled:
-        return PeerPath(transports.TUNNEL, endpoint=(_address(entry), TUNNEL_PORT))
-    return PeerPath(transports.VXLAN, underlay=_address(entry))
+        return PeerPath(transports.TUNNEL, endpoint=(_address(said), TUNNEL_PORT))
+    return PeerPath(transports.VXLAN, underlay=_address(said))
 
 
-def _address(entry: NodeEntry) -> Address:
-    assert entry.presence is not None
-    return entry.presence.addresses[0]
+def _address(said: Presence) -> Address:
+    return said.addresses[0]
 
 
 def _check_programmed(node: Node) -> None:
@@ -145,7 +146,8 @@ def node_key(number: int) -> bytes:
     return hashlib.sha256(b"bench %d" % number).digest()
 
 
-def _entry(number: int, cluster_key: bytes) -> NodeEntry:
+def _entry(number: int, cluster_key: bytes) -> tuple[Document, Document]:
+    """Grant and presence."""
     public_key = public_key_of(node_key(number))
     uid = uid_of(public_key)
     v4, v6 = (int(cidr.network_address) for cidr in _POD_CIDRS)
@@ -170,5 +172,4 @@ def _entry(number: int, cluster_key: bytes) -> NodeEntry:
         tunnel_port=TUNNEL_PORT,
         vtep_macs={4: f"02:4c:04:00:{number >> 8:02x}:{number & 255:02x}"},
     )
-    sealed = seal_grant(grant, cluster_key), seal_presence(presence, node_key(number))
-    return make_entry(*sealed, (public_key_of(cluster_key),))
+    return seal(GRANT, grant, cluster_key), seal(PRESENCE, presence, node_key(number))

@@ -21,10 +21,11 @@ from bench.node import ip
 from limpet.base.addresses import Address
 from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import NFT_OVERLAY_TABLE
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.keys import ClusterKey
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 SIZES = (100, 1000, 2000, 3000, 4000, 5000)
 _ROUNDS_OF_CURVE = 3
 _CHANGES_EACH_ROUND = 5
-_UNSEALED = Sealed(b"", b"")
 _OWN = OwnSide({4: "02:4c:04:00:00:00", 6: "02:4c:06:00:00:00"}, 1500, frozenset({"eth0"}))
 _PLACE = 10 << 24, 0xFD << 120
 _CHANGED = "n7"
@@ -55,7 +55,7 @@ def cluster(peers: int) -> tuple[Snapshot, dict[str, PeerPath]]:
     )
     nodes = {f"n{number}": _entry(number) for number in range(peers + 1)}
     paths = {f"n{number}": _path(number) for number in range(1, peers + 1)}
-    return Snapshot(network, None, nodes), paths
+    return Snapshot(network, nodes), paths
 
 
 def _entry(number: int, sequence: int = 1) -> NodeEntry:
@@ -77,7 +77,7 @@ def _entry(number: int, sequence: int = 1) -> NodeEntry:
     }
     at = _underlay(number, sequence)
     presence = Presence(uid, sequence, "boot", addresses=(at,), vtep_macs=macs)
-    return NodeEntry(grant, _UNSEALED, presence, _UNSEALED)
+    return NodeEntry(grant, presence)
 
 
 def _underlay(number: int, sequence: int = 1) -> Address:

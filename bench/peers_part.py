@@ -32,9 +32,12 @@ from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
 from limpet.cluster.exchange.messages import NONCE_BYTES as EXCHANGE_NONCE_BYTES
 from limpet.cluster.exchange.messages import Message, Push, Want
 from limpet.cluster.identity import load_identity
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.keys import public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, PRESENCE
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Kind
-from limpet.cluster.seal import public_key_of, seal_presence, uid_of
+from limpet.cluster.replica import Source
+from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -78,7 +81,7 @@ class _Peers:
     def __init__(self, membership: Membership, count: int) -> None:
         self.counters: Counter[str] = Counter()
         self._membership = membership
-        self._index = Index(membership.snapshot)
+        self._index = Index(membership.replica.known)
         self._other = uid_of(public_key_of(node_key(0)))
         self._count = count
         pinned = membership.identity.pinned_key
@@ -234,7 +237,7 @@ class _Peers:
             self._send(peer.number, end, session.seal(b""))
 
     def _compared(self, datagram: Datagram) -> list[Message]:
-        snapshot, body = self._membership.snapshot, datagram.body
+        known, body = self._membership.replica.known, datagram.body
         nonce = os.urandom(EXCHANGE_NONCE_BYTES)
         match datagram.kind:
             case Kind.DIGEST:
@@ -247,17 +250,17 @@ class _Peers:
                 listing = exchange.parse_listing(body)
                 found = self._index.compare(listing)
                 self.counters["differences"] += bool(found.newer_there or found.newer_here)
-                answers = make_pushes(snapshot, found.newer_here[:64], network=False)
+                answers = make_pushes(known, found.newer_here[:64])
                 if found.newer_there:
-                    answers.append(Want(listing.nonce, False, found.newer_there[:64]))
+                    answers.append(Want(listing.nonce, found.newer_there[:64]))
                 return answers
             case Kind.WANT:
-                uids = exchange.parse_want(body).uids
-                return make_pushes(snapshot, uids, network=False)
+                marks = exchange.parse_want(body).marks
+                return make_pushes(known, self._index.keys(marks))
             case Kind.PUSH:
                 push = exchange.parse_push(body)
-                self._membership.offer(push.pairs, source=Source.NEIGHBOUR)
-                self._index.update(self._membership.snapshot, {self._other})
+                self._membership.offer(push.documents, source=Source.NEIGHBOUR)
+                self._learn(self._other)
         return []
 
     def _tell(self, peer: _Peer, end: Endpoint, session: Session, message: Message) -> None:
@@ -278,10 +281,14 @@ class _Peers:
         presence = replace(
             entry.presence, sequence=entry.presence.sequence + 1, endpoints=endpoints
         )
-        pair = (entry.sealed_grant, seal_presence(presence, node_key(number)))
-        self._membership.offer([pair], source=Source.NEIGHBOUR)
-        self._index.update(self._membership.snapshot, {uid})
-        self._say_inside(Push((pair,)))
+        sealed = seal(PRESENCE, presence, node_key(number)).sealed
+        self._membership.offer([sealed], source=Source.NEIGHBOUR)
+        self._learn(uid)
+        self._say_inside(Push((sealed,)))
+
+    def _learn(self, uid: str) -> None:
+        known = self._membership.replica.known
+        self._index.update(known, [(kind.name, uid) for kind in (GRANT, PRESENCE)])
 
     def _say_inside(self, message: Message) -> None:
         """By one of those that have been spoken with of late."""

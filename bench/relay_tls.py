@@ -28,11 +28,13 @@ from bench.netns import Netns
 from bench.node import ip
 from bench.part import Part
 from limpet.base.addresses import Endpoint
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.documents import Document, Known
 from limpet.cluster.identity import ClusterFile
+from limpet.cluster.keys import public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.seal import make_entry, public_key_of, seal_grant, uid_of
+from limpet.cluster.seal import open_sealed, seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
@@ -204,15 +206,16 @@ def write_three(folder: Path) -> list[str]:
         (own / "ca.pem").write_text(authority.ca_certificate)
         joined = ClusterFile(f"n{number}", pinned, ("192.0.2.254:7470",))
         (own / "cluster.json").write_bytes(msgspec.json.encode(joined))
-        snapshot = SnapshotFile(own / "snapshot.log", own_uid=entries[number].grant.uid)
+        snapshot = SnapshotFile(own / "snapshot.log", own_uid=entries[number].name)
         snapshot.read(pinned)
-        snapshot.put(tables.sealed_network, entries)
+        network = open_sealed(tables.first_documents[0], Known(KINDS, pinned))
+        snapshot.put([network, *entries])
         snapshot.durable().result()
         snapshot.close()
-    return [entry.grant.uid for entry in entries]
+    return [entry.name for entry in entries]
 
 
-def _entry(number: int, key: bytes, cluster_key: bytes) -> NodeEntry:
+def _entry(number: int, key: bytes, cluster_key: bytes) -> Document:
     public_key = public_key_of(key)
     grant = Grant(
         uid_of(public_key),
@@ -223,7 +226,7 @@ def _entry(number: int, key: bytes, cluster_key: bytes) -> NodeEntry:
         segments=(ip_network(f"10.244.{number}.0/24"),),
         roles=frozenset({Role.RELAY if number == 0 else Role.EDGE}),
     )
-    return make_entry(seal_grant(grant, cluster_key), None, (public_key_of(cluster_key),))
+    return seal(GRANT, grant, cluster_key)
 
 
 def _point(one: _Site, other: _Site, *, tls: bool) -> None:

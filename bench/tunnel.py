@@ -24,7 +24,6 @@ from bench.across import (
     LINK,
     NUMBERS,
     POD_CIDRS,
-    UNSEALED,
     make_bridge,
     segments_of,
     two_nodes,
@@ -40,11 +39,11 @@ from bench.resident import cpu_s
 from bench.throughput import transfer
 from limpet.base.layered_map import alter
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
-from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.keys import ClusterKey, public_key_of
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import public_key_of
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
@@ -169,7 +168,7 @@ def _seed(number: int) -> bytes:
 def _view_of_two(number: int) -> View:
     (peer,) = (each for each in NUMBERS if each != number)
     network = Network("bench", 1, 1, (ClusterKey(b""),), POD_CIDRS)
-    snapshot = Snapshot(network, None, {f"n{each}": _entry(each) for each in NUMBERS})
+    snapshot = Snapshot(network, {f"n{each}": _entry(each) for each in NUMBERS})
     endpoint = ip_address(underlay(peer)[0]), TUNNEL_PORT
     paths = {f"n{peer}": PeerPath(transports.TUNNEL, endpoint=endpoint)}
     own = OwnSide({}, 1500, frozenset({LINK}), tunnel=f"lbn{os.getpid()}o{number}")
@@ -182,7 +181,7 @@ def _entry(number: int) -> NodeEntry:
     grant = Grant(uid, uid, key, 1, number, segments=segments_of(number))
     addresses = tuple(map(ip_address, underlay(number)))
     presence = Presence(uid, 1, "boot", addresses=addresses, tunnel_port=TUNNEL_PORT)
-    return NodeEntry(grant, UNSEALED, presence, UNSEALED)
+    return NodeEntry(grant, presence)
 
 
 class Programmed:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
@@ -22,7 +22,6 @@ from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.unit.cluster_values import grant, network, presence
 
 _numbers = itertools.count()
-UNSEALED = Sealed(b"", b"")
 
 
 def vtep_mac(number: int, version: int) -> str:
@@ -81,7 +80,7 @@ class Node:
         return f"10.244.{self.number}.1" if version == 4 else f"fd00:0:0:{self.number}::1"
 
     def view(self, nodes: Mapping[str, NodeEntry]) -> View:
-        return view_of(Snapshot(network(), None, nodes), self.uid, self.paths, self.own)
+        return view_of(Snapshot(network(), nodes), self.uid, self.paths, self.own)
 
     def settle(self, nodes: Mapping[str, NodeEntry]) -> list[OverlayChange]:
         """One round; returns what it changed. Raises: AssertionError when something failed."""
@@ -136,10 +135,7 @@ class OverlayBed(Bed):
         return f"{self.underlay(node, version)}/{24 if version == 4 else 64}"
 
     def entries(self) -> dict[str, NodeEntry]:
-        return {
-            node.uid: NodeEntry(node.grant, UNSEALED, node.presence, UNSEALED)
-            for node in self.nodes
-        }
+        return {node.uid: NodeEntry(node.grant, node.presence) for node in self.nodes}
 
     def path(self, peer: Node, rung: transports.Transport, version: int = 4) -> PeerPath:
         underlay = ip_address(self.underlay(peer, version))

@@ -21,7 +21,7 @@ import pytest
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.ownership import PEER_METRIC, ROUTE_TABLE, TUNNEL_MARK
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.assembly import route_key

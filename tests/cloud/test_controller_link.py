@@ -112,7 +112,7 @@ def test_an_answer_is_understood_although_all_certificates_expired_long_ago(
 
 
 def test_a_refusal_comes_with_its_code_and_words(authority: Authority) -> None:
-    refused = Refused(Code.STALE, "send all pods", sequence=5)
+    refused = Refused(Code.STALE, "send all pods", version=5)
     serve = says(answer(encode(refused), "409 Conflict"))
 
     with pytest.raises(RefusedError, match="send all pods") as caught:

@@ -38,7 +38,7 @@ WRITTEN = [
     "ca.pem",
     "node.pem",
     "snapshot.log",
-    "own.json",
+    "own.log",
     "cluster.json",
 ]
 """In this order."""
@@ -70,12 +70,11 @@ def test_a_node_that_has_joined_knows_all_that_it_needs_without_the_cloud(
     identity = node.identity
     assert (identity.name, identity.uid) == ("edge-1", joined.uid)
     file = SnapshotFile(node.folder / "snapshot.log", own_uid=identity.uid)
-    snapshot, problems = file.read(identity.pinned_key)
+    known, problems = file.read(identity.pinned_key)
     file.close()
     assert problems == []
-    assert snapshot.network is not None
-    assert snapshot.network.cluster == joined.cluster == "limpet"
-    assert snapshot.nodes[identity.uid].grant.segments == joined.segments
+    assert known.value("network", "network").cluster == joined.cluster == "limpet"
+    assert known.value("grant", identity.uid).segments == joined.segments
     assert list(map(str, joined.segments)) == ["10.244.0.0/24", "fd00:244::/64"]
     assert sorted(path.name for path in node.folder.iterdir()) == sorted(WRITTEN)
     for secret in ("node.key", "node.key.pem"):

@@ -17,19 +17,19 @@ from limpet.cluster.api import (
     Code,
     HelloAnswer,
     PodAddress,
-    PresenceAnswer,
-    PresenceRequest,
+    PublishAnswer,
+    PublishRequest,
     Refused,
     encode,
 )
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Source
+from limpet.cluster.replica import Source
 from limpet.controller.store.database import copy_database
 from tests.cloud.bed import Member, Running
 from tests.cloud.rogue import Authority, answer, says, serving, take_request
 from tests.controller.machines import Controller
-from tests.unit.cluster_values import PINNED, entry, node_key
+from tests.unit.cluster_values import PINNED, node_key, told
 from tests.waiting import PATIENCE_S, until
 
 MakeController = Callable[..., Controller]
@@ -158,11 +158,11 @@ async def until_told(controller: Controller, node: Member, address: str, running
 async def send_what_is_counted_and_not_written(identity: Identity) -> None:
     """More of the node's presences than are taken of it, however slow the disk is."""
     link = ControllerLink(identity)
-    nonsense = PresenceRequest(Sealed(b"", b""))
+    nonsense = PublishRequest(Sealed("presence", b"", b""))
     try:
         while True:
             with contextlib.suppress(RefusedError):
-                await link.ask("PUT", "/v1/presence", nonsense, PresenceAnswer, revision=0)
+                await link.ask("PUT", "/v1/documents", nonsense, PublishAnswer, revision=0)
     finally:
         link.close()
 
@@ -184,7 +184,7 @@ def test_a_node_that_was_put_off_tells_its_newest_presence_by_itself(
 
             await until(is_put_off)
             flood.cancel()
-            assert "presences come too often" in running.session.state.refused
+            assert "documents come too often" in running.session.state.refused
             running.announce("198.51.100.1")
             running.announce("198.51.100.2")
             await until_told(controller, node, "198.51.100.2", running)
@@ -197,7 +197,7 @@ def test_a_node_that_has_lost_its_own_grant_gets_it_from_the_controller(
     controller: Controller, member: Joiner
 ) -> None:
     node = member("n")
-    for name in ("snapshot.log", "own.json"):
+    for name in ("snapshot.log", "own.log"):
         (node.folder / name).unlink()
 
     async def body() -> None:
@@ -429,11 +429,19 @@ def test_rubbish_takes_nobody_away_and_the_next_controller_is_asked(
     ("status", "body"),
     [
         ("200 OK", b"{}"),
-        ("200 OK", encode(HelloAnswer(9, Sealed(b"", b""), Sealed(b"{}", bytes(64))))),
+        (
+            "200 OK",
+            encode(
+                HelloAnswer(9, (Sealed("network", b"", b""), Sealed("grant", b"{}", bytes(64))))
+            ),
+        ),
         ("403 Forbidden", encode(Refused(Code.REMOVED, "gone"))),
-        ("403 Forbidden", encode(Refused(Code.REMOVED, "gone", grant=Sealed(b"{}", bytes(64))))),
+        (
+            "403 Forbidden",
+            encode(Refused(Code.REMOVED, "gone", document=Sealed("grant", b"{}", bytes(64)))),
+        ),
         ("403 Forbidden", encode(Refused(Code.UNKNOWN_NODE, "who?"))),
-        ("409 Conflict", encode(Refused(Code.SHOW_GRANTS, "more", above=0))),
+        ("409 Conflict", encode(Refused(Code.SHOW, "more", above=0))),
         ("409 Conflict", encode(Refused(Code.SAY_HELLO, "hello?"))),
         ("503 Service Unavailable", encode(Refused(Code.TRY_AGAIN, "later"))),
     ],
@@ -457,7 +465,7 @@ def test_no_answer_ends_the_session_or_takes_anybody_away(
         async with serving(serve, rogue.server_context()) as at:
             identity = rogue.identity(at, private_key=node_key(1), pinned_key=PINNED)
             running = Running(node.folders, identity, lambda _grant: (), "boot")
-            known = [(each.sealed_grant, each.sealed_presence) for each in (entry(1), entry(2))]
+            known = [*told(1), *told(2)]
             running.membership.offer(known, source=Source.NEIGHBOUR)
             before = running.membership.snapshot.nodes
             running.session.start()

@@ -14,11 +14,11 @@ import pytest
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.exchange import codec as exchange
+from limpet.cluster.keys import public_key_of
 from limpet.cluster.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
 from limpet.cluster.peer_socket import GROUP
-from limpet.cluster.seal import public_key_of, seal_grant
 from tests.cluster.courier_bed import PORT, CourierBed, Post, run
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key
+from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key, seal_grant
 from tests.waiting import until
 
 
@@ -176,7 +176,7 @@ def test_a_removed_node_is_told_so_and_not_heard(bed: CourierBed) -> None:
                     Kind.PUSH, body, to_uid=two.uid, address=ip_address("192.0.2.2"), port=PORT
                 )
             (answer,) = await one.receive()
-            assert exchange.parse_push(answer.body).pairs == ((tombstone, None),)
+            assert exchange.parse_push(answer.body).documents == (tombstone,)
             await until(lambda: two.courier.counters["removed"] == 3)
             assert two.got == []
             assert two.courier.counters["sent"] == 1

@@ -8,19 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange import codec as wire
 from limpet.cluster.exchange import gossip
-from limpet.cluster.exchange.digest import pair_of
 from limpet.cluster.exchange.exchange import Exchange
-from limpet.cluster.exchange.messages import BUCKETS, NO_NETWORK, Digest, Push
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.exchange.messages import BUCKETS, Digest, Push
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.cluster.courier_bed import PORT, CourierBed, Host, Post, run
-from tests.unit.cluster_values import CLUSTER_KEY, entry, grant, network, node_key
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    grant,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+    told,
+)
 from tests.waiting import until
 
 
@@ -42,7 +49,7 @@ class Node:
             is_removed=self.membership.tombstone_of,
         )
         self.exchange = Exchange(self.membership, self.courier)
-        self.hear_from_cloud(entry(host.number))
+        self.hear_from_cloud(told(host.number))
 
     def start(self) -> None:
         with self.host.netns.entered():
@@ -63,11 +70,10 @@ class Node:
         self.courier.stop()
         self.membership.close()
 
-    def hear_from_cloud(self, *entries: NodeEntry) -> None:
+    def hear_from_cloud(self, *nodes: list[Sealed]) -> None:
+        documents = [document for each in nodes for document in each]
         self.membership.offer(
-            map(pair_of, entries),
-            source=Source.CLOUD,
-            network=seal_network(network(), CLUSTER_KEY),
+            [seal_network(network(), CLUSTER_KEY), *documents], source=Source.CLOUD
         )
 
     def announce(self, *addresses: str) -> None:
@@ -126,7 +132,7 @@ def test_a_change_gets_to_all_on_the_link_without_any_known_address(
         await until(lambda: two.knows(one, "203.0.113.1") and three.knows(one, "203.0.113.1"))
         one.announce("203.0.113.77")
         await until(lambda: two.knows(one, "203.0.113.77") and three.knows(one, "203.0.113.77"))
-        assert two.membership.counters["neighbour_fresh"] >= 2
+        assert two.membership.replica.counters["neighbour_fresh"] >= 2
 
     with_nodes(tmp_path, 3, scenario, versions)
 
@@ -134,7 +140,7 @@ def test_a_change_gets_to_all_on_the_link_without_any_known_address(
 @pytest.mark.usefixtures("never_compares")
 def test_two_nodes_that_change_at_once_find_each_other(tmp_path: Path) -> None:
     async def scenario(one: Node, two: Node) -> None:
-        old = [entry(1, sequence=5), entry(2, sequence=5)]  # addresses that nobody has any more
+        old = [told(1, sequence=5), told(2, sequence=5)]  # addresses that nobody has any more
         for node in (one, two):
             node.hear_from_cloud(*old)
             node.start()
@@ -159,10 +165,10 @@ def test_a_member_that_publishes_in_a_loop_keeps_others_disks_quiet_and_is_known
         one.announce("192.0.2.1", "203.0.113.9")
         await until(lambda: two.exchange.counters["over_rate"] > 0)
         await until(lambda: two.knows(one, "192.0.2.1", "203.0.113.9"))
-        assert two.membership.counters["neighbour_fresh"] < 100
+        assert two.membership.replica.counters["neighbour_fresh"] < 100
 
-        two.hear_from_cloud(entry(3, tombstone=True, generation=2))
-        one.hear_from_cloud(entry(2, tombstone=True, generation=2))
+        two.hear_from_cloud(told(3, tombstone=True, generation=2))
+        one.hear_from_cloud(told(2, tombstone=True, generation=2))
         await until(lambda: two.membership.removed)
 
     with_nodes(tmp_path, 2, scenario)
@@ -175,7 +181,7 @@ def test_a_removal_spreads_also_to_the_one_that_is_removed(tmp_path: Path) -> No
             node.start()
             node.announce(f"192.0.2.{node.host.number}")
         await until(lambda: all(len(node.membership.snapshot.nodes) == 3 for node in nodes))
-        one.hear_from_cloud(entry(3, tombstone=True, generation=2))
+        one.hear_from_cloud(told(3, tombstone=True, generation=2))
         await until(lambda: two.membership.tombstone_of(three.uid) is not None)
         await until(lambda: three.membership.removed)
         assert three.uid not in two.exchange.heard
@@ -187,7 +193,7 @@ def test_a_removed_node_that_comes_back_with_its_old_grant_is_refused_and_told(
     tmp_path: Path,
 ) -> None:
     async def scenario(one: Node, two: Node) -> None:
-        one.hear_from_cloud(entry(2, tombstone=True, generation=2))
+        one.hear_from_cloud(told(2, tombstone=True, generation=2))
         one.start()
         two.announce("192.0.2.2")
         two.start()
@@ -206,8 +212,8 @@ def test_a_node_that_was_cut_off_catches_up_with_its_neighbours(tmp_path: Path) 
         await until(lambda: one.knows(two, "192.0.2.2") and two.knows(one, "192.0.2.1"))
         two.host.netns.ip("link set eth0 down")
         two.link_is_down()
-        one.hear_from_cloud(*(entry(n, sequence=1) for n in range(10, 110)))
-        two.hear_from_cloud(*(entry(n, sequence=2) for n in range(60, 120)))
+        one.hear_from_cloud(*(told(n, sequence=1) for n in range(10, 110)))
+        two.hear_from_cloud(*(told(n, sequence=2) for n in range(60, 120)))
         two.host.netns.ip("link set eth0 up")
         two.link_is_up()
         await until(lambda: one.membership.snapshot.nodes == two.membership.snapshot.nodes)
@@ -224,7 +230,7 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
         try:
             said = {
                 Kind.DIGEST: wire.encode(one_digest()),
-                Kind.PUSH: wire.encode(push_of(NodeEntry(grant(9), forged))),
+                Kind.PUSH: wire.encode(Push((forged,))),
                 Kind.WANT: b"no want at all",
             }
             for kind, body in said.items():
@@ -233,7 +239,7 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
                 )
             await until(lambda: one.exchange.counters.get("malformed", 0) == 1)
             assert one.exchange.counters["stranger"] == 2
-            assert one.membership.counters["neighbour_bad"] == 1
+            assert one.membership.replica.counters["neighbour_bad"] == 1
             assert stranger.got == []
             assert stranger.uid not in one.membership.snapshot.nodes
             assert stranger.uid not in one.exchange.heard
@@ -258,8 +264,4 @@ def test_a_newcomer_that_the_cloud_has_granted_is_believed_by_its_own_word(tmp_p
 
 
 def one_digest() -> Digest:
-    return Digest(bytes(8), NO_NETWORK, (0,) * BUCKETS)
-
-
-def push_of(*entries: NodeEntry) -> Push:
-    return Push(tuple(map(pair_of, entries)))
+    return Digest(bytes(8), (0,) * BUCKETS)

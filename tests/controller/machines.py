@@ -23,18 +23,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.cluster import api
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Kind, Known, Sealed
+from limpet.cluster.keys import public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import (
-    open_grant,
-    open_network,
-    public_key_of,
-    seal_presence,
-    trusted_keys,
-    uid_of,
-)
+from limpet.cluster.merge import merge
+from limpet.cluster.seal import open_sealed
 from limpet.controller.admin.client import call
+from tests.unit.cluster_values import seal_presence
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -172,8 +170,15 @@ class Node:
     def open(self, sealed: Sealed) -> Grant:
         assert self.joined is not None
         pinned = self.joined.pinned_key
-        network = open_network(self.joined.network, pinned)
-        return open_grant(sealed, trusted_keys(pinned, network.keys))
+        known = Known(KINDS, pinned)
+        known = merge(known, [open_sealed(self.joined.documents[0], known)])[0]
+        grant: Grant = open_sealed(sealed, known).value
+        return grant
+
+    def network(self, sealed: Sealed) -> Network:
+        assert self.joined is not None
+        network: Network = open_sealed(sealed, Known(KINDS, self.joined.pinned_key)).value
+        return network
 
     def context(self, ca: str, certificate: str | None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -233,7 +238,7 @@ class Node:
         async with aiohttp.ClientSession(connector=connector) as session:
             data = await self.fetch("POST", "/v1/join", body, session)
         self.joined = api.decode(data, api.JoinAnswer)
-        self.take(self.joined.grant)
+        self.take(own_grant(self.joined.documents))
         return self.joined
 
     def take(self, sealed: Sealed) -> Grant:
@@ -243,18 +248,18 @@ class Node:
         return grant
 
     async def hello(self) -> api.HelloAnswer:
-        request = api.HelloRequest(self.revision, self.sealed)
+        request = api.HelloRequest(self.revision, (self.sealed,))
         answer = await self.post("/v1/hello", request, api.HelloAnswer)
-        self.take(answer.grant)
+        self.take(own_grant(answer.documents))
         return answer
 
     async def request_segments(self, *versions: int) -> Grant:
         request = api.SegmentRequest(self.grant.generation, versions)
-        return self.take((await self.post("/v1/segments", request, api.SegmentAnswer)).grant)
+        return self.take((await self.post("/v1/segments", request, api.SegmentAnswer)).document)
 
-    async def show(self, grants: Sequence[Sealed]) -> int:
-        request = api.ShowRequest(tuple(grants))
-        return (await self.post("/v1/grants", request, api.ShowAnswer)).taken
+    async def show(self, documents: Sequence[Sealed]) -> int:
+        request = api.ShowRequest(tuple(documents))
+        return (await self.post("/v1/show", request, api.ShowAnswer)).taken
 
     async def publish(self, sequence: int | None = None, **changes: Any) -> int:
         self.sequence = self.sequence + 1 if sequence is None else sequence
@@ -268,9 +273,9 @@ class Node:
         return await self.publish_sealed(seal_presence(Presence(**values), self.key))
 
     async def publish_sealed(self, sealed: Sealed) -> int:
-        request = api.PresenceRequest(sealed)
-        data = await self.fetch("PUT", "/v1/presence", api.encode(request))
-        return api.decode(data, api.PresenceAnswer).sequence
+        request = api.PublishRequest(sealed)
+        data = await self.fetch("PUT", "/v1/documents", api.encode(request))
+        return api.decode(data, api.PublishAnswer).version
 
     async def report(self, sequence: int, pods: Sequence[api.PodAddress], base: int | None) -> int:
         request = api.PodReport(sequence, tuple(pods), base)
@@ -317,6 +322,22 @@ class Node:
                 # TLS would end it in words, which may take longer than the test's loop runs.
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()
+
+
+def own_grant(documents: Sequence[Sealed]) -> Sealed:
+    (grant,) = (sealed for sealed in documents if sealed.kind == GRANT.name)
+    return grant
+
+
+def network_in(documents: Sequence[Sealed]) -> Sealed:
+    (network,) = (sealed for sealed in documents if sealed.kind == NETWORK.name)
+    return network
+
+
+def of_kind(line: api.WatchLine, kind: Kind[Any]) -> Sealed | None:
+    """The document of the line, if it is of this kind."""
+    document = line.document
+    return document if document is not None and document.kind == kind.name else None
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[api.WatchLine]:

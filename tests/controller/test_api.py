@@ -17,9 +17,20 @@ import aiohttp
 import pytest
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import SERVER_NAME, Code, PodAddress, WatchKind
-from limpet.cluster.seal import open_network, open_presence, public_key_of
-from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
+from limpet.cluster.api import SERVER_NAME, Code, PodAddress
+from limpet.cluster.keys import public_key_of
+from limpet.cluster.kinds import KINDS, PRESENCE
+from limpet.cluster.seal import read_sealed
+from tests.controller.machines import (
+    Controller,
+    Node,
+    Refusal,
+    join_all,
+    network_in,
+    of_kind,
+    own_grant,
+    until_bookmark,
+)
 from tests.waiting import until
 
 
@@ -52,8 +63,8 @@ def test_a_node_joins_with_its_own_key_and_gets_a_segment_of_each_family(
         assert node.joined is not None
         assert node.grant.uid == node.uid
         assert list(map(str, node.grant.segments)) == ["10.244.0.0/24", "fd00:244::/64"]
-        assert open_network(node.joined.network, node.joined.pinned_key).cluster == "limpet"
-        assert (await node.hello()).grant == node.joined.grant
+        assert node.network(network_in(node.joined.documents)).cluster == "limpet"
+        assert own_grant((await node.hello()).documents) == own_grant(node.joined.documents)
 
     nodes_do(controller, "a", body)
 
@@ -64,7 +75,7 @@ def test_the_answer_to_a_join_that_was_lost_is_given_again(controller: Controlle
         async with Node(controller.url, "a") as node:
             first = await node.join(token)
             again = await node.join(token)
-        assert again.grant == first.grant
+        assert again.documents == first.documents
         assert len(controller.ask("node.list")["nodes"]) == 1
 
     asyncio.run(body())
@@ -202,8 +213,8 @@ def test_a_removed_node_is_refused_with_its_tombstone(controller: Controller) ->
         for work in (a.hello(), a.publish(), a.request_segments(4), a.report(1, [], None)):
             refusal = await refused(work)
             assert refusal.code is Code.REMOVED
-            assert refusal.refused.grant is not None
-            assert a.open(refusal.refused.grant).tombstone
+            assert refusal.refused.document is not None
+            assert a.open(refusal.refused.document).tombstone
         await b.hello()
 
     nodes_do(controller, "ab", body)
@@ -248,9 +259,10 @@ def test_new_hardware_takes_the_segments_and_the_pods_of_a_dead_machine(
 def test_a_node_cannot_write_the_presence_of_another(controller: Controller) -> None:
     async def body(a: Node, b: Node) -> None:
         refusal = await refused(a.publish(uid=b.uid))
-        assert refusal.status == 400
+        assert refusal.code is Code.NOT_YOURS
         stolen, a.key = a.key, b.key  # signed as b, sent as a
-        assert (await refused(a.publish(uid=b.uid))).status == 400
+        assert (await refused(a.publish(uid=b.uid))).code is Code.NOT_YOURS
+        assert (await refused(a.publish())).status == 400  # a's, signed as b
         a.key = stolen
         assert controller.ask("node.show", node="b")["presence"] is None
 
@@ -265,8 +277,8 @@ def test_an_older_presence_does_not_count_and_the_answer_says_what_to_jump_above
         assert await node.publish(sequence=5) == 5  # the same once more
         refusal = await refused(node.publish(sequence=4))
         assert refusal.code is Code.STALE
-        assert refusal.refused.sequence == 5
-        assert (await node.hello()).presence_sequence == 5
+        assert refusal.refused.version == 5
+        assert (await node.hello()).versions == {"presence": 5}
 
     nodes_do(controller, "a", body)
 
@@ -293,15 +305,15 @@ def test_a_change_of_roles_is_signed_anew_and_every_watcher_hears_it(
             answer = controller.ask("node.set", node="a", roles=["cloud", "relay"])
             assert (answer["roles"], answer["generation"]) == (["cloud", "relay"], 2)
             (entry, _) = await until_bookmark(lines)
-        assert entry.grant is not None
-        heard = b.open(entry.grant)
+        assert entry.document is not None
+        heard = b.open(entry.document)
         assert {role.value for role in heard.roles} == {"cloud", "relay"}
         assert heard.generation == before.generation + 1
         assert heard.revision > before.revision
         assert heard.segments == before.segments
 
         controller.ask("node.set", node="a", add_roles=["cloud"])  # it has it: nothing to tell
-        assert (await a.hello()).grant == entry.grant
+        assert own_grant((await a.hello()).documents) == entry.document
 
     nodes_do(controller, "ab", body)
 
@@ -310,7 +322,7 @@ def test_a_node_is_not_left_without_a_role(controller: Controller) -> None:
     async def body(node: Node) -> None:
         with pytest.raises(LimpetError, match="at least one of edge, cloud, relay"):
             controller.ask("node.set", node="a", remove_roles=["edge"])
-        assert (await node.hello()).grant == node.grants[0]
+        assert own_grant((await node.hello()).documents) == node.grants[0]
 
     nodes_do(controller, "a", body)
 
@@ -323,19 +335,23 @@ def test_a_watcher_gets_all_there_is_and_then_what_changes(controller: Controlle
         await b.publish()
         async with a.watch() as lines:
             found = await until_bookmark(lines)
-            assert found[0].kind is WatchKind.NETWORK
-            entries = [line for line in found if line.kind is WatchKind.ENTRY]
-            assert {a.open(line.grant).name for line in entries if line.grant} == {"a", "b"}
-            assert sum(line.presence is not None for line in entries) == 1
+            documents = [line.document for line in found if line.document is not None]
+            kinds = [sealed.kind for sealed in documents]
+            assert kinds == ["network", "grant", "grant", "presence"]
+            assert {a.open(sealed).name for sealed in documents[1:3]} == {"a", "b"}
             await b.request_segments(4)
-            (entry, bookmark) = await until_bookmark(lines)
-            assert entry.grant == b.sealed
-            assert entry.presence is not None
+            (entry, _) = await until_bookmark(lines)
+            assert entry.document == b.sealed
+            await b.publish()
+            # What it is checked with goes before it, whatever the watcher knows.
+            (above, said, bookmark) = await until_bookmark(lines)
+            assert above.document == b.sealed
+            assert of_kind(said, PRESENCE) is not None
         controller.ask("node.label", node="b", add={"site": "x"})
         async with a.watch(bookmark.version) as lines:
             (entry, _) = await until_bookmark(lines)
-            assert entry.grant is not None
-            assert a.open(entry.grant).labels == {"site": "x"}
+            assert entry.document is not None
+            assert a.open(entry.document).labels == {"site": "x"}
 
     nodes_do(controller, "ab", body)
 
@@ -366,8 +382,8 @@ def test_a_watch_goes_on_where_it_was_after_the_controller_was_started_anew(
         await asyncio.to_thread(controller.start)
         await b.publish()
         async with a.watch(version) as lines:
-            (entry, _) = await until_bookmark(lines)
-        assert entry.presence is not None
+            (_, said, _) = await until_bookmark(lines)
+        assert of_kind(said, PRESENCE) is not None
 
     nodes_do(controller, "ab", body)
 
@@ -385,7 +401,7 @@ def test_reports_of_pods_add_up_and_a_gap_asks_for_all_of_them(controller: Contr
         assert await node.report(2, [pod("a"), pod("c", "10.244.0.4")], 1) == 2  # sent again
         refusal = await refused(node.report(9, [pod("d", "10.244.0.5")], 8))
         assert refusal.code is Code.STALE
-        assert refusal.refused.sequence == 2
+        assert refusal.refused.version == 2
         found = controller.ask("pod.list")
         assert [each["pod"] for each in found["pods"]] == ["b", "c"]
         assert found["nodes"][0]["reported_at_s"] > 0
@@ -406,8 +422,8 @@ def test_without_a_certificate_nothing_but_joining_is_possible(controller: Contr
             node = Node(controller.url, "a")
             for verb, path in [
                 ("POST", "/v1/hello"),
-                ("POST", "/v1/grants"),
-                ("PUT", "/v1/presence"),
+                ("POST", "/v1/show"),
+                ("PUT", "/v1/documents"),
                 ("POST", "/v1/segments"),
                 ("GET", "/v1/pods"),
                 ("POST", "/v1/pods"),
@@ -430,8 +446,8 @@ def test_garbage_is_answered_in_words(controller: Controller, body: bytes) -> No
     async def ask(node: Node) -> None:
         for verb, path in [
             ("POST", "/v1/hello"),
-            ("POST", "/v1/grants"),
-            ("PUT", "/v1/presence"),
+            ("POST", "/v1/show"),
+            ("PUT", "/v1/documents"),
             ("POST", "/v1/segments"),
             ("POST", "/v1/pods"),
             ("POST", "/v1/join"),
@@ -579,7 +595,7 @@ def test_a_node_that_floods_is_put_off_and_no_other_node(controller: Controller)
         taken, refusal = await first_refusal(flooding.publish(sequence=1) for _ in range(5000))
         assert taken >= 50
         assert (refusal.status, refusal.code) == (503, Code.TRY_AGAIN)
-        assert "presences come too often: 5 a second" in str(refusal)
+        assert "documents come too often: 5 a second" in str(refusal)
         assert await other.publish() == other.sequence
         # Of its pods it may tell none the less.
         taken, refusal = await first_refusal(flooding.report(1, [], None) for _ in range(5000))
@@ -619,13 +635,12 @@ def test_a_watcher_that_takes_nothing_is_let_go_and_the_others_hear_all(
             # than all buffers on the way hold.
             while busy[0].sequence < 40 and not was_let_go():
                 await asyncio.gather(*(node.publish(addresses=addresses) for node in busy))
-                waited_for = {node.sealed: node for node in busy}
+                waited_for = {node.uid: node.sequence for node in busy}
                 async for line in lines:
-                    node = waited_for.get(line.grant) if line.grant is not None else None
-                    if node is not None and line.presence is not None:
-                        heard = open_presence(line.presence, node.grant)
-                        if heard.sequence == node.sequence:
-                            del waited_for[node.sealed]
+                    if (sealed := of_kind(line, PRESENCE)) is not None:
+                        heard = read_sealed(sealed, KINDS)
+                        if heard.version == waited_for.get(heard.name):
+                            del waited_for[heard.name]
                     if not waited_for:
                         break
         await until(was_let_go)
@@ -665,7 +680,7 @@ def resident_bytes(pid: int) -> int:
 def test_what_is_not_there_is_told_in_json(controller: Controller) -> None:
     async def body(node: Node) -> None:
         assert (await refused(node.fetch("GET", "/v1/nothing", b""))).code is Code.NOT_FOUND
-        assert (await refused(node.fetch("DELETE", "/v1/presence", b""))).code is Code.NOT_FOUND
+        assert (await refused(node.fetch("DELETE", "/v1/documents", b""))).code is Code.NOT_FOUND
         assert (await refused(node.fetch("POST", "/v1/segments", b"{}"))).status == 400
 
     nodes_do(controller, "a", body)

@@ -7,11 +7,17 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from limpet.cluster.api import WatchKind, WatchLine
+from limpet.cluster.api import WatchLine
+from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import DefaultCommunity
-from limpet.cluster.seal import open_network
-from tests.controller.machines import Controller, Node, join_all, until_bookmark
+from tests.controller.machines import (
+    Controller,
+    Node,
+    join_all,
+    of_kind,
+    until_bookmark,
+)
 
 
 def run(controller: Controller, *words: str) -> str:
@@ -35,7 +41,7 @@ def document(controller: Controller, *words: str) -> Any:
 async def told(node: Node, lines: AsyncIterator[WatchLine]) -> list[Grant]:
     """The grants of what changed, up to the next bookmark."""
     found = await until_bookmark(lines)
-    return [node.open(line.grant) for line in found if line.grant is not None]
+    return [node.open(sealed) for line in found if (sealed := of_kind(line, GRANT)) is not None]
 
 
 async def run_async(controller: Controller, *words: str) -> str:
@@ -150,10 +156,9 @@ def test_the_default_community_changes_in_the_next_generation_of_the_network(
         async with node, node.watch() as lines:
             await until_bookmark(lines)
             await run_async(controller, "network", "set", "--default-community", "none")
-            found = [line async for line in _until_network(lines)][-1].network
-            assert node.joined is not None
+            found = [line async for line in _until_network(lines)][-1].document
             assert found is not None
-            network = open_network(found, node.joined.pinned_key)
+            network = node.network(found)
             assert network.default_community is DefaultCommunity.NONE
             assert network.generation == 2
         await run_async(controller, "network", "set", "--default-community", "none")
@@ -166,7 +171,7 @@ def test_the_default_community_changes_in_the_next_generation_of_the_network(
 async def _until_network(lines: AsyncIterator[WatchLine]) -> AsyncIterator[WatchLine]:
     async for line in lines:
         yield line
-        if line.kind is WatchKind.NETWORK:
+        if of_kind(line, NETWORK) is not None:
             return
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from limpet.base.errors import ControllerUnavailable, LimpetError
 from limpet.cluster.api import Code, PodAddress
+from limpet.cluster.kinds import GRANT
 from limpet.cluster.kinds.grant import Grant
-from tests.controller.machines import Controller, Node, Refusal
+from tests.controller.machines import Controller, Node, Refusal, of_kind
 
 NODES = 200
 REMOVED_EACH = 10
@@ -88,8 +89,8 @@ async def follow(world: World, node: Node, heard: dict[str, Grant]) -> None:
         try:
             async with node.watch(since) as lines:
                 async for line in lines:
-                    if line.grant is not None:
-                        grant = node.open(line.grant)
+                    if (sealed := of_kind(line, GRANT)) is not None:
+                        grant = node.open(sealed)
                         assert (
                             grant.uid not in heard
                             or grant.generation >= heard[grant.uid].generation

@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.api import WatchKind
+from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Encryption, Network, TunnelBackend
-from limpet.cluster.seal import open_network
-from tests.controller.machines import Controller, Node, join_all, until_bookmark
+from tests.controller.machines import (
+    Controller,
+    Node,
+    join_all,
+    of_kind,
+    until_bookmark,
+)
 
 COLLIDING = (ip_address("203.0.113.7"), 51820)
 
@@ -40,10 +45,8 @@ async def document(controller: Controller, *words: str) -> Any:
 async def hear_network(node: Node) -> Network:
     async with node.watch() as lines:
         told = await until_bookmark(lines)
-    sealed = [line.network for line in told if line.kind is WatchKind.NETWORK][-1]
-    assert node.joined is not None
-    assert sealed is not None
-    return open_network(sealed, node.joined.pinned_key)
+    sealed = [sealed for line in told if (sealed := of_kind(line, NETWORK)) is not None][-1]
+    return node.network(sealed)
 
 
 def test_roles_and_prefixes_behind_are_set_in_one_signed_grant_that_all_hear_of(
@@ -63,9 +66,9 @@ def test_roles_and_prefixes_behind_are_set_in_one_signed_grant_that_all_hear_of(
             )
 
             assert said == "roles: cloud, relay\nbehind: 10.1.0.0/16, 2001:db8:1::/48\n"
-            (line,) = [each for each in await until_bookmark(lines) if each.grant is not None]
-            assert line.grant is not None
-            grant = watcher.open(line.grant)
+            (line,) = [each for each in await until_bookmark(lines) if of_kind(each, GRANT)]
+            assert line.document is not None
+            grant = watcher.open(line.document)
             assert grant.generation == 2
             assert grant.roles == {Role.CLOUD, Role.RELAY}
             assert grant.prefixes_behind == (

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from limpet.cluster.api import Code, HelloAnswer, HelloRequest
-from limpet.cluster.seal import open_grant, open_network, trusted_keys
+from limpet.cluster.documents import Known
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.seal import open_sealed
 from limpet.controller.store.database import copy_database
-from tests.controller.machines import Controller, Node, Refusal, join_all
+from tests.controller.machines import (
+    Controller,
+    Node,
+    Refusal,
+    join_all,
+    network_in,
+    own_grant,
+)
 
 MakeController = Callable[..., Controller]
 
@@ -125,7 +134,7 @@ def test_a_node_shows_what_it_knows_of_others_before_its_report_ends_the_recover
         peer.revision = max(node.grant.revision for node in away)
         with pytest.raises(Refusal) as caught:
             await peer.hello()
-        assert caught.value.code is Code.SHOW_GRANTS
+        assert caught.value.code is Code.SHOW
         assert controller.ask("recovery")["recovering"]
         assert await peer.show([node.sealed for node in away]) == 3
         await peer.hello()
@@ -155,7 +164,7 @@ def test_a_database_that_was_put_back_by_hand_is_found_out_and_grants_nothing(
 
         with pytest.raises(Refusal) as caught:
             await one.request_segments(4)
-        assert caught.value.code is Code.SHOW_GRANTS
+        assert caught.value.code is Code.SHOW
         assert caught.value.refused.above is not None
         await one.hello()
         assert set(held(one, two)) == set(lost)
@@ -180,7 +189,7 @@ def test_a_claim_to_know_more_stops_nobody_else(controller: Controller) -> None:
         liar.revision = 10**12
         with pytest.raises(Refusal) as caught:
             await liar.request_segments(4)
-        assert caught.value.code is Code.SHOW_GRANTS
+        assert caught.value.code is Code.SHOW
         await honest.request_segments(4)
         await close(liar, honest)
 
@@ -198,7 +207,7 @@ def test_a_removal_that_the_back_up_does_not_know_is_learnt_from_a_peer(
         controller.ask("node.remove", node="gone")
         with pytest.raises(Refusal) as caught:
             await gone.hello()
-        tombstone = caught.value.refused.grant
+        tombstone = caught.value.refused.document
         assert tombstone is not None
         await close(gone, peer)
         restore(controller, tmp_path / "backup")
@@ -279,15 +288,15 @@ def test_nodes_follow_a_rotated_key_by_the_former_keys_word(controller: Controll
         done = controller.command("controller", "rotate-key")
         assert done.returncode == 0
         assert node.joined is not None
-        request = HelloRequest(node.revision, before)
+        request = HelloRequest(node.revision, (before,))
         answer = await node.post("/v1/hello", request, HelloAnswer)
-        pinned = node.joined.pinned_key
-        network = open_network(answer.network, pinned)
+        network = node.network(network_in(answer.documents))
         assert len(network.keys) == 2
-        grant = open_grant(answer.grant, [network.keys[-1].public_key])
+        known = Known(KINDS, network.keys[-1].public_key)
+        grant = open_sealed(own_grant(answer.documents), known).value
         assert grant.segments == node.grant.segments
         assert grant.generation == node.grant.generation + 1
-        assert open_grant(before, trusted_keys(pinned, network.keys)) == node.grant
+        assert node.open(before) == node.grant
         (later,) = await join_all(controller, "b")
         assert later.grant.name == "b"
         await close(node, later)

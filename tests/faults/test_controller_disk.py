@@ -18,10 +18,19 @@ from hypothesis import strategies as st
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.api import Code, PodAddress
+from limpet.cluster.kinds import GRANT
 from limpet.controller.store.database import connect, make_database
 from limpet.controller.store.interface import Create, Delete, Item, Replace
 from limpet.controller.store.sqlite import SqliteStore
-from tests.controller.machines import Controller, Node, Refusal, join_all, until_bookmark
+from tests.controller.machines import (
+    Controller,
+    Node,
+    Refusal,
+    join_all,
+    of_kind,
+    own_grant,
+    until_bookmark,
+)
 
 _DISK = 'mount -t tmpfs -o size=4m limpet-test "$0" && echo up && exec cat'
 
@@ -105,7 +114,7 @@ def test_on_a_full_disk_what_cannot_be_written_is_refused_and_the_rest_goes_on(
             with pytest.raises(LimpetError, match="make room"):
                 controller.ask("node.label", node="a", add={"site": "north"})
 
-            assert (await a.hello()).grant == a.sealed
+            assert own_grant((await a.hello()).documents) == a.sealed
             shown = {each["name"]: each for each in controller.ask("node.list")["nodes"]}
             assert set(shown) == {"a", "b"}
             assert shown["b"]["presence_sequence"] == acknowledged
@@ -120,8 +129,8 @@ def test_on_a_full_disk_what_cannot_be_written_is_refused_and_the_rest_goes_on(
             await Node(controller.url, "c").join(token)
             names = set()
             async for line in lines:  # the same watch, all the time
-                if line.grant is not None:
-                    names.add(a.open(line.grant).name)
+                if (sealed := of_kind(line, GRANT)) is not None:
+                    names.add(a.open(sealed).name)
                 if "c" in names:
                     break
         await asyncio.gather(a.close(), b.close())
@@ -140,9 +149,13 @@ def test_a_controller_that_is_started_on_a_full_disk_tells_what_it_knows(on_disk
         await asyncio.to_thread(controller.start)
         await asyncio.gather(a.close(), b.close())
 
-        assert (await a.hello()).grant == a.sealed
+        assert own_grant((await a.hello()).documents) == a.sealed
         async with b.watch() as lines:
-            found = [a.open(line.grant).name for line in await until_bookmark(lines) if line.grant]
+            found = [
+                a.open(sealed).name
+                for line in await until_bookmark(lines)
+                if (sealed := of_kind(line, GRANT)) is not None
+            ]
         assert sorted(found) == ["a", "b"]
         on_disk.filler.unlink()
         await a.request_segments(4)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.documents import NodeEntry, Snapshot
-from limpet.cluster.merge import merge_snapshots
+from limpet.cluster.documents import Document, Known
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.faults.test_power_loss import (
     ModelDisk,
@@ -25,13 +24,13 @@ from tests.faults.test_power_loss import (
     RecordingDisk,
     folder,
 )
-from tests.unit.cluster_values import PINNED, entry, snapshot_of
+from tests.unit.cluster_values import NOTHING, PINNED, documents, grant, known_of, merged
 from tests.unit.ipam.ledgers import write_files
 
 __all__ = ["folder"]
 
 NODES = range(1, 6)
-OWN_UID = entry(1).grant.uid
+OWN_UID = grant(1).uid
 
 
 @dataclass
@@ -39,17 +38,17 @@ class Run:
     """What was put, what the disk did, and what was said to be on it."""
 
     operations: list[Operation] = field(default_factory=list)
-    put: list[tuple[int, Snapshot]] = field(default_factory=list)
+    put: list[tuple[int, Known]] = field(default_factory=list)
     """(operations done before, all that was put until then)."""
-    acknowledged: list[tuple[int, Snapshot]] = field(default_factory=list)
+    acknowledged: list[tuple[int, Known]] = field(default_factory=list)
     """(operations done, what was durable then)."""
 
-    def add(self, news: Snapshot) -> None:
-        self.put.append((len(self.operations), merge_snapshots(self.all, news)))
+    def add(self, news: Known) -> None:
+        self.put.append((len(self.operations), merged(self.all, news)))
 
     @property
-    def all(self) -> Snapshot:
-        return self.put[-1][1] if self.put else Snapshot()
+    def all(self) -> Known:
+        return self.put[-1][1] if self.put else NOTHING
 
     def ask(self, file: SnapshotFile) -> Future[None]:
         known, future = self.all, file.durable()
@@ -61,11 +60,11 @@ class Run:
         future.add_done_callback(told)
         return future
 
-    def bounds(self, cut: int) -> tuple[Snapshot, Snapshot]:
+    def bounds(self, cut: int) -> tuple[Known, Known]:
         """What must be found, and what may be, when the power goes after `cut` operations."""
-        least, most = Snapshot(), Snapshot()
+        least, most = NOTHING, NOTHING
         for done, known in self.acknowledged:
-            least = merge_snapshots(least, known) if done <= cut else least
+            least = merged(least, known) if done <= cut else least
         for done, known in self.put:
             most = known if done <= cut else most
         return least, most
@@ -84,7 +83,7 @@ def run_workload(path: Path, seed: int, *, steps: int, forgotten: str = "") -> R
         disk.sick = choice.random() < (0.7 if disk.sick else 0.2)
         news = news_of(choice, step)
         run.add(news)
-        file.put(news.sealed_network, news.nodes.values())
+        file.put(news)
         future = run.ask(file)
         if choice.random() < 0.6:
             future.exception(10)
@@ -109,22 +108,22 @@ def opened(path: Path, disk: RecordingDisk | None = None) -> SnapshotFile:
     return SnapshotFile(path, own_uid=OWN_UID, disk=disk, retry_s=0.03, anew_bytes=2_000)
 
 
-def news_of(choice: random.Random, step: int) -> Snapshot:
-    entries: dict[int, NodeEntry] = {}
+def news_of(choice: random.Random, step: int) -> Known:
+    nodes: dict[int, list[Document]] = {}
     for number in choice.sample(NODES, choice.randint(1, 3)):
         generation = step // 4 + choice.randint(0, 1)
         tombstone = number == 5 and step > 20
         sequence = None if tombstone else step
-        entries[number] = entry(
+        nodes[number] = documents(
             number, sequence=sequence, generation=generation, tombstone=tombstone
         )
     network = step // 6 + 1 if choice.random() < 0.2 else None
-    return snapshot_of(*entries.values(), generation=network)
+    return known_of(*nodes.values(), generation=network)
 
 
-def assert_between(found: Snapshot, least: Snapshot, most: Snapshot) -> None:
-    assert merge_snapshots(least, found) == found, "something acknowledged is lost"
-    assert merge_snapshots(found, most) == most, "something is found that nobody put"
+def assert_between(found: Known, least: Known, most: Known) -> None:
+    assert merged(least, found) == found, "something acknowledged is lost"
+    assert merged(found, most) == most, "something is found that nobody put"
 
 
 def judge(run: Run, cut: int, files: Mapping[str, bytes], path: Path) -> str:
@@ -149,7 +148,7 @@ def judge(run: Run, cut: int, files: Mapping[str, bytes], path: Path) -> str:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[tuple[Snapshot, list[str]]]:
+def reading(path: Path) -> Iterator[tuple[Known, list[str]]]:
     file = opened(path)
     try:
         yield file.read(PINNED)
@@ -172,13 +171,13 @@ def outcomes(run: Run, samples: int, seed: int) -> Iterator[tuple[int, dict[str,
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_acknowledged_document_is_lost_and_none_is_invented(folder: Path, seed: int) -> None:
     run = run_workload(folder / "cluster" / "snapshot.log", seed, steps=45)
-    kinds = [operation.kind for operation in run.operations if operation.target != "own.json"]
+    kinds = [operation.kind for operation in run.operations if operation.target != "own.log"]
     assert kinds.count("rename") > 2
     for cut, files in outcomes(run, samples=3, seed=seed):
         assert judge(run, cut, files, folder / "cut" / "snapshot.log") == ""
 
 
-@pytest.mark.parametrize("forgotten", ["fdatasync", "fsync", "fsync_folder"])
+@pytest.mark.parametrize("forgotten", ["fdatasync", "fsync_folder"])
 def test_the_check_notices_when_a_sync_is_left_out(folder: Path, forgotten: str) -> None:
     path = folder / "cluster" / "snapshot.log"
     run = run_workload(path, 1, steps=30, forgotten=forgotten)

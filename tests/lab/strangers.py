@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from limpet.cluster.seal import public_key_of
+from limpet.cluster.keys import public_key_of
 from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER
 from limpet.datapath.tunnel.wireguard.uapi_codec import END, GET, parse_get

@@ -9,9 +9,9 @@ from ipaddress import ip_network
 
 from limpet.base.addresses import Endpoint
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
@@ -20,7 +20,16 @@ from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.paths.prober import Prober
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    introduced,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import PATIENCE_S
 
 PORT = 7471
@@ -99,9 +108,9 @@ class Node:
             SnapshotFile(self.folder / "snapshot.log", own_uid=self.uid),
             boot_id=f"boot-{self.number}",
         )
-        own = [(seal_grant(self.grant, CLUSTER_KEY), None)]
+        own = seal_grant(self.grant, CLUSTER_KEY)
         told = seal_network(network(), CLUSTER_KEY)
-        self.membership.offer(own, source=Source.CLOUD, network=told)
+        self.membership.offer([told, own], source=Source.CLOUD)
         self.courier = PeerSocket(
             self.identity,
             port=PORT,
@@ -150,12 +159,8 @@ class Node:
 
     def tell(self, *others: Node) -> None:
         """What this node knows of itself gets to the others."""
-        own = self.membership.own
-        assert own is not None
         for other in others:
-            other.membership.offer(
-                [(own.sealed_grant, own.sealed_presence)], source=Source.NEIGHBOUR
-            )
+            other.membership.offer(introduced(self.membership), source=Source.NEIGHBOUR)
 
     async def stop(self) -> None:
         await self.probing.stop()

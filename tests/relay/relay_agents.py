@@ -17,9 +17,9 @@ from limpet.base.settings import RelaySettings
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import Event, RelayingChanged
@@ -28,7 +28,15 @@ from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Token
 from limpet.relay.server.service import RelayService
 from tests.relay.relay_bed import TUNNEL_PORT, Host
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import PATIENCE_S, until
 
 PORT = 7471
@@ -57,7 +65,7 @@ class Agent:
             self.identity, SnapshotFile(folder / "snapshot.log", own_uid=self.uid), boot_id="b"
         )
         self.told = told or network()
-        self.membership.offer([], source=Source.CLOUD, network=seal_network(self.told, CLUSTER_KEY))
+        self.membership.offer([seal_network(self.told, CLUSTER_KEY)], source=Source.CLOUD)
         self.courier = PeerSocket(
             self.identity,
             port=PORT,
@@ -85,7 +93,7 @@ class Agent:
     def learn(self, number: int, **changes: object) -> None:
         """The grant of a node."""
         sealed = seal_grant(grant(number, **changes), CLUSTER_KEY)
-        self.membership.offer([(sealed, None)], source=Source.CLOUD)
+        self.membership.offer([sealed], source=Source.CLOUD)
 
     def say(self, relay: Agent, message: RelayMessage, *, version: int = 4, port: int = 0) -> None:
         """`port`: of the relay; 0: its tunnel's."""

@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cluster.identity import Identity
+from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds.grant import Role
-from limpet.cluster.membership import Membership, Source
-from limpet.cluster.seal import public_key_of, uid_of
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
@@ -30,7 +31,7 @@ from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream import link as relay_link
 from limpet.relay.stream import tls_client as relay_tls_client
 from limpet.relay.stream.tls_client import TlsRelays
-from tests.unit.cluster_values import PINNED, entry, network, node_key
+from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key, seal_grant
 from tests.waiting import PATIENCE_S
 
 RELAY = 9
@@ -81,8 +82,8 @@ class Cluster:
 def tell(membership: Membership, number: int, generation: int = 1, **changes: object) -> None:
     """The cloud says this of a node."""
     changes.setdefault("roles", frozenset({Role.RELAY if number == RELAY else Role.EDGE}))
-    said = entry(number, sequence=None, generation=generation, revision=generation, **changes)
-    membership.offer([(said.sealed_grant, None)], source=Source.CLOUD)
+    said = grant(number, generation=generation, revision=generation, **changes)
+    membership.offer([seal_grant(said, CLUSTER_KEY)], source=Source.CLOUD)
 
 
 class Refuses(LimpetError):

@@ -15,9 +15,9 @@ from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds.grant import Role
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
@@ -31,7 +31,14 @@ from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.tls_client import TlsRelays
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.relay.relay_tls_bed import Cluster
-from tests.unit.cluster_values import CLUSTER_KEY, grant, network
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    grant,
+    introduced,
+    network,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import PATIENCE_S
 
 PORT, TUNNEL_PORT, TLS_PORT = 7471, 20888, 443
@@ -39,7 +46,7 @@ _numbers = itertools.count()
 
 T = TypeVar("T")
 
-Told = tuple[Sealed, Sealed | None]
+Told = list[Sealed]
 
 
 class RelaysBed(Bed):
@@ -226,9 +233,9 @@ class Node:
             SnapshotFile(self.identity.folder / "snapshot.log", own_uid=self.uid),
             boot_id=f"boot-{self.number}",
         )
-        own = [(seal_grant(self.grant, CLUSTER_KEY), None)]
+        own = seal_grant(self.grant, CLUSTER_KEY)
         told = seal_network(network(), CLUSTER_KEY)
-        self.membership.offer(own, source=Source.CLOUD, network=told)
+        self.membership.offer([told, own], source=Source.CLOUD)
         self.membership.announce(
             addresses=(ip_address(self.address),),
             port=PORT,
@@ -241,12 +248,11 @@ class Node:
     @property
     def told(self) -> Told:
         """What it says of itself."""
-        own = self.membership.own
-        assert own is not None
-        return (own.sealed_grant, own.sealed_presence)
+        return introduced(self.membership)
 
     def hear(self, told: list[Told]) -> None:
-        self.membership.offer(told, source=Source.NEIGHBOUR)
+        documents = [document for each in told for document in each]
+        self.membership.offer(documents, source=Source.NEIGHBOUR)
 
     def start(self) -> asyncio.Task[None]:
         """The task is done when all is there."""

@@ -6,22 +6,19 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.documents import Document, Known, Sealed
+from limpet.cluster.keys import ClusterKey, public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import ClusterKey, Network
+from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import (
-    make_entry,
-    public_key_of,
-    seal_grant,
-    seal_network,
-    seal_presence,
-    uid_of,
-)
+from limpet.cluster.membership import Membership
+from limpet.cluster.merge import merge
+from limpet.cluster.nodes import NodeEntry
+from limpet.cluster.seal import seal
 
 CLUSTER_KEY = bytes(31) + b"\x01"
 PINNED = public_key_of(CLUSTER_KEY)
-TRUSTED = frozenset({PINNED})
 
 
 def node_key(number: int) -> bytes:
@@ -65,25 +62,59 @@ def network(generation: int = 1, **changes: object) -> Network:
     return Network(**values)  # type: ignore[arg-type]
 
 
-def entry(number: int, *, sequence: int | None = None, **changes: object) -> NodeEntry:
-    sealed_presence: Sealed | None = None
+def seal_network(value: Network, key: bytes) -> Sealed:
+    return seal(NETWORK, value, key).sealed
+
+
+def seal_grant(value: Grant, key: bytes) -> Sealed:
+    return seal(GRANT, value, key).sealed
+
+
+def seal_presence(value: Presence, key: bytes) -> Sealed:
+    return seal(PRESENCE, value, key).sealed
+
+
+def documents(number: int, *, sequence: int | None = None, **changes: object) -> list[Document]:
+    """A node's grant, and its presence if it has a sequence."""
+    found = [seal(GRANT, grant(number, **changes), CLUSTER_KEY)]
     if sequence is not None:
-        sealed_presence = seal_presence(presence(number, sequence), node_key(number))
-    return make_entry(seal_grant(grant(number, **changes), CLUSTER_KEY), sealed_presence, TRUSTED)
+        found.append(seal(PRESENCE, presence(number, sequence), node_key(number)))
+    return found
 
 
-def snapshot_of(*entries: NodeEntry, generation: int | None = None) -> Snapshot:
-    made = None if generation is None else network(generation)
-    return Snapshot(
-        made,
-        None if made is None else seal_network(made, CLUSTER_KEY),
-        {each.grant.uid: each for each in entries},
-    )
+def told(number: int, *, sequence: int | None = None, **changes: object) -> list[Sealed]:
+    return [each.sealed for each in documents(number, sequence=sequence, **changes)]
 
 
-def entries() -> st.SearchStrategy[NodeEntry]:
+def introduced(membership: Membership) -> list[Sealed]:
+    """What a node says of itself, with its grant."""
+    lineage = membership.replica.known.lineage(membership.introduction)
+    return [document.sealed for document in lineage]
+
+
+def entry(number: int, *, sequence: int | None = None, **changes: object) -> NodeEntry:
+    said = None if sequence is None else presence(number, sequence)
+    return NodeEntry(grant(number, **changes), said)
+
+
+NOTHING = Known(KINDS, PINNED)
+
+
+def known_of(*news: list[Document], generation: int | None = None) -> Known:
+    """`generation`: of the network; None: it is not known."""
+    every = [document for each in news for document in each]
+    if generation is not None:
+        every.append(seal(NETWORK, network(generation), CLUSTER_KEY))
+    return merge(NOTHING, every)[0]
+
+
+def merged(one: Known, other: Known) -> Known:
+    return merge(one, other)[0]
+
+
+def node_documents() -> st.SearchStrategy[list[Document]]:
     return st.builds(
-        entry,
+        documents,
         st.integers(1, 4),
         sequence=st.none() | st.integers(1, 3),
         generation=st.integers(1, 3),
@@ -93,9 +124,9 @@ def entries() -> st.SearchStrategy[NodeEntry]:
     )
 
 
-def snapshots() -> st.SearchStrategy[Snapshot]:
+def knowledge() -> st.SearchStrategy[Known]:
     return st.builds(
-        lambda parts, generation: snapshot_of(*parts, generation=generation),
-        st.lists(entries(), max_size=5),
+        lambda parts, generation: known_of(*parts, generation=generation),
+        st.lists(node_documents(), max_size=5),
         st.none() | st.integers(1, 3),
     )

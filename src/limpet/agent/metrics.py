@@ -128,10 +128,12 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
     yield _gauge(
         "snapshot_revision",
         "Highest revision of the cluster that is known here.",
-        {(): membership.snapshot.revision},
+        {(): membership.replica.known.revision},
     )
     yield _gauge(
-        "disk_trouble", "1 while what is known cannot be written.", {(): bool(membership.trouble)}
+        "disk_trouble",
+        "1 while what is known cannot be written.",
+        {(): bool(membership.replica.trouble)},
     )
     yield _gauge("controller_connected", "1 while the controller is.", {(): state.connected})
     yield _gauge("removed", "1 once the node was removed.", {(): membership.removed})
@@ -146,7 +148,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
         ("exchange", "Messages of the exchange that were not answered.", cluster.exchange),
-        ("offers", "What was said of nodes, by source and outcome.", membership),
+        ("offers", "Documents that were offered, by source and outcome.", membership.replica),
     ):
         yield _counted(name, text, counters.counters)
 

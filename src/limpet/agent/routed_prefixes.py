@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import RoutedNetworks
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.nodes import NodeEntry
 from limpet.datapath.overlay.routed_prefixes import leads_to_itself, reached_behind
 
 

@@ -91,7 +91,7 @@ class ClusterSide:
         self.membership = Membership(
             identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
         )
-        for problem in self.membership.problems:
+        for problem in self.membership.replica.problems:
             _log.error("of what this node knew, something is lost", problem=problem)
         self.courier = PeerSocket(
             identity,

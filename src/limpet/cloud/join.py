@@ -38,21 +38,18 @@ from limpet.cluster.api import (
     name_problem,
     parse_token,
 )
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.documents import Known
 from limpet.cluster.identity import (
     KEY_BYTES,
     ClusterFile,
     load_identity,
 )
+from limpet.cluster.keys import SealError, public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.seal import (
-    SealError,
-    make_entry,
-    open_network,
-    public_key_of,
-    trusted_keys,
-    uid_of,
-)
+from limpet.cluster.merge import merge
+from limpet.cluster.seal import open_sealed
 from limpet.cluster.segments import overlaps_with
 from limpet.cluster.snapshot.file import SnapshotFile
 
@@ -103,17 +100,17 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
         key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
         # Written before it is asked for: an answer that is lost on the way is for this key.
         answer = asyncio.run(_ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
-        network, entry = _open(answer, key)
+        known, network, grant = _open(answer, key)
         if not order.force:
-            _check_lan(network, entry, lan)
-        _write(folders.data_dir, folder, order, answer, entry)
+            _check_lan(network, grant, lan)
+        _write(folders.data_dir, folder, order, answer, known, grant)
         if order.anew:
             _put_in_place(folder, target)
     return Joined(
-        entry.grant.name,
-        entry.grant.uid,
+        grant.name,
+        grant.uid,
         network.cluster,
-        entry.grant.segments,
+        grant.segments,
         len({(pod.namespace, pod.pod) for pod in answer.pods}),
     )
 
@@ -253,50 +250,57 @@ def _in_words(error: RefusedError, at: str) -> LimpetError:
 # On the disk
 
 
-def _open(answer: JoinAnswer, key: bytes) -> tuple[Network, NodeEntry]:
+def _open(answer: JoinAnswer, key: bytes) -> tuple[Known, Network, Grant]:
     """What was answered, checked. Raises: LinkError."""
     public_key = public_key_of(key)
     try:
-        network = open_network(answer.network, answer.pinned_key)
-        trusted = trusted_keys(answer.pinned_key, network.keys)
-        entry = make_entry(answer.grant, None, trusted)
+        known = Known(KINDS, answer.pinned_key)
+        for sealed in answer.documents:
+            known = merge(known, [open_sealed(sealed, known)])[0]
+        network: Network | None = known.value(NETWORK.name, NETWORK.name)
+        grant: Grant | None = known.value(GRANT.name, uid_of(public_key))
         certified = x509.load_pem_x509_certificate(answer.certificate.encode()).public_key()
     except (SealError, ValueError) as error:
         raise LinkError(f"join: what the controller answered cannot be used: {error}") from error
-    if entry.grant.uid != uid_of(public_key) or entry.grant.tombstone:
+    if network is None or grant is None:
         raise LinkError("join: what the controller answered is not for this node's key")
     if not isinstance(certified, Ed25519PublicKey) or certified.public_bytes_raw() != public_key:
         raise LinkError("join: the certificate that the controller made is not for this node's key")
-    return network, entry
+    return known, network, grant
 
 
-def _check_lan(network: Network, entry: NodeEntry, lan: Collection[Prefix]) -> None:
+def _check_lan(network: Network, grant: Grant, lan: Collection[Prefix]) -> None:
     for cidr, used in overlaps_with(network, lan):
         raise ConfigError(
             f"join {network.cluster}: its pods' and services' {cidr} overlaps {used}, which this "
             "node's own links use: what has such an address could be a pod or a neighbour. Nothing "
             f"was set up here. Either take {used} off the node's links (renumber the LAN), or "
             "make a cluster with other pod CIDRs, or give the same command again with --force, if "
-            f"nothing needed has such an address; else `limpet node remove {entry.grant.uid}` in "
+            f"nothing needed has such an address; else `limpet node remove {grant.uid}` in "
             "the cloud"
         )
 
 
 def _write(
-    data_dir: Path, folder: Path, order: JoinOrder, answer: JoinAnswer, entry: NodeEntry
+    data_dir: Path,
+    folder: Path,
+    order: JoinOrder,
+    answer: JoinAnswer,
+    known: Known,
+    grant: Grant,
 ) -> None:
     """`cluster.json` last: without it, the node has not joined. Raises: StorageError."""
     write_durably(folder / "ca.pem", answer.ca.encode())
     write_durably(folder / "node.pem", answer.certificate.encode())
-    file = SnapshotFile(folder / "snapshot.log", own_uid=entry.grant.uid)
+    file = SnapshotFile(folder / "snapshot.log", own_uid=grant.uid)
     try:
         file.read(answer.pinned_key)
-        file.put(answer.network, (entry,))
+        file.put(known)
         file.durable().result()
     finally:
         file.close()
     keep_bindings(data_dir, answer.pods)
-    document = ClusterFile(entry.grant.name, answer.pinned_key, order.controllers)
+    document = ClusterFile(grant.name, answer.pinned_key, order.controllers)
     write_durably(folder / "cluster.json", msgspec.json.encode(document))
 
 

@@ -17,14 +17,15 @@ from limpet.cluster.api import (
     HelloAnswer,
     PodAnswer,
     PodReport,
-    PresenceAnswer,
-    PresenceRequest,
+    PublishAnswer,
+    PublishRequest,
     Refused,
     SegmentAnswer,
     SegmentRequest,
 )
-from limpet.cluster.documents import Sealed
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.documents import Key, Sealed
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Source
 
 _log = structlog.get_logger("session")
 
@@ -67,8 +68,8 @@ class Publisher:
         self._appetite = appetite
         self._random = random
         self._wake = asyncio.Event()
-        self._shown: Sealed | None = None
-        """Our presence as the controller has it."""
+        self._shown: dict[Key, Sealed] = {}
+        """What this node has signed, as the controller has it."""
         self._base: int | None = None
         """The controller's last report of ours."""
         self._not_before_s: dict[str, float] = {}
@@ -82,12 +83,13 @@ class Publisher:
 
     def begin(self, hello: HelloAnswer) -> None:
         """What the controller has of this node."""
-        self._shown = None
+        self._shown.clear()
         self._base = hello.pods_sequence if hello.pods_sequence >= 0 else None
         self._not_before_s.clear()
         last = self._membership.presence
-        if last is not None and hello.presence_sequence > last.sequence:
-            self._membership.jump_above(hello.presence_sequence)
+        known = hello.versions.get(self._membership.introduction[0], -1)
+        if last is not None and known > last.sequence:
+            self._membership.jump_above(known)
         self._wake.set()
 
     async def run(self) -> None:
@@ -96,7 +98,7 @@ class Publisher:
         while not self._membership.removed:
             self._wake.clear()
             due_s = [
-                await self._step("/v1/presence", self._show_presence),
+                await self._step("/v1/documents", self._publish),
                 await self._step("/v1/segments", self._ask_for_segments),
                 await self._step("/v1/pods", self._report_pods),
             ]
@@ -132,22 +134,24 @@ class Publisher:
 
     # Each returns how many seconds to leave it alone
 
-    async def _show_presence(self, path: str) -> float:
-        own = self._membership.own
-        sealed = own.sealed_presence if own is not None else None
-        if sealed is None or sealed == self._shown or self._membership.cloned:
-            return 0.0
-        request = PresenceRequest(sealed)
-        try:
-            await self._asking.ask("PUT", path, lambda: request, PresenceAnswer)
-            self._shown = sealed
-        except RefusedError as error:
-            if error.refused.code is Code.CLONED:
-                self._membership.declare_cloned()
-            elif error.refused.code is Code.STALE and error.refused.sequence is not None:
-                self._membership.jump_above(error.refused.sequence)
-            else:
-                raise
+    async def _publish(self, path: str) -> float:
+        membership = self._membership
+        for document in membership.replica.known.under(membership.uid):
+            if document.sealed == self._shown.get(document.key) or membership.cloned:
+                continue
+            request = PublishRequest(document.sealed)
+            try:
+                await self._asking.ask("PUT", path, lambda: request, PublishAnswer)  # noqa: B023
+            except RefusedError as error:
+                if error.refused.code is Code.CLONED:
+                    membership.declare_cloned()
+                    break
+                if error.refused.code is not Code.STALE or error.refused.version is None:
+                    raise
+                if document.key == membership.introduction:
+                    membership.jump_above(error.refused.version)
+                    break
+            self._shown[document.key] = document.sealed
         return 0.0
 
     async def _ask_for_segments(self, path: str) -> float:
@@ -157,7 +161,7 @@ class Publisher:
                 return 0.0
             request = SegmentRequest(grant.generation, versions)
             answer = await self._asking.ask("POST", path, lambda: request, SegmentAnswer)  # noqa: B023
-            self._membership.offer([(answer.grant, None)], source=Source.CLOUD)
+            self._membership.offer([answer.document], source=Source.CLOUD)
             now = self._membership.grant
             if now is None or now.generation <= grant.generation:
                 return _LOOK_AGAIN_S

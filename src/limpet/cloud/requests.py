@@ -19,8 +19,9 @@ from limpet.cluster.api import (
     ShowAnswer,
     ShowRequest,
 )
-from limpet.cluster.documents import Sealed
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.documents import Sealed, essentials
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Source
 
 _log = structlog.get_logger("session")
 
@@ -63,7 +64,7 @@ class Requests:
             try:
                 answer = await self._put("POST", "/v1/hello", self._hello, HelloAnswer)
             except RefusedError as error:
-                if error.refused.code is not Code.SHOW_GRANTS:
+                if error.refused.code is not Code.SHOW:
                     self._hear_removal(error)
                     raise
                 await self._show(error.refused.above)
@@ -72,7 +73,7 @@ class Requests:
                 break
         else:
             raise self._insatiable()
-        self._membership.offer([(answer.grant, None)], source=Source.CLOUD, network=answer.network)
+        self._membership.offer(answer.documents, source=Source.CLOUD)
         if answer.show_above is not None and not shown:
             await self._show(answer.show_above)
         self._on_hello(answer)
@@ -80,7 +81,7 @@ class Requests:
     async def satisfy(self, error: RefusedError) -> None:
         """Does what has to come before the question; raises `error` again where nothing helps."""
         code = error.refused.code
-        if code is Code.SHOW_GRANTS:
+        if code is Code.SHOW:
             await self._show(error.refused.above)
         elif code in (Code.SAY_HELLO, Code.UNKNOWN_NODE):
             await self.say_hello()
@@ -91,36 +92,38 @@ class Requests:
     async def _put(
         self, verb: str, path: str, make: Callable[[], msgspec.Struct], kind: type[T]
     ) -> T:
-        revision = self._membership.snapshot.revision
+        revision = self._membership.replica.known.revision
         return await self._link.ask(verb, path, make(), kind, revision=revision)
 
     def _hello(self) -> HelloRequest:
-        own, snapshot = self._membership.own, self._membership.snapshot
-        if own is None:
+        known = self._membership.replica.known
+        own = [each.sealed for each in essentials(known, self._membership.uid)]
+        if self._membership.own is None:
             raise LinkError("say hello to the controller: this node's own grant is not known")
-        return HelloRequest(snapshot.revision, own.sealed_grant, snapshot.sealed_network)
+        return HelloRequest(known.revision, tuple(own))
 
     def _hear_removal(self, error: RefusedError) -> None:
         """Signed, so it counts whoever says it; a claim alone would not."""
-        if error.refused.code is Code.REMOVED and error.refused.grant is not None:
-            self._membership.offer([(error.refused.grant, None)], source=Source.CLOUD)
+        if error.refused.code is Code.REMOVED and error.refused.document is not None:
+            self._membership.offer([error.refused.document], source=Source.CLOUD)
 
     async def _show(self, above: int | None) -> None:
-        """Every grant that was made above this revision: the controller was restored."""
-        snapshot = self._membership.snapshot
-        grants = [
-            entry.sealed_grant
-            for entry in snapshot.nodes.values()
-            if above is None or entry.grant.revision > above
+        """All that the cluster has signed above this revision: the controller was restored."""
+        known = self._membership.replica.known
+        shown = [
+            document.sealed
+            for document in known
+            if not known.kinds[document.kind].under
+            and (above is None or document.revision > above or known.kinds[document.kind].root)
         ]
         taken = 0
-        for batch in _batches(grants):
-            request = ShowRequest(batch, snapshot.sealed_network)
-            answer = await self._put("POST", "/v1/grants", lambda: request, ShowAnswer)  # noqa: B023
+        for batch in _batches(shown):
+            request = ShowRequest(batch)
+            answer = await self._put("POST", "/v1/show", lambda: request, ShowAnswer)  # noqa: B023
             taken += answer.taken
         _log.warning(
-            "the controller was restored from a back-up: showed it the grants that it may not know",
-            shown=len(grants),
+            "the controller was restored from a back-up: showed it what it may not know",
+            shown=len(shown),
             taken=taken,
         )
 
@@ -131,15 +134,15 @@ class Requests:
         )
 
 
-def _batches(grants: list[Sealed]) -> Iterator[tuple[Sealed, ...]]:
+def _batches(documents: list[Sealed]) -> Iterator[tuple[Sealed, ...]]:
     """At least one, which may be empty; none is larger than a request may be."""
     batch: list[Sealed] = []
     size = 0
-    for grant in grants:
-        grant_size = len(grant.body) * 4 // 3 + 256
-        if batch and (len(batch) == MAX_SHOWN or size + grant_size > MAX_BODY_BYTES // 2):
+    for document in documents:
+        added = len(document.body) * 4 // 3 + 256
+        if batch and (len(batch) == MAX_SHOWN or size + added > MAX_BODY_BYTES // 2):
             yield tuple(batch)
             batch, size = [], 0
-        batch.append(grant)
-        size += grant_size
+        batch.append(document)
+        size += added
     yield tuple(batch)

@@ -6,8 +6,8 @@
 | `GET /v1/ca` | anybody; check it against the token | -> the CA's certificate, PEM |
 | `POST /v1/join` | who has a token | `JoinRequest` -> `JoinAnswer` |
 | `POST /v1/hello` | a node, first thing | `HelloRequest` -> `HelloAnswer` |
-| `POST /v1/grants` | a node, when it was asked to | `ShowRequest` -> `ShowAnswer` |
-| `PUT /v1/presence` | a node | `PresenceRequest` -> `PresenceAnswer` |
+| `POST /v1/show` | a node, when it was asked to | `ShowRequest` -> `ShowAnswer` |
+| `PUT /v1/documents` | a node: what it signs itself | `PublishRequest` -> `PublishAnswer` |
 | `POST /v1/segments` | a node | `SegmentRequest` -> `SegmentAnswer` |
 | `GET /v1/pods` | a node: its own | -> `PodReport` |
 | `POST /v1/pods` | a node | `PodReport` -> `PodAnswer` |
@@ -40,7 +40,7 @@ REVISION_HEADER = "Limpet-Revision"
 MAX_BODY_BYTES = 1 << 20
 """Of one request."""
 MAX_SHOWN = 256
-"""Grants in one `ShowRequest`."""
+"""Documents in one `ShowRequest`."""
 MAX_PODS = 4_096
 """In one `PodReport`."""
 MAX_NAME_CHARACTERS = 253
@@ -68,16 +68,16 @@ class Code(StrEnum):
     NO_CERTIFICATE = "no_certificate"
     UNKNOWN_NODE = "unknown_node"
     REMOVED = "removed"
-    """`grant` of the refusal is the tombstone."""
+    """`document` of the refusal is the tombstone."""
     NOT_YOURS = "not_yours"
     STALE = "stale"
-    """`sequence` of the refusal is what the controller has: jump above it, or send all of it."""
+    """`version` of the refusal is what the controller has: jump above it, or send all of it."""
     CLONED = "cloned"
     """Another machine has this identity: stop publishing."""
     QUOTA = "quota"
     EXHAUSTED = "exhausted"
-    SHOW_GRANTS = "show_grants"
-    """The controller is behind: show it every grant above `above`, then ask again."""
+    SHOW = "show"
+    """The controller is behind: show it what was signed above `above`, then ask again."""
     SAY_HELLO = "say_hello"
     """The controller was restored since the node's last hello: say it again, then ask again."""
     RECOVERING = "recovering"
@@ -102,7 +102,7 @@ HTTP_STATUS = {
     Code.CLONED: 409,
     Code.QUOTA: 409,
     Code.EXHAUSTED: 409,
-    Code.SHOW_GRANTS: 409,
+    Code.SHOW: 409,
     Code.SAY_HELLO: 409,
     Code.RECOVERING: 503,
     Code.TOO_OLD: 410,
@@ -115,9 +115,8 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str
     """For a person."""
     above: int | None = None
-    sequence: int | None = None
-    grant: Sealed | None = None
-    network: Sealed | None = None
+    version: int | None = None
+    document: Sealed | None = None
     after_s: float | None = None
 
 
@@ -146,8 +145,8 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     """PEM."""
     pinned_key: bytes
     """The cluster's first signing key; all others follow from it."""
-    network: Sealed
-    grant: Sealed
+    documents: tuple[Sealed, ...]
+    """What the node begins with: the network, and its own grant."""
     pods: tuple[PodAddress, ...] = ()
     """What the machine that this one replaces reported last."""
 
@@ -155,25 +154,23 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 class HelloRequest(msgspec.Struct, frozen=True):
     revision: int
     """The highest that anything in the node's snapshot was made at."""
-    grant: Sealed
-    """The node's own, as it has it."""
-    network: Sealed | None = None
+    documents: tuple[Sealed, ...]
+    """The node's own grant and the network, as it has them."""
 
 
 class HelloAnswer(msgspec.Struct, frozen=True):
     revision: int
-    network: Sealed
-    grant: Sealed
-    presence_sequence: int = -1
-    """That the controller has of the node; -1: none."""
+    documents: tuple[Sealed, ...]
+    """The network and the node's own grant, as the controller has them."""
+    versions: dict[str, int] = {}
+    """Of what the node has published, by kind."""
     pods_sequence: int = -1
     show_above: int | None = None
-    """Not None: show every grant that was made above this revision, of any node."""
+    """Not None: show all that was signed above this revision, of any node."""
 
 
 class ShowRequest(msgspec.Struct, frozen=True):
-    grants: tuple[Sealed, ...]
-    network: Sealed | None = None
+    documents: tuple[Sealed, ...]
 
 
 class ShowAnswer(msgspec.Struct, frozen=True):
@@ -181,12 +178,12 @@ class ShowAnswer(msgspec.Struct, frozen=True):
     """How many of them the controller did not have."""
 
 
-class PresenceRequest(msgspec.Struct, frozen=True):
-    presence: Sealed
+class PublishRequest(msgspec.Struct, frozen=True):
+    document: Sealed
 
 
-class PresenceAnswer(msgspec.Struct, frozen=True):
-    sequence: int
+class PublishAnswer(msgspec.Struct, frozen=True):
+    version: int
 
 
 class SegmentRequest(msgspec.Struct, frozen=True):
@@ -197,7 +194,8 @@ class SegmentRequest(msgspec.Struct, frozen=True):
 
 
 class SegmentAnswer(msgspec.Struct, frozen=True):
-    grant: Sealed
+    document: Sealed
+    """The node's grant."""
 
 
 class PodReport(msgspec.Struct, frozen=True):
@@ -215,8 +213,7 @@ class PodAnswer(msgspec.Struct, frozen=True):
 
 
 class WatchKind(StrEnum):
-    NETWORK = "network"
-    ENTRY = "entry"
+    DOCUMENT = "document"
     BOOKMARK = "bookmark"
     """All that is known up to `version` has been told; also a sign of life."""
     REFUSED = "refused"
@@ -227,9 +224,7 @@ class WatchLine(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: WatchKind
     version: str = ""
     """To watch from after this line; it means nothing else."""
-    network: Sealed | None = None
-    grant: Sealed | None = None
-    presence: Sealed | None = None
+    document: Sealed | None = None
     refused: Refused | None = None
 
 

@@ -1,44 +1,242 @@
-"""What the cluster's nodes know of each other: grants from the cloud, presences from the nodes."""
+"""Documents: all that the nodes of a cluster know in common is made of them.
+
+A document has a kind and a name, a version, and was signed. Of two with the same kind and name
+the higher one counts; a tombstone is higher than all else, so it removes for ever. What a kind is,
+its `Kind` says; whatever keeps, merges, tells or feeds documents knows no kind by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import Network
-from limpet.cluster.kinds.presence import Presence
+import msgspec
+
+from limpet.base.layered_map import alter
+
+T = TypeVar("T")
+
+Key = tuple[str, str]
+"""Kind and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A document as it was signed. The bytes are kept: a signature is of bytes, not of values."""
 
+    kind: str
     body: bytes
     signature: bytes
-    """Ed25519 over a context that names the kind of document, and the body."""
+    """Ed25519 over a context that names the kind, and the body."""
+
+
+class Head(NamedTuple):
+    """What a body says that every kind has."""
+
+    name: str
+    version: int
+    tombstone: bool = False
+
+
+class Rank(NamedTuple):
+    """Of two documents of one kind and name the one of the higher rank counts."""
+
+    tombstone: bool
+    version: int
+    digest: bytes
+    """Of body and signature: equal ranks are equal documents."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeEntry:
-    """A node's grant with its presence: the unit of exchange, so that both can be checked."""
+class Document:
+    """A document that was read, with what it says."""
 
-    grant: Grant
-    sealed_grant: Sealed
-    presence: Presence | None = None
-    sealed_presence: Sealed | None = None
+    name: str
+    version: int
+    sealed: Sealed
+    value: Any
+    tombstone: bool = False
+    """What has this kind and name is gone, and does not come back."""
 
+    @property
+    def kind(self) -> str:
+        return self.sealed.kind
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The network, and the entry of every node by its uid. Every part has been checked."""
+    @property
+    def key(self) -> Key:
+        return self.sealed.kind, self.name
 
-    network: Network | None = None
-    sealed_network: Sealed | None = None
-    nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
+    @property
+    def rank(self) -> Rank:
+        digest = hashlib.sha256(self.sealed.body + self.sealed.signature).digest()
+        return Rank(self.tombstone, self.version, digest)
 
     @property
     def revision(self) -> int:
-        """The highest that anything in it was made at."""
-        known = [entry.grant.revision for entry in self.nodes.values()]
-        return max([*known, self.network.revision if self.network else 0])
+        """Of the whole cluster when the controller signed it; 0: it did not, or does not say."""
+        return getattr(self.value, "revision", 0)
+
+    def is_newer(self, other: Document | None) -> bool:
+        """Merging: whether it counts in place of the other one, of the same kind and name."""
+        if other is None:
+            return True
+        one, two = (self.tombstone, self.version), (other.tombstone, other.version)
+        if one != two:
+            return one > two
+        return self.sealed != other.sealed and self.rank > other.rank
+
+
+def value_of(document: Document | None) -> Any:
+    return None if document is None or document.tombstone else document.value
+
+
+class Lookup(Protocol):
+    """What something is checked with."""
+
+    @property
+    def kinds(self) -> Kinds: ...
+
+    @property
+    def pinned(self) -> bytes:
+        """The cluster's first signing key; all else follows from it."""
+
+    def find(self, key: Key) -> Document | None: ...
+
+    def value(self, kind: str, name: str) -> Any:
+        """What the document says; None: it is not known, or was removed."""
+
+
+def plain_head(value: Any) -> Head:
+    return Head(value.name, value.version, getattr(value, "tombstone", False))
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What there is to know of one kind of documents."""
+
+    name: str
+    """Part of what is signed, so that no kind passes for another."""
+    parse: Callable[[dict[str, Any]], T]
+    """What a body says. KeyError, TypeError, ValueError, AttributeError: it says nonsense."""
+    signers: Callable[[T, Lookup], Collection[bytes]]
+    """Public keys, one of which must have signed it, from what else is known. ValueError: it is
+    not what it says."""
+    head: Callable[[T], Head] = plain_head
+    under: str = ""
+    """Kind of the document that it stands under, which has its name, or what is before a `/` in it:
+    without that it is not believed, it is told with that, and gone with that."""
+    root: bool = False
+    """Others cannot be checked without it: each node keeps it twice."""
+
+    def parent(self, name: str) -> Key | None:
+        return (self.under, name.partition("/")[0]) if self.under else None
+
+
+class Kinds:
+    """The kinds that are known, those that others stand under before those."""
+
+    def __init__(self, kinds: Iterable[Kind[Any]]) -> None:
+        self._by_name: dict[str, Kind[Any]] = {}
+        self._order: dict[str, int] = {}
+        for kind in kinds:
+            self.register(kind)
+
+    def register(self, kind: Kind[Any]) -> None:
+        """Raises: ValueError where the name is taken, or what it stands under is not known."""
+        if kind.name in self._by_name or (kind.under and kind.under not in self._by_name):
+            raise ValueError(f"register kind {kind.name}: it is there, or {kind.under!r} is not")
+        self._order[kind.name] = len(self._by_name)
+        self._by_name[kind.name] = kind
+
+    def get(self, name: str) -> Kind[Any] | None:
+        return self._by_name.get(name)
+
+    def __getitem__(self, name: str) -> Kind[Any]:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Kind[Any]]:
+        return iter(self._by_name.values())
+
+    def order(self, name: str) -> int:
+        """Such that what is checked comes after what it is checked with."""
+        return self._order.get(name, len(self._order))
+
+
+_NOTHING: Mapping[str, Document] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Every document that counts, each checked. Never changes: what is merged gives another."""
+
+    kinds: Kinds
+    pinned: bytes = b""
+    by_kind: Mapping[str, Mapping[str, Document]] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Known):
+            return NotImplemented
+        mine, others = (
+            {name: found for name, found in each.by_kind.items() if found} for each in (self, other)
+        )
+        return self.pinned == other.pinned and mine == others
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def of(self, kind: str) -> Mapping[str, Document]:
+        """By name."""
+        return self.by_kind.get(kind, _NOTHING)
+
+    def find(self, key: Key) -> Document | None:
+        return self.of(key[0]).get(key[1])
+
+    def value(self, kind: str, name: str) -> Any:
+        return value_of(self.find((kind, name)))
+
+    def __iter__(self) -> Iterator[Document]:
+        """In an order in which they can be checked."""
+        for kind in self.kinds:
+            yield from self.of(kind.name).values()
+
+    @property
+    def revision(self) -> int:
+        """The highest that anything in it was signed at."""
+        rooted = (kind for kind in self.kinds if not kind.under)
+        return max(
+            (each.revision for kind in rooted for each in self.of(kind.name).values()), default=0
+        )
+
+    def lineage(self, key: Key) -> list[Document]:
+        """The document and what it stands under, that first; whoever has all can check all."""
+        found: list[Document] = []
+        at: Key | None = key
+        while at is not None and (document := self.find(at)) is not None:
+            found.insert(0, document)
+            at = self.kinds[at[0]].parent(at[1])
+        return found
+
+    def under(self, name: str) -> list[Document]:
+        """What stands under documents of this name."""
+        return [
+            document
+            for kind in self.kinds
+            if kind.under
+            for each, document in self.of(kind.name).items()
+            if each == name or each.startswith(name + "/")
+        ]
+
+    def with_changes(self, changes: Mapping[str, Mapping[str, Document | None]]) -> Known:
+        """None: without it. Costs what has changed."""
+        by_kind = {name: alter(self.of(name), changed) for name, changed in changes.items()}
+        return Known(self.kinds, self.pinned, {**self.by_kind, **by_kind})
+
+
+def essentials(known: Known, uid: str) -> Iterator[Document]:
+    """What a node cannot start without: what others are checked with, and what the cluster has
+    signed for it."""
+    for kind in known.kinds:
+        if kind.root:
+            yield from known.of(kind.name).values()
+        elif not kind.under and (own := known.of(kind.name).get(uid)) is not None:
+            yield own

@@ -35,15 +35,13 @@ class Identity:
 
     @property
     def public_key(self) -> bytes:
-        from limpet.cluster.seal import (
-            public_key_of,  # a node that is in no cluster needs no crypto
-        )
+        from limpet.cluster.keys import public_key_of
 
         return public_key_of(self.private_key)
 
     @property
     def uid(self) -> str:
-        from limpet.cluster.seal import uid_of
+        from limpet.cluster.keys import uid_of
 
         return uid_of(self.public_key)
 

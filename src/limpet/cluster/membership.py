@@ -1,32 +1,26 @@
-"""What this node knows of the cluster, and what it says of itself. On disk before it counts."""
+"""The nodes of this node's cluster, and what it says of itself: a typed face of the replica."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from functools import partial
 
 import structlog
 
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.faults import noted
-from limpet.base.layered_map import alter
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
+from limpet.cluster.documents import Document, Key, Sealed
+from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.merge import merge_entries, merge_snapshots
-from limpet.cluster.seal import (
-    SealError,
-    make_entry,
-    open_network,
-    seal_presence,
-    trusted_keys,
-    uid_hint,
-)
+from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
+from limpet.cluster.replica import Change, Outcome, Replica, Source
+from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
 
 _log = structlog.get_logger("membership")
@@ -36,30 +30,10 @@ _JUMP = 10
 _CLONE_AFTER = 3
 """Jumps that another boot answers with a higher sequence: no restored disk does that."""
 
-Pair = tuple[Sealed, Sealed | None]
-"""A grant and its node's presence."""
-
-
-class Source(Enum):
-    CLOUD = "cloud"
-    NEIGHBOUR = "neighbour"
-    DISK = "disk"
-    SELF = "self"
-
-
-class Outcome(Enum):
-    """What became of an offered pair."""
-
-    FRESH = "fresh"
-    STALE = "stale"
-    """Known, or older than what is known."""
-    BAD = "bad"
-    """Not signed by whom it should be, or no document at all."""
-
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has changed; told once for everything that came together."""
+    """What has changed of the nodes; told once for everything that came together."""
 
     source: Source
     uids: frozenset[str]
@@ -76,23 +50,30 @@ class Membership:
         """Takes up what `file` holds."""
         self.identity = identity
         self.uid = identity.uid
-        self.counters: Counter[str] = Counter()
-        """Offers by `<source>_<outcome>`."""
+        self.replica = Replica(file, identity.pinned_key, is_held_back=self._is_ahead)
+        """All that is known, of nodes and else."""
         self.cloned = False
         """Another machine has this identity: nothing is published any more."""
-        self._file = file
         self._boot_id = boot_id
         self._jumps = 0
         self._above: int | None = None
         """A sequence of ours that is known elsewhere: what is published has to go above it."""
         self._listeners: list[Listener] = []
-        self.snapshot, self.problems = file.read(identity.pinned_key)
-        """`problems`: of what the disk held, in words."""
-        self._trusted = self._trust()
+        self._snapshot = Snapshot()
+        self._seen = replace(self.replica.known, by_kind={})
+        """What `_snapshot` was made of."""
         self._wanted: Presence | None = None
-        self._publishing = False
+        self.replica.subscribe(self._hear)
 
     # What is known
+
+    @property
+    def snapshot(self) -> Snapshot:
+        known = self.replica.known
+        if known is not self._seen:
+            self._snapshot = snapshot_of(known, self._seen, self._snapshot)
+            self._seen = known
+        return self._snapshot
 
     @property
     def network(self) -> Network | None:
@@ -121,15 +102,22 @@ class Membership:
         entry = self.snapshot.nodes.get(uid)
         return entry is not None and not entry.grant.tombstone
 
-    def tombstone_of(self, uid: str) -> Sealed | None:
-        """None: the node was not removed, as far as is known here."""
+    def contact(self, uid: str) -> Contact | None:
+        """Where the node says that it is; None: it has not, or was removed."""
         entry = self.snapshot.nodes.get(uid)
-        return entry.sealed_grant if entry is not None and entry.grant.tombstone else None
+        if entry is None or entry.presence is None:
+            return None
+        return Contact(entry.presence.addresses, entry.presence.port)
 
     @property
-    def trouble(self) -> str:
-        """Why what is known cannot be written to the disk now; empty: it can."""
-        return self._file.trouble
+    def introduction(self) -> Key:
+        """The document with which the node says who it is."""
+        return PRESENCE.name, self.uid
+
+    def tombstone_of(self, uid: str) -> Sealed | None:
+        """None: the node was not removed, as far as is known here."""
+        found = self.replica.known.find((GRANT.name, uid))
+        return found.sealed if found is not None and found.tombstone else None
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -138,83 +126,28 @@ class Membership:
         """It is told nothing any more."""
         self._listeners = [each for each in self._listeners if each != listener]
 
+    def _hear(self, change: Change) -> None:
+        uids = frozenset(name for kind, name in change.keys if kind in (GRANT.name, PRESENCE.name))
+        network = any(kind == NETWORK.name for kind, _ in change.keys)
+        if uids or network:
+            news = News(change.source, uids, network=network)
+            for listener in self._listeners:
+                with noted("news"):  # the others have to hear it too
+                    listener(news)
+
     # What is told
 
     def offer(
-        self, pairs: Iterable[Pair], *, source: Source, network: Sealed | None = None
+        self,
+        documents: Iterable[Sealed],
+        *,
+        source: Source,
+        has_room: Callable[[Document], bool] = lambda _document: True,
     ) -> list[Outcome]:
-        """Checks what somebody says, merges what is new, and tells; the outcome of each pair.
-
-        Whoever says it: every part is signed. What is known already costs no check.
-        """
-        new_network = network is not None and self._take_network(network)
-        changed: dict[str, NodeEntry] = {}
-        outcomes = [self._take(pair, changed) for pair in pairs]
-        for outcome in outcomes:
-            self.counters[f"{source.value}_{outcome.value}"] += 1
-        if changed or new_network:
-            if changed:
-                nodes = alter(self.snapshot.nodes, changed)
-                self.snapshot = replace(self.snapshot, nodes=nodes)
-            self._file.put(self.snapshot.sealed_network if new_network else None, changed.values())
-            self._tell(News(source, frozenset(changed), network=new_network))
+        """As `Replica.offer`; what others know of this node, it goes on above."""
+        outcomes = self.replica.offer(documents, source=source, has_room=has_room)
         self._publish()
         return outcomes
-
-    def _take_network(self, sealed: Sealed) -> bool:
-        if sealed == self.snapshot.sealed_network:
-            return False
-        try:
-            network = open_network(sealed, self.identity.pinned_key)
-        except SealError as error:
-            _log.warning("what is said of the network does not count", error=str(error))
-            return False
-        merged = merge_snapshots(self.snapshot, Snapshot(network, sealed))
-        if merged.sealed_network == self.snapshot.sealed_network:
-            return False
-        self.snapshot = merged
-        self._trusted = self._trust()
-        return True
-
-    def _trust(self) -> frozenset[bytes]:
-        keys = self.snapshot.network.keys if self.snapshot.network is not None else ()
-        return trusted_keys(self.identity.pinned_key, keys)
-
-    def _take(self, pair: Pair, changed: dict[str, NodeEntry]) -> Outcome:
-        sealed_grant, sealed_presence = pair
-        known = self._known_by_bytes(sealed_grant, changed)
-        if known is not None and sealed_presence in (None, known.sealed_presence):
-            return Outcome.STALE
-        try:
-            entry = make_entry(sealed_grant, sealed_presence, self._trusted)
-        except SealError as error:
-            _log.debug("what is said of a node does not count", error=str(error))
-            return Outcome.BAD
-        uid = entry.grant.uid
-        if uid == self.uid and self._is_ahead(entry):
-            self._note_ahead(entry)
-            entry = NodeEntry(entry.grant, entry.sealed_grant)
-        before = changed.get(uid) or self.snapshot.nodes.get(uid)
-        merged = entry if before is None else merge_entries(before, entry)
-        if (
-            before is not None
-            and merged.sealed_grant == before.sealed_grant
-            and merged.sealed_presence == before.sealed_presence
-        ):
-            return Outcome.STALE
-        changed[uid] = merged
-        return Outcome.FRESH
-
-    def _known_by_bytes(self, sealed: Sealed, changed: Mapping[str, NodeEntry]) -> NodeEntry | None:
-        """The entry with this very grant, found without checking a signature."""
-        uid = uid_hint(sealed)
-        entry = changed.get(uid) or self.snapshot.nodes.get(uid)
-        return entry if entry is not None and entry.sealed_grant == sealed else None
-
-    def _tell(self, news: News) -> None:
-        for listener in self._listeners:
-            with noted("news"):  # the others have to hear it too
-                listener(news)
 
     # What the node says of itself
 
@@ -260,34 +193,35 @@ class Membership:
                 "both agents",
             )
 
-    def _is_ahead(self, entry: NodeEntry) -> bool:
-        seen, last = entry.presence, self.presence
-        if seen is None:
+    def _is_ahead(self, document: Document) -> bool:
+        """Whether another says something of us that only we may say, and have not: it is noted."""
+        if document.key != self.introduction:
             return False
-        own = last is not None and entry.sealed_presence == (
-            self.own.sealed_presence if self.own is not None else None
-        )
-        return not own and (last is None or seen.sequence >= last.sequence)
+        seen: Presence = document.value
+        last = self.presence
+        if last is not None and seen.sequence < last.sequence:
+            return False
+        self._note_ahead(seen)
+        return True
 
-    def _note_ahead(self, entry: NodeEntry) -> None:
-        assert entry.presence is not None
-        if self._above is not None and entry.presence.sequence <= self._above:
+    def _note_ahead(self, seen: Presence) -> None:
+        if self._above is not None and seen.sequence <= self._above:
             return  # told by another already
-        self._above = entry.presence.sequence
-        if entry.presence.boot_id != self._boot_id:
+        self._above = seen.sequence
+        if seen.boot_id != self._boot_id:
             self._jumps += 1
             if self._jumps > _CLONE_AFTER:
                 self.declare_cloned()
         _log.warning(
             "a newer presence of this node was known elsewhere: going on above it",
-            sequence=entry.presence.sequence,
+            sequence=seen.sequence,
             jumps=self._jumps,
         )
 
     def _publish(self) -> None:
         """What is wanted, if that is not what was published last, or others know a later one."""
-        own, wanted, last = self.own, self._wanted, self.presence
-        if own is None or wanted is None or own.grant.tombstone or self.cloned:
+        wanted, last = self._wanted, self.presence
+        if self.grant is None or wanted is None or self.cloned:
             return
         behind = self._above is not None and (last is None or last.sequence <= self._above)
         if not behind and last is not None and replace(wanted, sequence=last.sequence) == last:
@@ -296,20 +230,16 @@ class Membership:
         if behind and self._above is not None:
             sequence = self._above + _JUMP
         presence = replace(wanted, sequence=sequence)
-        sealed = seal_presence(presence, self.identity.private_key)
-        entry = NodeEntry(own.grant, own.sealed_grant, presence, sealed)
-        self.snapshot = replace(self.snapshot, nodes=alter(self.snapshot.nodes, {self.uid: entry}))
-        written = self._file.put(None, (entry,))
+        document = seal(PRESENCE, presence, self.identity.private_key)
         # Told only when it is on disk: after a crash the same number never says something else.
-        asyncio.wrap_future(written).add_done_callback(self._published)
-
-    def _published(self, _written: asyncio.Future[None]) -> None:
+        written = asyncio.wrap_future(self.replica.publish(document))
         # A failure is the file's to report; to be reached counts more than to be on disk.
-        self._tell(News(Source.SELF, frozenset({self.uid})))
+        told = partial(self.replica.tell, Source.SELF, [document.key])
+        written.add_done_callback(lambda _written: told())
 
     async def durable(self) -> None:
         """Returns when all that was taken is on disk. Raises: StorageError."""
-        await asyncio.wrap_future(self._file.durable())
+        await asyncio.wrap_future(self.replica.durable())
 
     def close(self) -> None:
-        self._file.close()
+        self.replica.close()

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.exchange.messages import OVERHEAD_BYTES
-from limpet.cluster.seal import uid_of
+from limpet.cluster.keys import uid_of
 
 MAX_BODY_BYTES = 60_000
 """So that a datagram is within what UDP carries, with room for headers of tunnels."""

@@ -361,7 +361,7 @@ class PeerSocket:
         """Tells a removed node so, now and then: it may not have heard."""
         now_s = time.monotonic()
         if self._refused.take(received.uid, now_s) and self._refusals.take(now_s):
-            body = exchange.encode(Push(((tombstone, None),)))
+            body = exchange.encode(Push((tombstone,)))
             self.answer(received, Kind.PUSH, body)
 
     def _join_links(self, ifindexes: Iterable[int]) -> None:

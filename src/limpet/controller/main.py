@@ -79,7 +79,7 @@ async def _run(settings: ControllerSettings) -> None:
             cluster = Cluster(store, settings)
             await cluster.start()
             undo.push_async_callback(cluster.stop)
-            listening = await _serve(settings, cluster, undo)
+            listening = await serve(settings, cluster, undo)
             notify_service_manager("READY=1")
             _log.info(
                 "ready",
@@ -104,10 +104,10 @@ def _check_reach(settings: ControllerSettings) -> None:
         _log.warning("some nodes can't reach it", why=problem)
 
 
-async def _serve(
+async def serve(
     settings: ControllerSettings, cluster: Cluster, undo: contextlib.AsyncExitStack
 ) -> list[str]:
-    """Addresses of the API. Raises: StorageError."""
+    """Answers until `undo` is; returns the addresses of the API. Raises: StorageError."""
     metrics = Metrics()
     authority = await cluster.change(lambda tables: tables.authority)
     admin = Admin(cluster, metrics, settings.restore_margin)

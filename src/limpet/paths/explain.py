@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
-from limpet.cluster.documents import Snapshot
+from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.cluster.topology.view import View, view_of

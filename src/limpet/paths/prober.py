@@ -19,8 +19,8 @@ from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
 from limpet.base.timer import AGAIN_S, Timer
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership, Source
-from limpet.cluster.seal import seal_grant, seal_network, seal_presence
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -39,6 +39,9 @@ from tests.unit.cluster_values import (
     network,
     node_key,
     presence,
+    seal_grant,
+    seal_network,
+    seal_presence,
 )
 from tests.waiting import until
 
@@ -69,7 +72,7 @@ class SiteBed:
         file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id="boot")
         self.undo.callback(self.membership.close)
-        self.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+        self.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
         self.grant(OWN)
         self.grant(PEER, addresses=(ip_address("192.0.2.2"), ip_address("2001:db8::2")))
         with netns.entered():
@@ -95,12 +98,12 @@ class SiteBed:
             ip_network(f"10.244.{number}.0/24"),
             ip_network(f"fd00:0:0:{number}::/64"),
         )
-        sealed = seal_grant(grant(number, segments=segments), CLUSTER_KEY)
-        spoken = None
+        told = [seal_grant(grant(number, segments=segments), CLUSTER_KEY)]
         if said:
             macs = {4: f"02:4c:00:00:04:{number:02x}", 6: f"02:4c:00:00:06:{number:02x}"}
-            spoken = seal_presence(presence(number, vtep_macs=macs, **said), node_key(number))
-        self.membership.offer([(sealed, spoken)], source=Source.CLOUD)
+            spoken = presence(number, vtep_macs=macs, **said)
+            told.append(seal_presence(spoken, node_key(number)))
+        self.membership.offer(told, source=Source.CLOUD)
 
     def reach(self, rung: transports.Transport) -> None:
         """A path to the peer is proven."""
@@ -308,7 +311,7 @@ async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
     await until(lambda: node.has_routes("limvx4"))
     changed = seal_network(network(2, vxlan_id=7), CLUSTER_KEY)
 
-    node.membership.offer([], source=Source.NEIGHBOUR, network=changed)
+    node.membership.offer([changed], source=Source.NEIGHBOUR)
 
     await until(lambda: "vxlan id 7 " in node.netns.run("ip", "-d", "link", "show", "limvx4"))
     await until(lambda: node.has_routes("limvx4"))
@@ -322,7 +325,7 @@ async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> N
     node.told.clear()
     revoked = seal_grant(grant(OWN, generation=2, segments=(), tombstone=True), CLUSTER_KEY)
 
-    node.membership.offer([(revoked, None)], source=Source.NEIGHBOUR)
+    node.membership.offer([revoked], source=Source.NEIGHBOUR)
 
     await until(lambda: "limvx" not in node.netns.run("ip", "link", "show"))
     assert "via" not in node.routes()

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
-from limpet.cluster.seal import public_key_of
+from limpet.cluster.keys import public_key_of
 from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.records import AuthorityRecord

@@ -18,9 +18,9 @@ from limpet.base.addresses import Endpoint
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership, Source
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.seal import seal_grant, seal_network
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
@@ -33,7 +33,15 @@ from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node, OverlayBed
 from tests.beds.tunnel_bed import wireguard_go
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, network, node_key
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    introduced,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import wait_until
 
 WITHIN_S = 60.0
@@ -120,7 +128,7 @@ class Agent:
 
     async def _offer(self, sealed: Any) -> None:
         grant = seal_grant(self.node.grant, CLUSTER_KEY)
-        self.membership.offer([(grant, None)], source=Source.CLOUD, network=sealed)
+        self.membership.offer([sealed, grant], source=Source.CLOUD)
 
     def _start(self) -> None:
         try:
@@ -175,15 +183,13 @@ class Agent:
 
     def hear(self, other: Agent) -> None:
         """What the other agent says of itself."""
-        own = other.do(lambda: other.membership.own)
-        assert own is not None
-        pair = (own.sealed_grant, own.sealed_presence)
-        self.do(lambda: self.membership.offer([pair], source=Source.NEIGHBOUR))
+        told = other.do(lambda: introduced(other.membership))
+        self.do(lambda: self.membership.offer(told, source=Source.NEIGHBOUR))
 
     def hear_removed(self, other: Agent) -> None:
         revoked = replace(other.node.grant, generation=2, segments=(), tombstone=True)
         sealed = seal_grant(revoked, CLUSTER_KEY)
-        self.do(lambda: self.membership.offer([(sealed, None)], source=Source.CLOUD))
+        self.do(lambda: self.membership.offer([sealed], source=Source.CLOUD))
 
     def reach(self, paths: dict[str, PeerPath]) -> None:
         self.do(lambda: self.site.peers.set_paths(paths))

@@ -19,7 +19,6 @@ from limpet.agent.status import PeerStatus
 from limpet.base import process as companion
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.seal import seal_network
 from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.ipsec import apply as ipsec
 from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
@@ -29,7 +28,7 @@ from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_traffic import is_silent
 from tests.datapath.tunnel.ipsec_bed import charon, identity
 from tests.datapath.tunnel.site_tunnel_bed import Agent, SiteTunnelBed
-from tests.unit.cluster_values import CLUSTER_KEY, network
+from tests.unit.cluster_values import CLUSTER_KEY, network, seal_network
 from tests.waiting import wait_until
 
 IPSEC = network(tunnel_backend=TunnelBackend.IPSEC)

@@ -17,13 +17,23 @@ from limpet.base.node_state import RoutedNetworks
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
-from limpet.cluster.membership import Membership, Source
-from limpet.cluster.seal import seal_grant, seal_network, seal_presence
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import OwnSide
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_peer
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key, presence
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    presence,
+    seal_grant,
+    seal_network,
+    seal_presence,
+)
 
 CLOUD, VPN, LAN = map(ip_network, ("10.1.0.0/16", "10.20.0.0/24", "192.168.50.0/24"))
 NOTHING: tuple[Prefix, ...] = ()
@@ -46,17 +56,16 @@ class Member:
             self.told.append(self.behind.networks)
 
     def hear(self, number: int, *, at: str = "", **changes: Any) -> None:
-        sealed = seal_grant(grant(number, **changes), CLUSTER_KEY)
-        said = None
+        told = [seal_grant(grant(number, **changes), CLUSTER_KEY)]
         if at:
             generation = changes.get("generation", 1)
             words = presence(number, generation, addresses=(ip_address(at),))
-            said = seal_presence(words, node_key(number))
-        self.membership.offer([(sealed, said)], source=Source.CLOUD)
+            told.append(seal_presence(words, node_key(number)))
+        self.membership.offer(told, source=Source.CLOUD)
 
     def hear_network(self, generation: int = 1, **changes: Any) -> None:
         sealed = seal_network(network(generation, **changes), CLUSTER_KEY)
-        self.membership.offer([], source=Source.CLOUD, network=sealed)
+        self.membership.offer([sealed], source=Source.CLOUD)
 
     def has_link(self, *interfaces: str) -> None:
         addresses = tuple(map(ip_interface, interfaces))

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from limpet.cluster import api
 from limpet.cluster.documents import Sealed
-from limpet.cluster.seal import public_key_of
+from limpet.cluster.keys import public_key_of
 from tests.unit.cluster_values import node_key
 
-SEALED = st.builds(Sealed, st.binary(max_size=40), st.binary(min_size=64, max_size=64))
+SEALED = st.builds(Sealed, st.text(), st.binary(max_size=40), st.binary(min_size=64, max_size=64))
 PODS = st.builds(
     api.PodAddress, st.text(), st.text(), st.text(), st.text(), st.tuples(st.text()) | st.just(())
 )
 MESSAGES = st.one_of(
-    st.builds(api.Refused, st.sampled_from(api.Code), st.text(), grant=st.none() | SEALED),
-    st.builds(api.HelloRequest, st.integers(0, 2**62), SEALED, st.none() | SEALED),
-    st.builds(api.ShowRequest, st.lists(SEALED, max_size=3).map(tuple), st.none() | SEALED),
+    st.builds(api.Refused, st.sampled_from(api.Code), st.text(), document=st.none() | SEALED),
+    st.builds(api.HelloRequest, st.integers(0, 2**62), st.lists(SEALED, max_size=3).map(tuple)),
+    st.builds(api.ShowRequest, st.lists(SEALED, max_size=3).map(tuple)),
     st.builds(api.SegmentRequest, st.integers(0, 99), st.just((4, 6))),
     st.builds(api.PodReport, st.integers(0, 99), st.lists(PODS, max_size=3).map(tuple), st.none()),
-    st.builds(api.WatchLine, st.sampled_from(api.WatchKind), st.text(), grant=SEALED),
+    st.builds(api.WatchLine, st.sampled_from(api.WatchKind), st.text(), document=SEALED),
     st.builds(api.JoinRequest, st.text(), st.text(), st.binary(max_size=40), st.binary()),
 )
 

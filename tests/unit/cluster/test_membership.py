@@ -13,17 +13,20 @@ import pytest
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.membership import Membership, News, Outcome, Source
-from limpet.cluster.seal import seal_grant, seal_network, seal_presence
+from limpet.cluster.membership import Membership, News
+from limpet.cluster.replica import Outcome, Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
-    entry,
     grant,
     network,
     node_key,
     presence,
+    seal_grant,
+    seal_network,
+    seal_presence,
+    told,
 )
 
 OWN = 1
@@ -55,10 +58,10 @@ class Beside:
             self.published.set()
 
     def offer(self, *numbers: int, sequence: int | None = None, **changes: object) -> list[Outcome]:
-        entries = [entry(number, sequence=sequence, **changes) for number in numbers]
-        return self.membership.offer(
-            [(each.sealed_grant, each.sealed_presence) for each in entries], source=Source.CLOUD
-        )
+        documents = [
+            sealed for number in numbers for sealed in told(number, sequence=sequence, **changes)
+        ]
+        return self.membership.offer(documents, source=Source.CLOUD)
 
     def announce(self, address: str = "192.0.2.1") -> None:
         self.membership.announce(
@@ -79,7 +82,7 @@ class Beside:
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[Beside]:
     made = Beside(tmp_path)
-    made.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    made.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
     made.news.clear()
     yield made
     made.membership.close()
@@ -94,8 +97,8 @@ def test_news_are_told_once_for_all_that_came_together(beside: Beside) -> None:
 def test_what_is_known_is_stale_and_tells_nobody(beside: Beside) -> None:
     beside.offer(2, sequence=5)
 
-    assert beside.offer(2, sequence=5) == [Outcome.STALE]
-    assert beside.offer(2, sequence=4) == [Outcome.STALE]
+    assert beside.offer(2, sequence=5) == [Outcome.STALE, Outcome.STALE]
+    assert beside.offer(2, sequence=4) == [Outcome.STALE, Outcome.STALE]
 
     assert len(beside.news) == 1
 
@@ -103,24 +106,24 @@ def test_what_is_known_is_stale_and_tells_nobody(beside: Beside) -> None:
 def test_what_nobody_signed_changes_nothing(beside: Beside) -> None:
     forged = seal_grant(grant(2), node_key(9))
 
-    outcomes = beside.membership.offer([(forged, None)], source=Source.NEIGHBOUR)
+    outcomes = beside.membership.offer([forged], source=Source.NEIGHBOUR)
 
     assert outcomes == [Outcome.BAD]
-    assert beside.membership.counters["neighbour_bad"] == 1
+    assert beside.membership.replica.counters["neighbour_bad"] == 1
     assert beside.membership.snapshot.nodes == {}
 
 
 def test_a_network_of_another_cluster_is_not_taken(beside: Beside) -> None:
     foreign = seal_network(network(9), node_key(9))
 
-    beside.membership.offer([], source=Source.NEIGHBOUR, network=foreign)
+    beside.membership.offer([foreign], source=Source.NEIGHBOUR)
 
     assert beside.membership.network == network()
 
 
 def test_all_that_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
     first = Beside(tmp_path)
-    first.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    first.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
     first.offer(1, 2, 3, sequence=3)
     asyncio.run(first.membership.durable())
     first.membership.close()
@@ -128,7 +131,7 @@ def test_all_that_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
     second = Beside(tmp_path)
 
     assert second.membership.snapshot == first.membership.snapshot
-    assert second.membership.problems == []
+    assert second.membership.replica.problems == []
     second.membership.close()
 
 
@@ -136,7 +139,7 @@ def test_a_tombstone_is_not_undone_by_the_old_grant(beside: Beside) -> None:
     beside.offer(2, sequence=3)
     beside.offer(2, tombstone=True, generation=2, revision=9)
 
-    assert beside.offer(2, sequence=9, generation=8) == [Outcome.STALE]
+    assert beside.offer(2, sequence=9, generation=8) == [Outcome.STALE, Outcome.STALE]
 
     assert beside.membership.snapshot.nodes[grant(2).uid].grant.tombstone
 
@@ -151,15 +154,13 @@ async def test_a_presence_is_published_once_until_it_changes(beside: Beside) -> 
 
     assert (first.sequence, second.sequence) == (0, 1)
     assert second.addresses == (ip_address("192.0.2.77"),)
-    own = beside.membership.own
-    assert own is not None
-    assert own.sealed_presence is not None
+    assert beside.membership.replica.known.find(beside.membership.introduction) is not None
 
 
 @on_a_loop
 async def test_a_sequence_goes_on_after_a_restart(tmp_path: Path) -> None:
     first = Beside(tmp_path)
-    first.membership.offer([], source=Source.CLOUD, network=seal_network(network(), CLUSTER_KEY))
+    first.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
     first.offer(1)
     before = await first.announced()
     first.membership.close()
@@ -177,7 +178,7 @@ async def test_a_restored_node_goes_on_above_what_others_know_of_it(beside: Besi
     await beside.announced()
 
     beside.published.clear()
-    beside.membership.offer([own_pair(40, "a boot before")], source=Source.NEIGHBOUR)
+    beside.membership.offer(own_told(40, "a boot before"), source=Source.NEIGHBOUR)
     await asyncio.wait_for(beside.published.wait(), 10)
 
     assert beside.membership.presence is not None
@@ -194,7 +195,7 @@ async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside)
     for _ in range(4):
         assert beside.membership.presence is not None
         above = beside.membership.presence.sequence + 1
-        beside.membership.offer([own_pair(above, "the copy")], source=Source.NEIGHBOUR)
+        beside.membership.offer(own_told(above, "the copy"), source=Source.NEIGHBOUR)
 
     assert beside.membership.cloned
     last = beside.membership.presence
@@ -208,7 +209,7 @@ async def test_a_node_that_lost_all_it_knew_goes_on_above_what_comes_with_its_gr
 ) -> None:
     beside.announce()
 
-    beside.membership.offer([own_pair(40, "a boot before")], source=Source.CLOUD)
+    beside.membership.offer(own_told(40, "a boot before"), source=Source.CLOUD)
 
     assert beside.membership.presence is not None
     assert beside.membership.presence.sequence > 40
@@ -220,7 +221,7 @@ async def test_what_others_knew_before_a_node_has_a_link_counts_when_it_has_one(
 ) -> None:
     beside.offer(1)
     for _ in range(5):  # the same old news from each neighbour: no clone
-        beside.membership.offer([own_pair(40, "a boot before")], source=Source.NEIGHBOUR)
+        beside.membership.offer(own_told(40, "a boot before"), source=Source.NEIGHBOUR)
 
     announced = await beside.announced()
 
@@ -233,9 +234,9 @@ async def test_a_presence_is_not_lost_to_an_older_one_of_the_same_offer(beside: 
     beside.offer(1)
     await beside.announced()
     newer = seal_grant(grant(OWN, generation=2), CLUSTER_KEY)
-    _, ahead = own_pair(40, "a boot before")
+    _, ahead = own_told(40, "a boot before")
 
-    beside.membership.offer([(newer, None), (newer, ahead)], source=Source.NEIGHBOUR)
+    beside.membership.offer([newer, ahead], source=Source.NEIGHBOUR)
 
     assert beside.membership.presence is not None
     assert beside.membership.presence.sequence > 40
@@ -243,11 +244,11 @@ async def test_a_presence_is_not_lost_to_an_older_one_of_the_same_offer(beside: 
     assert beside.membership.grant.generation == 2
 
 
-def own_pair(sequence: int, boot_id: str) -> tuple[Sealed, Sealed]:
-    return (
+def own_told(sequence: int, boot_id: str) -> list[Sealed]:
+    return [
         seal_grant(grant(OWN), CLUSTER_KEY),
         seal_presence(presence(OWN, sequence, boot_id=boot_id), node_key(OWN)),
-    )
+    ]
 
 
 def test_a_listener_that_fails_keeps_nobody_from_the_news(beside: Beside) -> None:

@@ -10,52 +10,70 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import Snapshot
-from limpet.cluster.merge import effective_segments, merge_snapshots
-from tests.unit.cluster_values import entry, snapshot_of, snapshots
+from limpet.cluster.documents import Known
+from limpet.cluster.merge import merge
+from limpet.cluster.nodes import Snapshot, effective_segments, snapshot_of
+from tests.unit.cluster_values import (
+    NOTHING,
+    documents,
+    entry,
+    grant,
+    knowledge,
+    known_of,
+    merged,
+)
 
 
-@given(snapshots(), snapshots(), snapshots())
-def test_order_grouping_and_repetition_do_not_matter(a: Snapshot, b: Snapshot, c: Snapshot) -> None:
-    assert merge_snapshots(a, a) == a
-    assert merge_snapshots(a, b) == merge_snapshots(b, a)
-    assert merge_snapshots(merge_snapshots(a, b), c) == merge_snapshots(a, merge_snapshots(b, c))
-    assert merge_snapshots(merge_snapshots(a, b), b) == merge_snapshots(a, b)
+@given(knowledge(), knowledge(), knowledge())
+def test_order_grouping_and_repetition_do_not_matter(a: Known, b: Known, c: Known) -> None:
+    assert merged(a, a) == a
+    assert merged(a, b) == merged(b, a)
+    assert merged(a, merged(b, c)) == merged(merged(a, b), c)
+    assert merged(merged(a, b), b) == merged(a, b)
 
 
 @settings(max_examples=60)
-@given(st.lists(snapshots(), min_size=1, max_size=6), st.data())
-def test_any_delivery_of_the_same_parts_gives_the_same_snapshot(
-    parts: list[Snapshot], data: Any
-) -> None:
-    split = [Snapshot(p.network, p.sealed_network) for p in parts]
-    split += [Snapshot(nodes={uid: e}) for p in parts for uid, e in p.nodes.items()]
+@given(st.lists(knowledge(), min_size=1, max_size=6), st.data())
+def test_any_delivery_of_the_same_parts_gives_the_same(parts: list[Known], data: Any) -> None:
+    split = [merge(NOTHING, part.lineage(document.key))[0] for part in parts for document in part]
     deliveries = data.draw(st.permutations(split + split[: len(split) // 2]))
 
-    assert reduce(merge_snapshots, deliveries, Snapshot()) == reduce(
-        merge_snapshots, parts, Snapshot()
-    )
+    assert reduce(merged, deliveries, NOTHING) == reduce(merged, parts, NOTHING)
 
 
-def test_a_tombstone_is_for_ever() -> None:
-    revoked = snapshot_of(entry(1, generation=2, tombstone=True))
-    later = snapshot_of(entry(1, generation=9, sequence=9))
+def test_a_tombstone_is_for_ever_and_silences_what_stands_under_it() -> None:
+    revoked = known_of(documents(1, generation=2, tombstone=True))
+    later = known_of(documents(1, generation=9, sequence=9))
 
-    (merged,) = merge_snapshots(later, revoked).nodes.values()
+    (left,) = merged(later, revoked)
 
-    assert merged.grant.tombstone
-    assert merged.presence is None
+    assert left.tombstone
+    assert merged(revoked, later) == merged(later, revoked)
 
 
 def test_the_newest_presence_goes_with_the_newest_grant() -> None:
-    one = snapshot_of(entry(1, generation=2, sequence=1))
-    other = snapshot_of(entry(1, generation=1, sequence=5))
+    one = known_of(documents(1, generation=2, sequence=1))
+    other = known_of(documents(1, generation=1, sequence=5))
 
-    (merged,) = merge_snapshots(one, other).nodes.values()
+    assert [document.version for document in merged(one, other)] == [2, 5]
 
-    assert merged.grant.generation == 2
-    assert merged.presence is not None
-    assert merged.presence.sequence == 5
+
+def test_what_stands_under_nothing_that_is_known_does_not_count() -> None:
+    _, alone = documents(1, sequence=1)
+
+    assert list(merge(NOTHING, [alone])[0]) == []
+
+
+@given(st.lists(knowledge(), max_size=4))
+def test_an_index_of_nodes_that_was_updated_equals_one_made_anew(parts: list[Known]) -> None:
+    known, snapshot = NOTHING, Snapshot()
+    for part in parts:
+        news = merged(known, part)
+        snapshot, known = snapshot_of(news, known, snapshot), news
+    assert snapshot == snapshot_of(known, NOTHING, Snapshot())
+    assert all(
+        not entry.grant.tombstone or entry.presence is None for entry in snapshot.nodes.values()
+    )
 
 
 @given(
@@ -72,9 +90,8 @@ def test_the_newest_presence_goes_with_the_newest_grant() -> None:
 def test_effective_segments_never_overlap_and_the_newest_grant_has_its_own(
     rows: list[tuple[int, int, str]],
 ) -> None:
-    known = snapshot_of(
-        *(entry(n, revision=r, segments=(ip_network(segment),)) for n, r, segment in rows)
-    )
+    entries = [entry(n, revision=r, segments=(ip_network(segment),)) for n, r, segment in rows]
+    known = Snapshot(nodes={each.grant.uid: each for each in entries})
 
     effective = effective_segments(known)
 
@@ -86,5 +103,5 @@ def test_effective_segments_never_overlap_and_the_newest_grant_has_its_own(
 
 
 def test_a_revoked_node_holds_nothing() -> None:
-    known = snapshot_of(entry(1, tombstone=True))
+    known = Snapshot(nodes={grant(1).uid: entry(1, tombstone=True)})
     assert effective_segments(known) == {}

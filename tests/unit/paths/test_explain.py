@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from limpet.base.addresses import Address
-from limpet.cluster.documents import Snapshot
+from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import view_of

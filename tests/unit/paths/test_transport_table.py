@@ -12,7 +12,7 @@ from limpet.agent.answers.cluster import count_peers, peer_statuses
 from limpet.agent.answers.path import NodeWords, path_status
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.cli.commands.path import path_lines, peer_row
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport

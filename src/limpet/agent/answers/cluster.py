@@ -35,7 +35,7 @@ from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
-from limpet.cluster.documents import Snapshot
+from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import may_talk
@@ -78,7 +78,7 @@ class ClusterAdmin:
             removed=membership.removed,
             cloned=membership.cloned,
             controller=session_status(cluster.session.state, now_s=time.monotonic()),
-            revision=membership.snapshot.revision,
+            revision=membership.replica.known.revision,
             segments=[str(each) for each in site.peers.view.segments.get(membership.uid, ())],
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
             vxlan_id=network.vxlan_id if network is not None else 0,
@@ -96,7 +96,7 @@ class ClusterAdmin:
             shared_endpoints=shared_endpoints(site.peers.view.snapshot, membership.uid),
             tunnel=tunnel,
             ipsec=ipsec,
-            disk=[*membership.problems, *filter(None, [membership.trouble])],
+            disk=[*membership.replica.problems, *filter(None, [membership.replica.trouble])],
             last_round=PeerRound(
                 rounds=max(account.rounds for account in site.accounts),
                 changes=sum(account.changes for account in site.accounts),
@@ -107,7 +107,7 @@ class ClusterAdmin:
             exchange=dict(sorted(cluster.exchange.counters.items())),
             probes=dict(sorted(cluster.probing.counters.items())),
             across=cluster.across.report(),
-            offers=dict(sorted(membership.counters.items())),
+            offers=dict(sorted(membership.replica.counters.items())),
         )
 
     def why_no_segments(self) -> str:

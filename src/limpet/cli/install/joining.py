@@ -18,8 +18,8 @@ from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.node_state import NodeState
 from limpet.cli.install.files import Manifest
-from limpet.cluster.documents import Snapshot
 from limpet.cluster.identity import Identity, load_identity
+from limpet.cluster.nodes import Snapshot
 
 if TYPE_CHECKING:
     from limpet.cloud.join import Joined, JoinOrder
@@ -176,15 +176,17 @@ def own_snapshot(settings: Settings) -> Snapshot:
 
     Empty where the node has joined none, or where they cannot be read: the agent tells that.
     """
-    from limpet.cluster.seal import SealError, decode_snapshot
+    from limpet.cluster.nodes import snapshot_of
+    from limpet.cluster.snapshot.file import OWN_NAME, read_documents
 
+    folder = settings.folders.cluster_dir
     try:
-        identity = load_identity(settings.folders.cluster_dir)
-        text = read_if_there(settings.folders.cluster_dir / "own.json")
-        if identity is None or text is None:
+        identity = load_identity(folder)
+        if identity is None:
             return Snapshot()
-        return decode_snapshot(text, identity.pinned_key)[0]
-    except (LimpetError, SealError):
+        nothing, known = read_documents(folder / OWN_NAME, identity.pinned_key)
+        return snapshot_of(known, nothing, Snapshot())
+    except LimpetError:
         return Snapshot()
 
 

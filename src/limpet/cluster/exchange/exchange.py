@@ -14,22 +14,22 @@ import structlog
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Key
 from limpet.cluster.exchange import codec as wire
 from limpet.cluster.exchange.gossip import Gossip, Origin
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
-from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Message, Pair, Push, Want
+from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Message, Push, Want
 from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
-from limpet.cluster.membership import Membership, News, Outcome, Source
+from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import DatagramError, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.seal import uid_hint
+from limpet.cluster.replica import Change, Outcome, Source
 
 _log = structlog.get_logger("exchange")
 
-_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS = 500, 1000
-_STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS = 50, 200
-"""Nodes told of: by each member, and by all others together; each may cost two checks."""
+_MEMBER_PER_S, _MEMBER = 1000, 2000
+_STRANGERS_PER_S, _STRANGERS = 100, 400
+"""Documents told: by each member, and by all others together; each may cost a check."""
 _MOST_MEMBERS = 1024
 _CHANGES_PER_S, _CHANGES, _MOST_CHANGED = 0.5, 20, 8192
 """Of what one node says of itself. Each costs a write to the disk, a round, probes, and those whom
@@ -58,8 +58,8 @@ class Exchange:
         self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
-        self._members = TokenBuckets(_MEMBER_PAIRS_PER_S, _MEMBER_PAIRS, most=_MOST_MEMBERS)
-        self._strangers = TokenBucket(_STRANGERS_PAIRS_PER_S, _STRANGERS_PAIRS)
+        self._members = TokenBuckets(_MEMBER_PER_S, _MEMBER, most=_MOST_MEMBERS)
+        self._strangers = TokenBucket(_STRANGERS_PER_S, _STRANGERS)
         self._changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
 
     @property
@@ -75,13 +75,13 @@ class Exchange:
     def start(self) -> None:
         """Tells the links who we are, and compares with several neighbours; within a loop."""
         self._gossip = Gossip(
-            self._membership.uid,
-            self._membership.snapshot,
+            self._membership,
+            self._membership.replica.known,
             below=random.randrange,
             nonce=lambda: os.urandom(NONCE_BYTES),
             now_s=time.monotonic(),
         )
-        self._membership.subscribe(self._learn)
+        self._membership.replica.subscribe(self._learn)
         for kind in _PARSERS:
             self._courier.on(kind, self._receive)
         self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
@@ -117,11 +117,11 @@ class Exchange:
             self._gossip.suspect(uid, time.monotonic())
             self._run([])
 
-    def _learn(self, news: News) -> None:
+    def _learn(self, change: Change) -> None:
         if self._gossip is None:
             return
         from_uid, from_link = "", None
-        match news.source:
+        match change.source:
             case Source.SELF:
                 origin = Origin.OWN
             case Source.NEIGHBOUR:
@@ -130,8 +130,8 @@ class Exchange:
             case _:
                 origin = Origin.CLOUD
         effects = self._gossip.learn(
-            self._membership.snapshot,
-            news.uids,
+            self._membership.replica.known,
+            change.keys,
             origin,
             time.monotonic(),
             from_uid=from_uid,
@@ -173,40 +173,45 @@ class Exchange:
         False: there was no room for all of it.
         """
         assert self._gossip is not None
-        now_s, cost = time.monotonic(), len(push.pairs) + (push.network is not None)
+        now_s = time.monotonic()
         if self._membership.is_member(received.uid):
-            room = self._members.take(received.uid, now_s, cost)
+            room = self._members.take(received.uid, now_s, len(push.documents))
         else:
-            room = self._strangers.take(now_s, cost)
+            room = self._strangers.take(now_s, len(push.documents))
         if not room:
             self._counters["over_rate"] += 1
             return False
         link = received.ifindex if _is_for_all(received.to_address) else None
-        pairs = [pair for pair in push.pairs if not self._changes_too_often(pair, now_s)]
-        self._counters["over_rate"] += len(push.pairs) - len(pairs)
-        grants = [self._grant_of(pair) for pair in pairs]
         self._from = (received.uid, link)
         try:
-            outcomes = self._membership.offer(pairs, source=Source.NEIGHBOUR, network=push.network)
+            outcomes = self._membership.offer(
+                push.documents,
+                source=Source.NEIGHBOUR,
+                has_room=lambda document: self._has_room(document.key, now_s),
+            )
         finally:
             self._from = ("", None)
-        told = list(zip(pairs, outcomes, strict=True))
-        for (pair, what), grant in zip(told, grants, strict=True):
-            if what is Outcome.FRESH and pair[0] == grant:
-                self._changes.take(uid_hint(grant), now_s)
-        stale = [(uid_hint(pair[0]), pair) for pair, what in told if what is Outcome.STALE]
-        self._gossip.known(stale, received.uid, link)
-        return len(pairs) == len(push.pairs)
+        known: dict[Outcome, list[Key]] = {each: [] for each in Outcome}
+        for sealed, what in zip(push.documents, outcomes, strict=True):
+            if (key := self._membership.replica.key_of(sealed)) is not None:
+                known[what].append(key)
+        for key in known[Outcome.FRESH]:
+            if (sayer := self._sayer(key)) is not None:
+                self._changes.take(sayer, now_s)
+        self._gossip.heard_again(known[Outcome.STALE], received.uid, link)
+        late = outcomes.count(Outcome.LATER)
+        self._counters["over_rate"] += late
+        return not late
 
-    def _grant_of(self, pair: Pair) -> Sealed | None:
-        """The one that is known of the node that the pair is about."""
-        entry = self._membership.snapshot.nodes.get(uid_hint(pair[0]))
-        return entry.sealed_grant if entry is not None else None
+    def _sayer(self, key: Key) -> Key | None:
+        """Of whose documents it is one; None: the cluster has signed it."""
+        return self._membership.replica.known.kinds[key[0]].parent(key[1])
 
-    def _changes_too_often(self, pair: Pair, now_s: float) -> bool:
-        """Another grant counts at any time: a node that floods could not be removed else."""
-        room = self._changes.has_room(uid_hint(pair[0]), now_s)
-        return not room and pair[0] == self._grant_of(pair)
+    def _has_room(self, key: Key, now_s: float) -> bool:
+        """For another thing that one node says. What the cluster has signed counts at any time: a
+        node that floods could not be removed else."""
+        sayer = self._sayer(key)
+        return sayer is None or self._changes.has_room(sayer, now_s)
 
     def _run(self, effects: list[Effect]) -> None:
         encoded: dict[int, bytes] = {}

@@ -21,18 +21,25 @@ from enum import Enum
 
 from limpet.base.addresses import Address
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.documents import Snapshot
-from limpet.cluster.exchange.digest import Index, make_listings, make_pushes, pair_of
+from limpet.cluster.documents import Key, Known
+from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
 from limpet.cluster.exchange.messages import (
     Digest,
     Listing,
     Message,
-    Pair,
     Push,
     Want,
     datagram_bytes,
 )
-from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Neighbours, Place, Send
+from limpet.cluster.exchange.neighbours import (
+    Broadcast,
+    Directory,
+    Effect,
+    Heard,
+    Neighbours,
+    Place,
+    Send,
+)
 
 
 class Origin(Enum):
@@ -62,12 +69,12 @@ _NEWCOMER_S = (0.0, 1.0)
 _SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
 """Between comparisons with a node because it says that it knows more; so many at once."""
 _MOST_NONCES = 1024
-_MOST_WANTED, _MOST_PUSHED = 64, 64
-"""Nodes in one answer."""
+_MOST_WANTED, _MOST_PUSHED = 128, 128
+"""Documents in one answer."""
 _SAY_AGAIN_S = (30.0, 60.0)
 """Between two times that we tell the links who we are: a switch may have been deaf for long."""
 _NOW_AND_THEN, _SAY_AGAIN, _COMPARE = "*", "!", "="
-"""What a timer is for; else it is for the rumour about the uid that it names."""
+"""What a timer is for, the last with a uid, or none; else it is for the rumour of its key."""
 
 
 @dataclass(slots=True)
@@ -87,8 +94,8 @@ class Gossip:
 
     def __init__(
         self,
-        uid: str,
-        snapshot: Snapshot,
+        directory: Directory,
+        known: Known,
         *,
         below: Callable[[int], int],
         nonce: Callable[[], bytes],
@@ -97,21 +104,22 @@ class Gossip:
         """`below`: a random number from 0 to below its argument. `nonce`: 8 random bytes."""
         self.counters: Counter[str] = Counter()
         """What was not answered: `stranger`, `unasked`, `over_rate`."""
-        self._uid = uid
-        self._snapshot = snapshot
+        self._directory = directory
+        self._known = known
         self._below = below
         self._nonce = nonce
-        self._index = Index(snapshot)
-        self._neighbours = Neighbours(uid, snapshot, below=below, now_s=now_s)
+        self._index = Index(known)
+        names = {document.name for document in known}
+        self._neighbours = Neighbours(directory, names, below=below, now_s=now_s)
         self._links: frozenset[int] = frozenset()
-        self._rumours: dict[str, _Rumour] = {}
-        self._timers: list[tuple[float, str]] = []
-        """A heap: when, and a rumour's uid or, after `=`, whom to compare with (none: anybody)."""
+        self._rumours: dict[Key, _Rumour] = {}
+        self._timers: list[tuple[float, tuple[str, str]]] = []
+        """A heap: when, and what it is for."""
         self._nonces: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         self._suspicions = TokenBuckets(1 / _SUSPECT_S, _SUSPECTED, most=_MOST_SUSPECTED)
         self._compare_soon(now_s)
-        self._set_timer(now_s + self._between(_COMPARE_S), _NOW_AND_THEN)
-        self._set_timer(now_s + self._between(_SAY_AGAIN_S), _SAY_AGAIN)
+        self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
+        self._set_timer(now_s + self._between(_SAY_AGAIN_S), (_SAY_AGAIN, ""))
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -134,12 +142,12 @@ class Gossip:
         if not new:
             return []
         self._compare_soon(now_s)
-        own = self._snapshot.nodes.get(self._uid)
-        if own is None or own.presence is None:
+        own = self._directory.introduction
+        if self._known.find(own) is None:
             return []
-        before = self._rumours.get(self._uid)
+        before = self._rumours.get(own)
         links = new if before is None else new | before.links
-        self._start(self._uid, _Rumour(Origin.OWN, set(links), set()), now_s)
+        self._start(own, _Rumour(Origin.OWN, set(links), set()), now_s)
         return self.tick(now_s)
 
     def set_tunnelled(self, tunnelled: Mapping[str, Address], now_s: float) -> None:
@@ -152,44 +160,48 @@ class Gossip:
 
     def learn(
         self,
-        snapshot: Snapshot,
-        uids: frozenset[str],
+        known: Known,
+        keys: frozenset[Key],
         origin: Origin,
         now_s: float,
         *,
         from_uid: str = "",
         from_link: int | None = None,
     ) -> list[Effect]:
-        """`uids`, and perhaps the network, have changed to what `snapshot` says.
+        """`keys` have changed to what `known` says.
 
         `from_uid`: who told us; `from_link`: where all neighbours could hear it.
         """
-        self._snapshot = snapshot
-        self._index.update(snapshot, uids)
-        self._neighbours.learn(snapshot, uids)
-        if not uids or len(uids) > _MOST_AT_ONCE or len(self._rumours) > _MOST_RUMOURS:
+        self._known = known
+        self._index.update(known, keys)
+        self._neighbours.learn({name for _kind, name in keys})
+        own = self._directory.uid
+        # What others stand under is told with those; what is gone, with what it stood under.
+        told = {key for key in keys if known.find(key) is not None}
+        told -= {parent for key in told if (parent := known.kinds[key[0]].parent(key[1]))}
+        if len(told) > _MOST_AT_ONCE or len(self._rumours) > _MOST_RUMOURS:
             self._compare_soon(now_s)
-            uids &= {self._uid}
-        for uid in sorted(uids):
-            ours = uid == self._uid
+            told = {key for key in told if key[1].partition("/")[0] == own}
+        for key in sorted(told):
+            ours = key[1].partition("/")[0] == own
             links = set(self._links) if ours else set(self._links) - {from_link}
-            rumour = _Rumour(Origin.OWN if ours else origin, links, {from_uid, uid})
-            self._start(uid, rumour, now_s)
+            rumour = _Rumour(Origin.OWN if ours else origin, links, {from_uid, key[1]})
+            self._start(key, rumour, now_s)
             if ours:
                 self._compare_soon(now_s)
         return self.tick(now_s)
 
-    def known(self, pairs: Iterable[tuple[str, Pair]], from_uid: str, link: int | None) -> None:
+    def heard_again(self, keys: Iterable[Key], from_uid: str, link: int | None) -> None:
         """`from_uid` said what we knew: it need not be told, nor all on `link` if all heard it."""
-        for uid, pair in pairs:
-            rumour, entry = self._rumours.get(uid), self._snapshot.nodes.get(uid)
-            if rumour is None or entry is None or pair_of(entry) != pair:
+        for key in keys:
+            rumour = self._rumours.get(key)
+            if rumour is None:
                 continue
             rumour.not_to.add(from_uid)
             rumour.links.discard(-1 if link is None else link)
             rumour.heard += 1
             if not rumour.links and rumour.heard >= _ENOUGH.get(rumour.origin, rumour.heard + 1):
-                del self._rumours[uid]
+                del self._rumours[key]
 
     def receive(
         self, uid: str, place: Place, ifindex: int, message: Message, now_s: float
@@ -219,31 +231,31 @@ class Gossip:
         """What is due."""
         effects: list[Effect] = []
         while self._timers and self._timers[0][0] <= now_s:
-            _at_s, what = heapq.heappop(self._timers)
+            _at_s, (what, name) = heapq.heappop(self._timers)
             if what == _NOW_AND_THEN:
-                self._set_timer(now_s + self._between(_COMPARE_S), _NOW_AND_THEN)
+                self._set_timer(now_s + self._between(_COMPARE_S), (_NOW_AND_THEN, ""))
                 effects += self._compare(self._neighbours.anybody(now_s), now_s)
             elif what == _SAY_AGAIN:
-                self._set_timer(now_s + self._between(_SAY_AGAIN_S), _SAY_AGAIN)
-                own = make_pushes(self._snapshot, [self._uid], network=False)
+                self._set_timer(now_s + self._between(_SAY_AGAIN_S), (_SAY_AGAIN, ""))
+                own = make_pushes(self._known, [self._directory.introduction])
                 said = (Broadcast(link, push) for push in own for link in sorted(self._links))
                 effects += self._affordable(said, now_s)
-            elif what.startswith(_COMPARE):
-                effects += self._compare(what[1:] or self._neighbours.anybody(now_s), now_s)
+            elif what == _COMPARE:
+                effects += self._compare(name or self._neighbours.anybody(now_s), now_s)
             else:
-                effects += self._tell(what, now_s)
+                effects += self._tell((what, name), now_s)
         return effects
 
-    def _set_timer(self, at_s: float, what: str) -> None:
+    def _set_timer(self, at_s: float, what: tuple[str, str]) -> None:
         heapq.heappush(self._timers, (at_s, what))
 
     # Rumours
 
-    def _start(self, uid: str, rumour: _Rumour, now_s: float) -> None:
-        if uid in self._rumours:  # what it said is old, and so are its times
-            self._timers = [timer for timer in self._timers if timer[1] != uid]
+    def _start(self, key: Key, rumour: _Rumour, now_s: float) -> None:
+        if key in self._rumours:  # what it said is old, and so are its times
+            self._timers = [timer for timer in self._timers if timer[1] != key]
             heapq.heapify(self._timers)
-        self._rumours[uid] = rumour
+        self._rumours[key] = rumour
         match rumour.origin:
             case Origin.OWN:
                 delays_s: tuple[float, ...] = _OWN_AGAIN_S
@@ -252,23 +264,24 @@ class Gossip:
             case Origin.CLOUD:
                 delays_s = (self._between(_CLOUD_DELAY_S),)
         for delay_s in delays_s:
-            self._set_timer(now_s + delay_s, uid)
+            self._set_timer(now_s + delay_s, key)
 
-    def _tell(self, uid: str, now_s: float) -> list[Effect]:
-        rumour, entry = self._rumours.get(uid), self._snapshot.nodes.get(uid)
-        if rumour is None or entry is None:
+    def _tell(self, key: Key, now_s: float) -> list[Effect]:
+        rumour = self._rumours.get(key)
+        if rumour is None:
             return []
         own = rumour.origin is Origin.OWN
-        message = Push((pair_of(entry),))
-        effects: list[Effect] = [Broadcast(link, message) for link in sorted(rumour.links)]
-        if not own or rumour.told in _UNICAST_AT:
-            for peer in self._listeners(rumour):
-                effects += [
-                    Send("", place, message) for place in self._neighbours.places(peer, now_s)
-                ]
+        effects: list[Effect] = []
+        for message in make_pushes(self._known, [key]):
+            effects += [Broadcast(link, message) for link in sorted(rumour.links)]
+            if not own or rumour.told in _UNICAST_AT:
+                for peer in self._listeners(rumour):
+                    effects += [
+                        Send("", place, message) for place in self._neighbours.places(peer, now_s)
+                    ]
         rumour.told += 1
         if not own or rumour.told == len(_OWN_AGAIN_S):
-            del self._rumours[uid]
+            del self._rumours[key]
         return self._affordable(effects, now_s)
 
     def _listeners(self, rumour: _Rumour) -> list[str]:
@@ -283,15 +296,15 @@ class Gossip:
     # Comparing
 
     def _compare_soon(self, now_s: float) -> None:
-        if not self._is_set(_COMPARE):
+        if not self._is_set((_COMPARE, "")):
             for delay_s in _FIRST_COMPARE_S:
-                self._set_timer(now_s + delay_s, _COMPARE)
+                self._set_timer(now_s + delay_s, (_COMPARE, ""))
 
     def _compare_later(self, uid: str, at_s: float) -> None:
-        if not self._is_set(_COMPARE + uid):
-            self._set_timer(at_s, _COMPARE + uid)
+        if not self._is_set((_COMPARE, uid)):
+            self._set_timer(at_s, (_COMPARE, uid))
 
-    def _is_set(self, what: str) -> bool:
+    def _is_set(self, what: tuple[str, str]) -> bool:
         return any(timer[1] == what for timer in self._timers)
 
     def _is_chosen(self) -> bool:
@@ -335,8 +348,7 @@ class Gossip:
             case Listing():
                 answers = self._settle(uid, message, now_s)
             case Want():
-                uids = message.uids[:_MOST_PUSHED]
-                answers = make_pushes(self._snapshot, uids, network=message.network)
+                answers = make_pushes(self._known, self._index.keys(message.marks[:_MOST_PUSHED]))
             case Push():
                 answers = []
         return self._affordable((Send(uid, place, answer) for answer in answers), now_s)
@@ -346,18 +358,16 @@ class Gossip:
         found = self._index.compare(listing)
         here, there = found.newer_here, found.newer_there
         answers: list[Message] = []
-        if there or found.network_newer_there:
-            answers.append(Want(listing.nonce, found.network_newer_there, there[:_MOST_WANTED]))
-        pushed = here[:_MOST_PUSHED]
-        answers += make_pushes(self._snapshot, pushed, network=found.network_newer_here)
+        if there:
+            answers.append(Want(listing.nonce, there[:_MOST_WANTED]))
+        answers += make_pushes(self._known, here[:_MOST_PUSHED])
         if listing.more or len(here) > _MOST_PUSHED or len(there) > _MOST_WANTED:
             self._compare_later(uid, now_s + _AGAIN_S)
         return answers
 
     def _affordable(self, effects: Iterable[Effect], now_s: float) -> list[Effect]:
         """What there is no room for is found by comparing, later; a removed node is silent."""
-        own = self._snapshot.nodes.get(self._uid)
-        if own is not None and own.grant.tombstone:
+        if self._directory.removed:
             return []
         wanted = list(effects)
         sent = self._neighbours.affordable(wanted, now_s)

@@ -8,48 +8,19 @@ from typing import NamedTuple
 from limpet.cluster.documents import Sealed
 
 BUCKETS = 256
-"""Nodes are compared in groups, by a hash of the uid."""
+"""Documents are compared in groups, by a hash of kind and name."""
 NONCE_BYTES = 8
-
-Pair = tuple[Sealed, Sealed | None]
-"""A grant and its node's presence."""
-
-
-class GrantRank(NamedTuple):
-    """Of two grants of a node the higher one counts, as `cluster.merge` has it."""
-
-    tombstone: bool
-    generation: int
-    digest: int
-    """32 bits."""
-
-
-class PresenceRank(NamedTuple):
-    """Of two presences of a node the higher one counts, as `cluster.merge` has it."""
-
-    sequence: int
-    digest: int
-    """32 bits."""
-
-
-NO_PRESENCE = PresenceRank(0, 0)
-
-
-class NetworkRank(NamedTuple):
-    generation: int
-    digest: int
-    """32 bits."""
-
-
-NO_NETWORK = NetworkRank(0, 0)
 
 
 class Item(NamedTuple):
-    """What one knows of a node."""
+    """What one knows of a document. Of two with one mark the higher one counts, as merged."""
 
-    uid: str
-    grant: GrantRank
-    presence: PresenceRank
+    mark: int
+    """64 bits that stand for kind and name."""
+    version: int
+    """64 bits; the highest of them tells a tombstone."""
+    digest: int
+    """32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +28,17 @@ class Digest:
     """All that one knows, in little: the other answers with a listing."""
 
     nonce: bytes
-    network: NetworkRank
     buckets: tuple[int, ...]
     """32 bits for each of `BUCKETS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that one knows of the nodes in some buckets, in answer to a digest."""
+    """All that one knows of the documents in some buckets, in answer to a digest."""
 
     echo: bytes
     """The digest's nonce: who knows it is where the digest was sent to."""
     nonce: bytes
-    network: NetworkRank
     more: bool
     """Other buckets differ too: compare again."""
     buckets: frozenset[int]
@@ -82,16 +51,14 @@ class Want:
 
     echo: bytes
     """The listing's nonce."""
-    network: bool
-    uids: tuple[str, ...]
+    marks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What the other may lack."""
+    """What the other may lack; what is checked with something else comes after that."""
 
-    pairs: tuple[Pair, ...] = ()
-    network: Sealed | None = None
+    documents: tuple[Sealed, ...] = ()
 
 
 Message = Digest | Listing | Want | Push
@@ -100,10 +67,10 @@ OVERHEAD_BYTES = 124
 """Of a datagram beside its body."""
 GOOD_BODY_BYTES = 1_108
 """Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
-DIGEST_BYTES = NONCE_BYTES + 12 + 4 * BUCKETS
-LISTING_BYTES, ITEM_BYTES = 2 * NONCE_BYTES + 13 + BUCKETS // 8, 40
-WANT_BYTES, UID_BYTES = NONCE_BYTES + 1, 15
-_SEALED_BYTES = 66
+DIGEST_BYTES = NONCE_BYTES + 4 * BUCKETS
+LISTING_BYTES, ITEM_BYTES = 2 * NONCE_BYTES + 1 + BUCKETS // 8, 20
+WANT_BYTES, MARK_BYTES = NONCE_BYTES, 8
+_SEALED_BYTES = 67
 
 
 def datagram_bytes(message: Message) -> int:
@@ -118,13 +85,11 @@ def body_bytes(message: Message) -> int:
         case Listing():
             return LISTING_BYTES + ITEM_BYTES * len(message.items)
         case Want():
-            return WANT_BYTES + UID_BYTES * len(message.uids)
+            return WANT_BYTES + MARK_BYTES * len(message.marks)
         case Push():
-            network = message.network
-            size = 0 if network is None else 1 + _SEALED_BYTES + len(network.body)
-            return size + sum(map(pair_bytes, message.pairs))
+            return sum(map(sealed_bytes, message.documents))
 
 
-def pair_bytes(pair: Pair) -> int:
-    """What a pair adds to a push."""
-    return 1 + sum(_SEALED_BYTES + len(sealed.body) for sealed in pair if sealed is not None)
+def sealed_bytes(sealed: Sealed) -> int:
+    """What a document adds to a push."""
+    return _SEALED_BYTES + len(sealed.kind) + len(sealed.body)

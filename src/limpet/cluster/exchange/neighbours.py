@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from limpet.base.addresses import Address
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
-from limpet.cluster.documents import Snapshot
+from limpet.cluster.documents import Key
 from limpet.cluster.exchange.messages import Listing, Message, datagram_bytes
 
 AMPLIFICATION = 3
@@ -21,6 +22,36 @@ _MOST_PLACES = 3
 """Of one peer that are written to."""
 _PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000
 _ALL_BYTES_PER_S, _ALL_BYTES = 400_000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Where a member says that it is."""
+
+    addresses: tuple[Address, ...]
+    port: int
+    """0: it is not to be written to."""
+
+
+class Directory(Protocol):
+    """Who the members of the cluster are."""
+
+    @property
+    def uid(self) -> str:
+        """Of this node."""
+
+    @property
+    def removed(self) -> bool:
+        """This node was: it is silent."""
+
+    @property
+    def introduction(self) -> Key:
+        """The document with which this node says who it is."""
+
+    def is_member(self, uid: str) -> bool: ...
+
+    def contact(self, uid: str) -> Contact | None:
+        """None: it has not said where it is, or was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,49 +102,53 @@ class Neighbours:
     """The other members, as far as the exchange has to know them."""
 
     def __init__(
-        self, uid: str, snapshot: Snapshot, *, below: Callable[[int], int], now_s: float
+        self,
+        directory: Directory,
+        uids: Iterable[str],
+        *,
+        below: Callable[[int], int],
+        now_s: float,
     ) -> None:
-        """`below`: a random number from 0 to below its argument."""
+        """`uids`: of all that may be members. `below`: a random number below its argument."""
         self.heard: OrderedDict[str, Heard] = OrderedDict()
         """By uid, members only; those heard last are at the end."""
         self.tunnelled: Mapping[str, Address] = {}
         """Overlay addresses of those that are reached through a tunnel only, by uid."""
-        self._uid = uid
-        self._snapshot = snapshot
+        self._directory = directory
         self._below = below
         self._listed: set[str] = set()
         self._members: list[str] = []
-        """All others that have said something of themselves; what is revoked has no presence."""
+        """All others that have said where they are."""
         self._peer_bytes = TokenBuckets(_PEER_BYTES_PER_S, _PEER_BYTES, most=_MOST_HEARD)
         self._all_bytes = TokenBucket(_ALL_BYTES_PER_S, _ALL_BYTES, now_s)
-        self.learn(snapshot, snapshot.nodes)
+        self.learn(uids)
 
-    def learn(self, snapshot: Snapshot, uids: Iterable[str]) -> None:
-        """What is known of `uids` is now as `snapshot` has it."""
-        self._snapshot = snapshot
+    def learn(self, names: Iterable[str]) -> None:
+        """What is known of these has changed; those that are no node's uid do not matter."""
         before = len(self._listed)
         changed = False
-        for uid in uids:
-            entry = snapshot.nodes.get(uid)
-            presence = entry.presence if entry is not None else None
-            if presence is None or uid == self._uid:
+        for uid in names:
+            contact = self._directory.contact(uid)
+            if contact is None or uid == self._directory.uid:
                 changed |= uid in self._listed
                 self._listed.discard(uid)
             else:
                 self._listed.add(uid)
             heard = self.heard.get(uid)
-            if entry is not None and entry.grant.tombstone:
-                self.heard.pop(uid, None)
-            elif heard is not None and heard.proven is not None and presence is not None:
-                known = (*presence.addresses, self.tunnelled.get(uid))
-                if heard.proven.address not in known:
-                    heard.proven = None  # it may have moved
+            if heard is not None and not self.is_member(uid):
+                del self.heard[uid]
+            elif (
+                heard is not None
+                and heard.proven is not None
+                and contact is not None
+                and heard.proven.address not in (*contact.addresses, self.tunnelled.get(uid))
+            ):
+                heard.proven = None  # it may have moved
         if changed or len(self._listed) != before:
             self._members = sorted(self._listed)
 
     def is_member(self, uid: str) -> bool:
-        entry = self._snapshot.nodes.get(uid)
-        return entry is not None and not entry.grant.tombstone and uid != self._uid
+        return uid != self._directory.uid and self._directory.is_member(uid)
 
     def hear(self, uid: str, place: Place, ifindex: int, size: int, now_s: float) -> bool:
         """A member has written `size` bytes from `place`; whether it was silent for long before."""
@@ -141,20 +176,19 @@ class Neighbours:
         return None if heard.proven == place else heard.credit_bytes
 
     def places(self, uid: str, now_s: float) -> list[Place]:
-        """Where it has answered of late, else what its presence names."""
+        """Where it has answered of late, else where it says that it is."""
         heard = self.heard.get(uid)
         if heard is not None and heard.proven and now_s - heard.proven_s < FRESH_S:
             return [heard.proven]
         return self._named(uid)
 
     def _named(self, uid: str) -> list[Place]:
-        """Its overlay address, if it is behind a tunnel, else the first that its presence names."""
-        entry = self._snapshot.nodes.get(uid)
-        if entry is None or entry.presence is None or not entry.presence.port:
+        """Its overlay address, if it is behind a tunnel, else the first that it names itself."""
+        contact, inner = self._directory.contact(uid), self.tunnelled.get(uid)
+        if contact is None or not contact.port:
             return []
-        presence, inner = entry.presence, self.tunnelled.get(uid)
-        addresses = presence.addresses if inner is None else (inner,)
-        return [Place(address, presence.port) for address in addresses[:_MOST_PLACES]]
+        addresses = contact.addresses if inner is None else (inner,)
+        return [Place(address, contact.port) for address in addresses[:_MOST_PLACES]]
 
     def recent(self, count: int, but: Collection[str]) -> list[str]:
         """Those heard last."""
@@ -200,7 +234,7 @@ class Neighbours:
         return self._peer_bytes.take(where, now_s, size) and self._all_bytes.take(now_s, size)
 
     def _is_allowed(self, effect: Send, size: int) -> bool:
-        """Its place is proven, or enough came from there, or its presence names it.
+        """Its place is proven, or enough came from there, or it names it itself.
 
         Who sends on an old message of a member from elsewhere has no use of it.
         """

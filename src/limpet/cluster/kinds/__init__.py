@@ -1,4 +1,14 @@
-"""The kinds of documents that a cluster has, a file for each.
+"""The kinds of documents that a cluster has, a file for each, and the registry of them all.
 
-Must not import what keeps, sends or merges documents: that knows no kind.
+A new kind is a `Kind` in a file here and its name in `KINDS`. Must not import what keeps, sends or
+merges documents: that knows no kind.
 """
+
+from limpet.cluster.documents import Kinds
+from limpet.cluster.kinds.grant import GRANT
+from limpet.cluster.kinds.network import NETWORK
+from limpet.cluster.kinds.presence import PRESENCE
+
+__all__ = ["GRANT", "KINDS", "NETWORK", "PRESENCE"]
+
+KINDS = Kinds((NETWORK, GRANT, PRESENCE))

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import ip_network
+from typing import Any
 
 from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.keys import uid_of
+from limpet.cluster.kinds.fields import bytes_of
+from limpet.cluster.kinds.network import cluster_keys
 
 
 class Role(Enum):
@@ -44,3 +50,31 @@ class Grant:
     def prefixes(self) -> tuple[Prefix, ...]:
         """Everything that is reached through the node."""
         return self.segments + self.prefixes_behind
+
+
+def _parse(found: dict[str, Any]) -> Grant:
+    return Grant(
+        **{
+            **found,
+            "public_key": bytes_of(found["public_key"]),
+            "segments": tuple(map(ip_network, found["segments"])),
+            "communities": tuple(found["communities"]),
+            "roles": frozenset(map(Role, found["roles"])),
+            "prefixes_behind": tuple(map(ip_network, found["prefixes_behind"])),
+            "supersedes": tuple(found["supersedes"]),
+        }
+    )
+
+
+def _signers(grant: Grant, known: Lookup) -> frozenset[bytes]:
+    if grant.uid != uid_of(grant.public_key):
+        raise ValueError(f"uid {grant.uid} of {grant.name} is not its key's")
+    return cluster_keys(grant, known)
+
+
+GRANT = Kind(
+    "grant",
+    _parse,
+    signers=_signers,
+    head=lambda grant: Head(grant.uid, grant.generation, grant.tombstone),
+)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import ip_network
+from typing import Any
 
 from limpet.base.addresses import Prefix
+from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.keys import ClusterKey, trusted_keys
+from limpet.cluster.kinds.fields import by_version, bytes_of
 
 
 class DefaultCommunity(Enum):
@@ -36,15 +41,6 @@ class TunnelBackend(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterKey:
-    """A key that signs grants, and the former key's word for it."""
-
-    public_key: bytes
-    endorsement: bytes = b""
-    """The former key's signature of this one; empty for a cluster's first key."""
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
     """What holds for all of a cluster; signed by the cluster key, the higher generation counts."""
 
@@ -70,3 +66,43 @@ class Network:
     """Of the tunnels between nodes that share no community with another one."""
     community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
     """By community: of the tunnels between its nodes, where it is not that of the network."""
+
+
+NAME = "network"
+"""Of the one document of this kind, too."""
+
+
+def _parse(found: dict[str, Any]) -> Network:
+    return Network(
+        **{
+            **found,
+            "keys": tuple(
+                ClusterKey(bytes_of(key["public_key"]), bytes_of(key["endorsement"]))
+                for key in found["keys"]
+            ),
+            "pod_cidrs": tuple(map(ip_network, found["pod_cidrs"])),
+            "segment_lengths": by_version(found["segment_lengths"]),
+            "service_cidrs": tuple(map(ip_network, found["service_cidrs"])),
+            "default_community": DefaultCommunity(found["default_community"]),
+            "encryption": Encryption(found["encryption"]),
+            "tunnel_backend": TunnelBackend(found["tunnel_backend"]),
+            "community_backends": {
+                name: TunnelBackend(each) for name, each in found["community_backends"].items()
+            },
+        }
+    )
+
+
+NETWORK = Kind(
+    NAME,
+    _parse,
+    signers=lambda network, known: trusted_keys(known.pinned, network.keys),
+    head=lambda network: Head(NAME, network.generation),
+    root=True,
+)
+
+
+def cluster_keys(_value: object, known: Lookup) -> frozenset[bytes]:
+    """All that the cluster has signed with: who signs what comes from the controller."""
+    network: Network | None = known.value(NAME, NAME)
+    return trusted_keys(known.pinned, network.keys if network else ())

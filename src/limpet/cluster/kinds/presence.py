@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
 
 from limpet.base.addresses import Address
+from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.kinds.fields import by_version, text, whole
+from limpet.cluster.kinds.grant import GRANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +35,56 @@ class Presence:
     relay_tls_port: int = 0
     """TCP port where it relays packets in TLS connections; 0: it does not."""
     link_mtu_bytes: int = 1500
+
+
+_MAX_PORT = (1 << 16) - 1
+_MAX_MTU_BYTES = 1 << 16
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+def _parse(found: dict[str, Any]) -> Presence:
+    return Presence(
+        **{
+            **found,
+            "boot_id": text(found["boot_id"]),
+            "addresses": tuple(map(_address, found["addresses"])),
+            "endpoints": tuple(
+                (_address(at), whole(port, _MAX_PORT)) for at, port in found["endpoints"]
+            ),
+            "port": whole(found["port"], _MAX_PORT),
+            "vtep_macs": {
+                version: _mac(mac) for version, mac in by_version(found["vtep_macs"]).items()
+            },
+            "tunnel_port": whole(found["tunnel_port"], _MAX_PORT),
+            "relay_tls_port": whole(found["relay_tls_port"], _MAX_PORT),
+            "link_mtu_bytes": whole(found["link_mtu_bytes"], _MAX_MTU_BYTES),
+        }
+    )
+
+
+def _address(value: object) -> Address:
+    """Without a scope: that could be any text, and names a link of another node at best."""
+    if not isinstance(value, str) or "%" in value:
+        raise ValueError(f"{value!r} is no address that means the same everywhere")
+    return ip_address(value)
+
+
+def _mac(value: object) -> str:
+    if not isinstance(value, str) or _MAC.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no MAC address")
+    return value
+
+
+def node_key(presence: Presence, known: Lookup) -> tuple[bytes, ...]:
+    """The key that the grant of the node names: who signs what a node says of itself."""
+    grant = known.value(GRANT.name, presence.uid)
+    return (grant.public_key,) if grant is not None else ()
+
+
+PRESENCE = Kind(
+    "presence",
+    _parse,
+    signers=node_key,
+    head=lambda presence: Head(presence.uid, presence.sequence),
+    under=GRANT.name,
+)

@@ -1,13 +1,14 @@
 """The snapshot on disk: a log of sealed documents, fsynced, begun anew when it has grown.
 
-`own.json` beside it holds the network and the node's own grant once more: without the others'
-documents a node waits for its neighbours, without its own grant it has no addresses.
+`own.log` beside it holds once more what the node cannot start without: the documents that others
+are checked with, and those that the cluster has signed for this node. Without the others' it waits
+for its neighbours, without its own it has no addresses.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -16,20 +17,15 @@ from time import monotonic
 from limpet.base import faults
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
-from limpet.cluster.merge import merge_snapshots
-from limpet.cluster.seal import (
-    SealError,
-    decode_snapshot,
-    encode_snapshot,
-    make_entry,
-    open_network,
-    parse_entry,
-    trusted_keys,
-)
-from limpet.cluster.snapshot.log import NewerLogError, SnapshotLog, parse_log
-from limpet.cluster.snapshot.writer import Documents, LogWriter, read_file
+from limpet.cluster.documents import Document, Key, Known, essentials
+from limpet.cluster.keys import SealError
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.merge import Changes, merge
+from limpet.cluster.seal import check, read_sealed
+from limpet.cluster.snapshot.log import NewerLogError, SnapshotLog, cluster_mark, parse_log
+from limpet.cluster.snapshot.writer import LogWriter, read_file
 
+OWN_NAME = "own.log"
 _RETRY_S = 5.0
 _ANEW_BYTES = 1 << 20
 _WHAT_TO_DO = "free space on this file system or check the disk; it is tried again by itself"
@@ -53,28 +49,22 @@ class SnapshotFile:
         Raises: StorageError if it cannot be read, or is of a later Limpet.
         """
         self._path = path
-        self._own_path = path.with_name("own.json")
+        self._own_path = path.with_name(OWN_NAME)
         self._own_uid = own_uid
         self._disk = disk or Disk()
         self._retry_s = retry_s
-        try:
-            self._found: bytes | None = read_file(path)
-            self._log = parse_log(self._found) if self._found is not None else SnapshotLog()
-        except OSError as error:
-            raise StorageError("read", str(path), error.strerror or str(error)) from error
-        except NewerLogError as error:
-            raise StorageError("read", str(path), str(error)) from error
-        self._writer = LogWriter(path, self._disk, anew_bytes)
+        self._anew_bytes = anew_bytes
+        self._found = _load(path)
+        self._writers: list[LogWriter] = []
+        """Of the log, and of the node's own."""
         self._anew_at_s = 0.0
         """When it may be tried to begin the log anew."""
-        self._own_text = b""
-        """What `own.json` holds."""
         self._troubles: dict[str, StorageError] = {}
         """By what was to be done."""
         self._trouble = ""
 
         self._changed = threading.Condition()  # guards the next five
-        self._pending = Documents()
+        self._pending: dict[Key, Document] = {}
         self._busy = True
         """Something is being written, or what was read is not known to be on the disk."""
         self._told: list[Future[None]] = []
@@ -84,84 +74,82 @@ class SnapshotFile:
 
     # What is on the disk
 
-    def read(self, pinned_key: bytes) -> tuple[Snapshot, list[str]]:
+    def read(self, pinned_key: bytes) -> tuple[Known, list[str]]:
         """What it holds, and what of it is damaged, in words. Called once, before all else.
 
-        Signatures were checked before they were written, and nobody else writes here; only where
-        the network is not signed as `pinned_key` demands is every other document doubted too.
+        Signatures were checked before they were written, and nobody else writes here; only what
+        was checked with another key than `pinned_key`, or nobody knows with which, is doubted.
         """
-        log, self._log = self._log, SnapshotLog()
-        own, own_problem = self._read_own(pinned_key)
-        trusted = trusted_keys(pinned_key, own.network.keys if own.network else ())
-        snapshot, bad = _open_documents(log, pinned_key, trusted)
-        problems = [own_problem] if own_problem else []
-        if bad and not log.damage:
-            log.damage = f"{len(bad)} documents do not count, the first: {bad[0]}"
-        if log.damage:
-            problems.insert(0, self._keep_damaged(log.damage, len(snapshot.nodes)))
-        merged = merge_snapshots(snapshot, own)
-        known = Documents(snapshot.sealed_network, dict(snapshot.nodes))
-        if merged.sealed_network != snapshot.sealed_network:
-            self._pending.add(merged.sealed_network, ())
-        self._pending.add(None, self._newer_own(snapshot, merged))
-        if self._found is not None:
-            self._writer.take_up(log, self._found, known)
+        nothing, problems = Known(KINDS, pinned_key), []
+        try:
+            found_own = _load(self._own_path)
+        except StorageError as error:
+            found_own = None
+            problems.append(str(error))
+        known, damage = self._take_up(self._path, self._found, nothing)
+        if damage:
+            problems.insert(0, self._keep_damaged(damage, known))
+        own, damage = self._take_up(self._own_path, found_own, nothing)
+        if damage:
+            problems.append(f"{self._own_path}: {damage} (it is made again)")
+        known, lost = merge(known, own)
+        self._add(found for key in lost if (found := known.find(key)) is not None)
         self._found = None
         self._thread.start()
-        return merged, problems
+        return known, problems
 
-    def _newer_own(self, snapshot: Snapshot, merged: Snapshot) -> Iterator[NodeEntry]:
-        entry = merged.nodes.get(self._own_uid)
-        if entry is not None and entry != snapshot.nodes.get(self._own_uid):
-            yield entry
+    def _take_up(
+        self, path: Path, found: tuple[SnapshotLog, bytes] | None, nothing: Known
+    ) -> tuple[Known, str]:
+        """What the log says, and what is wrong with it; its writer goes on with it."""
+        writer = LogWriter(path, self._disk, self._anew_bytes, nothing)
+        self._writers.append(writer)
+        if found is None:
+            return nothing, ""
+        log, data = found
+        known, bad = _open_documents(log, nothing)
+        if bad and not log.damage:
+            log.damage = f"{len(bad)} documents do not count, the first: {bad[0]}"
+        writer.take_up(log, data, known)
+        return known, log.damage
 
-    def _read_own(self, pinned_key: bytes) -> tuple[Snapshot, str]:
-        try:
-            text = self._disk.read(self._own_path)
-            snapshot, bad = decode_snapshot(text, pinned_key)
-        except FileNotFoundError:
-            return Snapshot(), ""
-        except OSError as error:
-            return Snapshot(), f"read {self._own_path}: {error.strerror or error}"
-        except SealError as error:
-            return Snapshot(), f"{self._own_path}: {error} (it is made again)"
-        if bad:
-            return snapshot, f"{self._own_path}: {bad[0]} (it is made again)"
-        self._own_text = text
-        return snapshot, ""
-
-    def _keep_damaged(self, damage: str, nodes: int) -> str:
+    def _keep_damaged(self, damage: str, known: Known) -> str:
         number = 1
         while (copy := self._path.with_name(f"{self._path.name}.damaged-{number}")).exists():
             number += 1
         kept = f"the damaged file is kept as {copy.name}, remove it when nobody needs it"
         try:
-            self._disk.write(copy, self._found or b"")
+            self._disk.write(copy, self._found[1] if self._found else b"")
         except OSError as error:
             kept = f"no copy could be kept as {copy.name}: {error.strerror or error}"
             with suppress(OSError):
                 self._disk.unlink(copy)
         return (
-            f"{self._path}: {damage}; {nodes} nodes could be read, the others are told anew by "
-            f"neighbours and the cloud ({kept})"
+            f"{self._path}: {damage}; {sum(1 for _ in known)} documents could be read, the others "
+            f"are told anew by neighbours and the cloud ({kept})"
         )
 
     # Called from any thread
 
-    def put(self, network: Sealed | None, entries: Iterable[NodeEntry]) -> Future[None]:
+    def put(self, documents: Iterable[Document]) -> Future[None]:
         """Done when they are on disk, or the disk has refused them. Raises nothing.
 
         What was refused is kept and tried again; `trouble` and `durable` say so.
         """
         future: Future[None] = Future()
         with self._changed:
-            self._pending.add(network, entries)
+            self._add(documents)
             if self._closed:
                 future.set_result(None)
             else:
                 self._told.append(future)
                 self._changed.notify()
         return future
+
+    def _add(self, documents: Iterable[Document]) -> None:
+        for document in documents:
+            if document.is_newer(self._pending.get(document.key)):
+                self._pending[document.key] = document
 
     def durable(self) -> Future[None]:
         """Done when all that was put is on disk; StorageError when it can't be.
@@ -201,7 +189,8 @@ class SnapshotFile:
             with self._changed:
                 self._changed.wait_for(self._is_asked, timeout=self._pause_s())
             closing = self._pass()
-        self._writer.close()
+        for writer in self._writers:
+            writer.close()
 
     def _is_asked(self) -> bool:
         """What the disk has refused waits for its time, unless somebody asks."""
@@ -214,16 +203,17 @@ class SnapshotFile:
         """Writes what there is to write; True: it was the last time."""
         with self._changed:
             closing = self._closed
-            batch, self._pending = self._pending, Documents()
+            batch, self._pending = self._pending, {}
             told, self._told = self._told, []
             waiters, self._waiters = self._waiters, []
             self._busy = True
-        error = self._attempt("write", self._path, lambda: self._writer.take(batch))
+        log, _own = self._writers
+        error = self._attempt("write", log, lambda: log.take(batch.values()))
         with self._changed:
             self._busy = error is not None
             if error is not None:
-                batch.add(self._pending.network, self._pending.entries.values())
-                self._pending = batch
+                later, self._pending = self._pending, batch
+                self._add(later.values())
         for future in told:
             _tell(future, None)
         for future in waiters:
@@ -234,14 +224,18 @@ class SnapshotFile:
 
     def _tidy(self) -> None:
         """What nobody waits for."""
-        self._attempt("write", self._own_path, self._write_own)
+        log, own = self._writers
+        needed = essentials(log.known, self._own_uid)
+        news = [each for each in needed if each.is_newer(own.known.find(each.key))]
+        self._attempt("write", own, lambda: own.take(news))
         if monotonic() < self._anew_at_s:
             return
-        if self._attempt("begin anew", self._path, self._writer.shorten) is not None:
-            self._anew_at_s = monotonic() + self._retry_s
+        for writer in self._writers:
+            if self._attempt("begin anew", writer, writer.shorten) is not None:
+                self._anew_at_s = monotonic() + self._retry_s
 
-    def _attempt(self, what: str, path: Path, do: Callable[[], None]) -> StorageError | None:
-        key = f"{what} {path}"
+    def _attempt(self, what: str, writer: LogWriter, do: Callable[[], None]) -> StorageError | None:
+        path, key = writer.path, f"{what} {writer.path}"
         try:
             do()
         except OSError as error:
@@ -257,23 +251,6 @@ class SnapshotFile:
         self._trouble = next(map(str, self._troubles.values()), "")
         return self._troubles.get(key)
 
-    def _write_own(self) -> None:
-        """Replaced whole, so that power loss leaves the former one or this."""
-        known = self._writer.known
-        own = known.entries.get(self._own_uid)
-        if own is None and known.network is None:
-            return
-        grants = {} if own is None else {self._own_uid: NodeEntry(own.grant, own.sealed_grant)}
-        text = encode_snapshot(Snapshot(None, known.network, grants))
-        if text == self._own_text:
-            return
-        new = self._own_path.with_name(self._own_path.name + ".new")
-        self._disk.write(new, text)
-        self._disk.fsync(new)
-        self._disk.rename(new, self._own_path)
-        self._disk.fsync_folder(self._own_path.parent)
-        self._own_text = text
-
 
 def _tell(future: Future[None], error: StorageError | None) -> None:
     if not future.set_running_or_notify_cancel():
@@ -284,29 +261,36 @@ def _tell(future: Future[None], error: StorageError | None) -> None:
         future.set_exception(error)
 
 
-def _open_documents(
-    log: SnapshotLog, pinned_key: bytes, trusted: frozenset[bytes]
-) -> tuple[Snapshot, list[SealError]]:
+def read_documents(path: Path, pinned_key: bytes) -> tuple[Known, Known]:
+    """Nothing, and what a log holds; nothing is repaired or written. Raises: StorageError."""
+    nothing, found = Known(KINDS, pinned_key), _load(path)
+    return nothing, nothing if found is None else _open_documents(found[0], nothing)[0]
+
+
+def _load(path: Path) -> tuple[SnapshotLog, bytes] | None:
+    """None: there is no such file. Raises: StorageError."""
+    try:
+        data = read_file(path)
+        return None if data is None else (parse_log(data), data)
+    except OSError as error:
+        raise StorageError("read", str(path), error.strerror or str(error)) from error
+    except NewerLogError as error:
+        raise StorageError("read", str(path), str(error)) from error
+
+
+def _open_documents(log: SnapshotLog, nothing: Known) -> tuple[Known, list[SealError]]:
     """The newest of everything in the log, and what of it does not count."""
     bad: list[SealError] = []
-    snapshot = Snapshot()
-    for sealed in log.networks:
+    doubted = log.mark != cluster_mark(nothing.pinned)
+    changes, kinds = Changes(nothing), nothing.kinds
+    for sealed in sorted(log.documents, key=lambda each: kinds.order(each.kind)):
+        if kinds.get(sealed.kind) is None:
+            continue  # of a later Limpet that was here: the cluster tells it anew
         try:
-            network = open_network(sealed, pinned_key)
+            document = read_sealed(sealed, kinds)
+            if doubted and changes.is_news(document):
+                check(document, changes)
+            changes.take(document)
         except SealError as error:
             bad.append(error)
-        else:
-            snapshot = merge_snapshots(snapshot, Snapshot(network, sealed))
-            trusted |= trusted_keys(pinned_key, network.keys)
-    doubted = bool(bad)
-    documents = Documents()
-    for grant, presence in log.pairs:
-        try:
-            entry = (
-                make_entry(grant, presence, trusted) if doubted else parse_entry(grant, presence)
-            )
-        except SealError as error:
-            bad.append(error)
-        else:
-            documents.add(None, (entry,))
-    return Snapshot(snapshot.network, snapshot.sealed_network, documents.entries), bad
+    return changes.finish()[0], bad

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from limpet.base.disk import Disk
-from limpet.cluster.documents import NodeEntry, Sealed
-from limpet.cluster.merge import merge_entries
+from limpet.cluster.documents import Document, Known
+from limpet.cluster.merge import merge
 from limpet.cluster.snapshot.log import (
     HEADER_BYTES,
     SnapshotLog,
+    cluster_mark,
     encode_header,
-    encode_network,
-    encode_pair,
+    encode_record,
 )
 
 _PIECE_BYTES = 256 << 10
 """Of what is encoded at once, so that a large cluster takes no second copy in memory."""
 _PAGE_BYTES = 4096
-
-
-@dataclass(slots=True)
-class Documents:
-    """The newest of each that was put."""
-
-    network: Sealed | None = None
-    entries: dict[str, NodeEntry] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return self.network is not None or bool(self.entries)
-
-    def add(self, network: Sealed | None, entries: Iterable[NodeEntry]) -> None:
-        self.network = network or self.network
-        for entry in entries:
-            known = self.entries.get(entry.grant.uid)
-            self.entries[entry.grant.uid] = merge_entries(known, entry) if known else entry
-
-    def records(self, synced: int) -> Iterator[bytes]:
-        if self.network is not None:
-            yield encode_network(self.network, synced)
-        for entry in self.entries.values():
-            yield encode_pair((entry.sealed_grant, entry.sealed_presence), synced)
-
-    def size_bytes(self) -> int:
-        return sum(map(len, self.records(0)))
 
 
 class LogWriter:
@@ -57,11 +30,12 @@ class LogWriter:
     All methods raise OSError, and may be called again after that.
     """
 
-    def __init__(self, path: Path, disk: Disk, anew_bytes: int) -> None:
+    def __init__(self, path: Path, disk: Disk, anew_bytes: int, nothing: Known) -> None:
         """`anew_bytes`: a log that is shorter is never begun anew because of its length."""
-        self.known = Documents()
+        self.path = path
+        self.known = nothing
         """What the log holds."""
-        self._path = path
+        self._mark = cluster_mark(nothing.pinned)
         self._new = path.with_name(path.name + ".new")
         self._disk = disk
         self._fd: int | None = None
@@ -75,7 +49,7 @@ class LogWriter:
         self._anew_bytes = self._anew_at = anew_bytes
         """Length from which on it may pay to do so."""
 
-    def take_up(self, log: SnapshotLog, data: bytes, known: Documents) -> None:
+    def take_up(self, log: SnapshotLog, data: bytes, known: Known) -> None:
         """Goes on with the log that is in the file; one that is not in order is begun anew."""
         self.known = known
         self._unsure = True
@@ -84,11 +58,11 @@ class LogWriter:
         if log.damage or log.torn:
             return
         with suppress(OSError):  # then the log is begun anew, which says what is wrong
-            self._fd = self._disk.open(self._path)
+            self._fd = self._disk.open(self.path)
         self._last_group = (log.last_group, data[log.last_group : log.end])
         self._end = log.end
 
-    def take(self, batch: Documents) -> None:
+    def take(self, batch: Collection[Document]) -> None:
         """`batch` is in the log, and all else that was."""
         if not (batch or self._unsure):
             return
@@ -96,24 +70,22 @@ class LogWriter:
             self._append(self._fd, batch)
         else:
             self._begin_anew(batch)
-        self.known.add(batch.network, batch.entries.values())
+        self.known = merge(self.known, batch)[0]
 
-    def _append(self, fd: int, batch: Documents) -> None:
+    def _append(self, fd: int, batch: Collection[Document]) -> None:
         if self._unsure:
             start, group = self._last_group
             self._disk.pwrite(fd, group, start)
-            self._disk.fsync_folder(self._path.parent)
+            self._disk.fsync_folder(self.path.parent)
         end = self._write_records(fd, batch, self._end, synced=self._end)
         self._disk.fdatasync(fd)
         self._end = end
         self._unsure, self._last_group = False, (0, b"")
 
-    def _begin_anew(self, batch: Documents) -> None:
+    def _begin_anew(self, batch: Collection[Document]) -> None:
         """The log holds nothing but the newest of everything."""
-        documents = Documents(self.known.network, dict(self.known.entries))
-        documents.add(batch.network, batch.entries.values())
         try:
-            end = self._write_new(documents)
+            end = self._write_new(merge(self.known, batch)[0])
         except OSError:
             with suppress(OSError):
                 self._disk.unlink(self._new)
@@ -121,30 +93,32 @@ class LogWriter:
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None
-        self._disk.rename(self._new, self._path)
-        self._disk.fsync_folder(self._path.parent)
-        self._fd = self._disk.open(self._path)
+        self._disk.rename(self._new, self.path)
+        self._disk.fsync_folder(self.path.parent)
+        self._fd = self._disk.open(self.path)
         self._end = end
         self._unsure = False
         self._anew_at = max(self._anew_bytes, 2 * end)
 
-    def _write_new(self, documents: Documents) -> int:
+    def _write_new(self, documents: Iterable[Document]) -> int:
         """Its length, when it is on the disk."""
-        self._disk.write(self._new, encode_header())
+        self._disk.write(self._new, encode_header(self._mark))
         fd = self._disk.open(self._new)
         try:
             end = self._write_records(fd, documents, HEADER_BYTES, synced=0)
-            self._disk.pwrite(fd, encode_header(end), 0)
+            self._disk.pwrite(fd, encode_header(self._mark, end), 0)
             self._disk.fdatasync(fd)
         finally:
             self._disk.close(fd)
         return end
 
-    def _write_records(self, fd: int, documents: Documents, at: int, *, synced: int) -> int:
+    def _write_records(
+        self, fd: int, documents: Iterable[Document], at: int, *, synced: int
+    ) -> int:
         """Where they end."""
         piece = bytearray()
-        for record in documents.records(synced):
-            piece += record
+        for document in documents:
+            piece += encode_record(document.sealed, synced)
             if len(piece) >= _PIECE_BYTES:
                 self._disk.pwrite(fd, bytes(piece), at)
                 at += len(piece)
@@ -156,10 +130,10 @@ class LogWriter:
         """Begins the log anew when more than half of it was replaced by later documents."""
         if self._fd is None or self._end <= self._anew_at:
             return
-        needed = HEADER_BYTES + self.known.size_bytes()
+        needed = HEADER_BYTES + sum(len(encode_record(each.sealed, 0)) for each in self.known)
         self._anew_at = max(self._anew_bytes, 2 * needed)
         if self._end > self._anew_at:
-            self._begin_anew(Documents())
+            self._begin_anew(())
 
     def close(self) -> None:
         if self._fd is not None:

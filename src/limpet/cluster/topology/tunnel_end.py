@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from limpet.base.addresses import Address, Endpoint, Prefix
-from limpet.cluster.documents import NodeEntry
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES, TUNNEL_PADDING_BYTES
 

@@ -18,10 +18,9 @@ from limpet.base.addresses import (
 )
 from limpet.base.layered_map import differing
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
-from limpet.cluster.documents import Snapshot
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.merge import effective_segments
+from limpet.cluster.nodes import Snapshot, effective_segments
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES
 

@@ -30,7 +30,6 @@ from limpet.cluster.api import (
     secret_digest,
 )
 from limpet.cluster.kinds.grant import Role
-from limpet.cluster.seal import open_presence
 from limpet.controller.admin.communities import CommunityAdmin, NoArguments, Verb
 from limpet.controller.admin.views import (
     network_document,
@@ -192,10 +191,8 @@ class Admin:
         def make(tables: Tables) -> dict[str, Any]:
             grant = tables.grants[uid]
             document = node_document(tables, grant, report.at_s if report else None)
-            record = tables.presences.get(uid)
-            presence = None
-            if record is not None:
-                presence = presence_document(open_presence(record.sealed, grant))
+            said = tables.presence(uid)
+            presence = presence_document(said) if said is not None else None
             return {
                 **document,
                 "public_key": base64.b64encode(grant.public_key).decode(),

@@ -1,4 +1,4 @@
-"""What watching agents are told: the network and the nodes' entries, line by line."""
+"""What watching agents are told: every document that is in the store, line by line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from limpet.cluster.api import WatchKind, WatchLine, encode_line
-from limpet.controller.state.records import (
-    NETWORK,
-    NODE,
-    PRESENCE,
-    NetworkRecord,
-    NodeRecord,
-    PresenceRecord,
-)
+from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds import KINDS
 from limpet.controller.store.interface import Bookmark, Item, Store
 
-_KINDS = (NETWORK, NODE, PRESENCE)
 _CHUNK_BYTES = 256 << 10
 _KEPT_LINES = 16_384
 _LIST_KEPT_S = 5.0
@@ -30,8 +23,14 @@ _LIST_KEPT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Chunk:
     lines: bytes
-    uids: frozenset[str] = frozenset()
-    """Of the nodes that these lines tell of; of a list, none."""
+    names: frozenset[str] = frozenset()
+    """Of the documents that these lines tell; of a list, none."""
+
+
+class _Record(msgspec.Struct):
+    """Of any document in the store, whatever else is kept of it."""
+
+    sealed: Sealed
 
 
 class Feed:
@@ -50,20 +49,20 @@ class Feed:
             for chunk in chunks:
                 yield Chunk(chunk)
         pending: list[bytes] = []
-        uids: set[str] = set()
+        names: set[str] = set()
         size = 0
-        # A presence goes with its node's tombstone, which is told: deletions are not.
-        async for event in self._store.watch(_KINDS, since):
+        # What goes, goes with a tombstone, which is told; deletions are not.
+        async for event in self._store.watch([kind.name for kind in KINDS], since):
             if isinstance(event, Bookmark):
                 pending.append(_bookmark(event.version))
             elif isinstance(event, Item):
                 line = await self._line(event)
                 pending.append(line)
-                uids.add(event.name)
+                names.add(event.name)
                 size += len(line)
             if pending and (isinstance(event, Bookmark) or size > _CHUNK_BYTES):
-                yield Chunk(b"".join(pending), frozenset(uids))
-                pending, uids, size = [], set(), 0
+                yield Chunk(b"".join(pending), frozenset(names))
+                pending, names, size = [], set(), 0
 
     async def _everything(self) -> tuple[list[bytes], str]:
         now_s = time.monotonic()
@@ -73,11 +72,8 @@ class Feed:
         return self._list
 
     async def _make_list(self) -> tuple[list[bytes], str]:
-        networks = await self._store.listing(NETWORK)
-        nodes = await self._store.listing(NODE)
-        presences = {item.name: item for item in (await self._store.listing(PRESENCE)).items}
-        lines = [_network_line(item) for item in networks.items]
-        lines += [_entry_line(node, presences.get(node.name), "") for node in nodes.items]
+        listings = [await self._store.listing(kind.name) for kind in KINDS]
+        lines = [_document_line(item) for listing in listings for item in listing.items]
         chunks: list[list[bytes]] = [[]]
         size = 0
         for line in lines:
@@ -87,7 +83,7 @@ class Feed:
             chunks[-1].append(line)
             size += len(line)
         # From the oldest of the lists: what changed between them is told again.
-        return [b"".join(chunk) for chunk in chunks], networks.version
+        return [b"".join(chunk) for chunk in chunks], listings[0].version
 
     async def _line(self, event: Item) -> bytes:
         key = (event.kind, event.version)
@@ -100,27 +96,16 @@ class Feed:
         return line
 
     async def _make_line(self, event: Item) -> bytes:
-        if event.kind == NETWORK:
-            return _network_line(event)
-        node = await self._store.get(NODE, event.name)
-        if node is None:
-            return b""
-        return _entry_line(node, await self._store.get(PRESENCE, event.name), event.version)
+        """What it stands under goes before it: that may have changed since, and be told later."""
+        parent = KINDS[event.kind].parent(event.name)
+        above = await self._store.get(*parent) if parent is not None else None
+        return (_document_line(above) if above else b"") + _document_line(event, event.version)
 
 
 def _bookmark(version: str) -> bytes:
     return encode_line(WatchLine(WatchKind.BOOKMARK, version))
 
 
-def _network_line(item: Item) -> bytes:
-    record = msgspec.json.decode(item.value, type=NetworkRecord)
-    return encode_line(WatchLine(WatchKind.NETWORK, network=record.sealed))
-
-
-def _entry_line(node: Item, presence: Item | None, version: str) -> bytes:
-    """A presence may be newer than the event: that is told again, and does no harm."""
-    grant = msgspec.json.decode(node.value, type=NodeRecord).sealed
-    sealed = None
-    if presence is not None:
-        sealed = msgspec.json.decode(presence.value, type=PresenceRecord).sealed
-    return encode_line(WatchLine(WatchKind.ENTRY, version, grant=grant, presence=sealed))
+def _document_line(item: Item, version: str = "") -> bytes:
+    sealed = msgspec.json.decode(item.value, type=_Record).sealed
+    return encode_line(WatchLine(WatchKind.DOCUMENT, version, document=sealed))

@@ -24,8 +24,8 @@ from limpet.cluster.api import (
     JoinRequest,
     PodAnswer,
     PodReport,
-    PresenceAnswer,
-    PresenceRequest,
+    PublishAnswer,
+    PublishRequest,
     Refused,
     SegmentAnswer,
     SegmentRequest,
@@ -37,7 +37,7 @@ from limpet.cluster.api import (
     encode,
     encode_line,
 )
-from limpet.cluster.seal import SealError
+from limpet.cluster.keys import SealError
 from limpet.controller.metrics import Metrics
 from limpet.controller.state.authority import uid_of_certificate
 from limpet.controller.state.cluster import Cluster
@@ -75,8 +75,8 @@ class Api:
                 web.get("/v1/ca", self._ca),
                 web.post("/v1/join", self._join),
                 web.post("/v1/hello", self._hello),
-                web.post("/v1/grants", self._grants),
-                web.put("/v1/presence", self._presence),
+                web.post("/v1/show", self._show),
+                web.put("/v1/documents", self._publish),
                 web.post("/v1/segments", self._segments),
                 web.get("/v1/pods", self._own_pods),
                 web.post("/v1/pods", self._pods),
@@ -144,20 +144,19 @@ class Api:
         uid = _uid(request)
         return _json(await self._cluster.hello(uid, await self._body(request, HelloRequest)))
 
-    async def _grants(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
+    async def _show(self, request: web.Request) -> web.Response:
+        _uid(request)
         shown = await self._body(request, ShowRequest)
-        if len(shown.grants) > MAX_SHOWN:
+        if len(shown.documents) > MAX_SHOWN:
             raise RefusedError(
-                Code.TOO_LARGE, f"{len(shown.grants)} grants at once: at most {MAX_SHOWN}"
+                Code.TOO_LARGE, f"{len(shown.documents)} documents at once: at most {MAX_SHOWN}"
             )
-        return _json(ShowAnswer(await self._cluster.show(uid, shown)))
+        return _json(ShowAnswer(await self._cluster.show(shown.documents)))
 
-    async def _presence(self, request: web.Request) -> web.Response:
+    async def _publish(self, request: web.Request) -> web.Response:
         uid = _uid(request)
-        sealed = (await self._body(request, PresenceRequest)).presence
-        sequence = await self._cluster.put_presence(uid, _revision(request), sealed)
-        return _json(PresenceAnswer(sequence))
+        sealed = (await self._body(request, PublishRequest)).document
+        return _json(PublishAnswer(await self._cluster.publish(uid, _revision(request), sealed)))
 
     async def _segments(self, request: web.Request) -> web.Response:
         uid = _uid(request)
@@ -195,7 +194,7 @@ class Api:
             try:
                 async for chunk in chunks:
                     await self._send(response, chunk.lines)
-                    if uid in chunk.uids:
+                    if uid in chunk.names:
                         await self._cluster.ask(uid, _UNREVISIONED, lambda tables: None)
             except TooOldError as error:
                 await self._refuse(response, Refused(Code.TOO_OLD, str(error)))

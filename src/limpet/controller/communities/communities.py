@@ -165,7 +165,7 @@ def _all_of(tables: Tables, nodes: Iterable[str]) -> list[Grant]:
 
 
 def _name(tables: Tables, grant: Grant, named: tuple[str, ...]) -> None:
-    tables.put_node(replace_fields(tables.nodes[grant.uid], communities=named), grant)
+    tables.put_node(grant.uid, communities=named)
 
 
 def _settle(tables: Tables, name: str) -> int:

@@ -20,14 +20,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.disk import refusals
 from limpet.cluster.api import SERVER_NAME, ca_digest
-from limpet.cluster.kinds.network import ClusterKey, Network
-from limpet.cluster.seal import public_key_of, seal_network, uid_of
+from limpet.cluster.keys import ClusterKey, public_key_of, uid_of
+from limpet.cluster.kinds import NETWORK
+from limpet.cluster.kinds.network import Network
 from limpet.controller.state.records import (
     AUTHORITY,
-    NETWORK,
     STATE,
     AuthorityRecord,
-    NetworkRecord,
     StateRecord,
 )
 from limpet.controller.state.tables import Tables
@@ -66,7 +65,7 @@ def create_cluster(tables: Tables, network: Network) -> None:
         default_community=network.default_community,
         segment_quota=network.segment_quota,
     )
-    tables.put(NETWORK, NETWORK, NetworkRecord(seal_network(first, cluster_key)))
+    tables.sign(NETWORK, first)
 
 
 def digest_of(authority: AuthorityRecord) -> bytes:

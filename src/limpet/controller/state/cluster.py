@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from limpet.cluster.api import (
@@ -17,17 +18,18 @@ from limpet.cluster.api import (
     JoinAnswer,
     JoinRequest,
     PodReport,
-    ShowRequest,
 )
 from limpet.cluster.documents import Sealed
+from limpet.cluster.keys import public_key_of
+from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
-from limpet.cluster.seal import open_grant, public_key_of
+from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.settings import ControllerSettings, next_network
-from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state import grants, nodes, published, recovery
 from limpet.controller.state.authority import create_cluster, digest_of, new_key, node_certificate
 from limpet.controller.state.problems import problems_of
-from limpet.controller.state.recovery import absorb, absorb_network
+from limpet.controller.state.recovery import absorb
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import Registry
 from limpet.controller.state.reports import Reports
@@ -37,7 +39,7 @@ from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")
 
-_PRESENCES_PER_S, _PRESENCES = 5.0, 50
+_PUBLISHED_PER_S, _PUBLISHED = 5.0, 50
 """Of one node. It has one to tell when its links or its NAT have changed; each is written, and goes
 to every other node."""
 _REPORTS_PER_S, _REPORTS = 2.0, 64
@@ -55,7 +57,7 @@ class Cluster:
         self._registry = Registry(store, settings.quarantine_s)
         self.reports = Reports(store)
         self.feed = Feed(store)
-        self._presences = WriteRate("presences", per_s=_PRESENCES_PER_S, burst=_PRESENCES)
+        self._published = WriteRate("documents", per_s=_PUBLISHED_PER_S, burst=_PUBLISHED)
         self._pod_reports = WriteRate("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
 
     async def start(self) -> None:
@@ -105,8 +107,7 @@ class Cluster:
                 certificate=node_certificate(authority, request.public_key),
                 ca=authority.ca_certificate,
                 pinned_key=public_key_of(authority.cluster_keys[0]),
-                network=tables.sealed_network,
-                grant=joined.sealed_grant,
+                documents=(*tables.first_documents, joined.sealed_grant),
             )
             return joined, answer
 
@@ -120,8 +121,7 @@ class Cluster:
             answer.certificate,
             answer.ca,
             answer.pinned_key,
-            answer.network,
-            answer.grant,
+            answer.documents,
             report.pods if report else (),
         )
 
@@ -130,26 +130,24 @@ class Cluster:
 
         def make(tables: Tables) -> HelloAnswer:
             now_s = time.time()
-            if request.network is not None:
-                absorb_network(tables, request.network, margin, now_s)
-            shown = open_grant(request.grant, tables.trusted)
-            if shown.uid != uid:
-                raise RefusedError(
-                    Code.NOT_YOURS, f"node {uid} shows a grant of {shown.uid} as its own"
-                )
-            _absorb(tables, [request.grant], margin, now_s)
+            for sealed in request.documents:
+                shown = read_sealed(sealed, KINDS)
+                if shown.name != uid and not KINDS[shown.kind].root:
+                    raise RefusedError(
+                        Code.NOT_YOURS,
+                        f"node {uid} shows a {shown.kind} of {shown.name} as its own",
+                    )
+            _absorb(tables, request.documents, margin, now_s)
             grants.live_grant(tables, uid)
             _check_revision(tables, request.revision)
             _check_shown(tables, request.revision)
             lost = tables.state.recovery  # also where this report ends it: others may be away
             if recovery.note_report(tables, uid, margin):
                 _log.info("every node has reported: granting as ever")
-            presence = tables.presences.get(uid)
             return HelloAnswer(
                 revision=tables.state.revision,
-                network=tables.sealed_network,
-                grant=tables.nodes[uid].sealed,
-                presence_sequence=presence.sequence if presence else -1,
+                documents=(*tables.first_documents, tables.nodes[uid].sealed),
+                versions=tables.versions(uid),
                 show_above=lost.above if lost else None,
             )
 
@@ -157,37 +155,30 @@ class Cluster:
         report = await self.reports.get(uid)
         return answer if report is None else _with_pods(answer, report.sequence)
 
-    async def show(self, uid: str, request: ShowRequest) -> int:
+    async def show(self, documents: tuple[Sealed, ...]) -> int:
         margin = self._settings.restore_margin
+        return await self.change(lambda tables: _absorb(tables, documents, margin, time.time()))
 
-        def make(tables: Tables) -> int:
-            now_s = time.time()
-            if request.network is not None:
-                absorb_network(tables, request.network, margin, now_s)
-            return _absorb(tables, request.grants, margin, now_s)
-
-        return await self.change(make)
-
-    async def put_presence(self, uid: str, revision: int, sealed: Sealed) -> int:
-        self._presences.take(uid, time.monotonic())
+    async def publish(self, uid: str, revision: int, sealed: Sealed) -> int:
+        self._published.take(uid, time.monotonic())
 
         def make(tables: Tables) -> tuple[int, list[str], list[str]]:
             grant = tables.grants[uid]
             before = problems_of(tables, grant)
-            sequence = grants.put_presence(tables, uid, sealed, time.time())
-            return sequence, before, problems_of(tables, grant)
+            version = published.publish(tables, uid, sealed, time.time())
+            return version, before, problems_of(tables, grant)
 
         try:
-            sequence, before, after = await self.ask(uid, revision, make)
+            version, before, after = await self.ask(uid, revision, make)
         except RefusedError as error:
             if error.refused.code is Code.CLONED:
                 _log.error("cloned identity", uid=uid, error=str(error))
-                await self.change(lambda tables: grants.note_clone(tables, uid, time.time()))
+                await self.change(lambda tables: published.note_clone(tables, uid, time.time()))
             raise
         for problem in after:
             if problem not in before:
                 _log.warning("a node is not as it should be", uid=uid, problem=problem)
-        return sequence
+        return version
 
     async def request_segments(
         self, uid: str, revision: int, generation: int, versions: tuple[int, ...]
@@ -266,7 +257,7 @@ def _check_revision(tables: Tables, revision: int) -> None:
     if revision > state.revision:
         above = state.recovery.above if state.recovery else state.revision
         raise RefusedError(
-            Code.SHOW_GRANTS,
+            Code.SHOW,
             f"the node knows revision {revision}, the controller {state.revision}: was it restored "
             "from an old back-up? It needs the grants that it does not know",
             above=above,
@@ -279,16 +270,14 @@ def _check_shown(tables: Tables, revision: int) -> None:
     lost = tables.state.recovery
     if lost is not None and lost.highest_lost < revision <= lost.below:
         raise RefusedError(
-            Code.SHOW_GRANTS,
+            Code.SHOW,
             f"the node knows revision {revision} of before the restore, and the controller those "
             f"up to {lost.highest_lost}: it needs the grants that it does not know",
             above=lost.above,
         )
 
 
-def _absorb(
-    tables: Tables, shown: list[Sealed] | tuple[Sealed, ...], margin: int, now_s: float
-) -> int:
+def _absorb(tables: Tables, shown: tuple[Sealed, ...], margin: int, now_s: float) -> int:
     before = tables.state.recovery
     taken = absorb(tables, shown, margin, now_s)
     if before is None and tables.state.recovery is not None:
@@ -297,11 +286,4 @@ def _absorb(
 
 
 def _with_pods(answer: HelloAnswer, sequence: int) -> HelloAnswer:
-    return HelloAnswer(
-        answer.revision,
-        answer.network,
-        answer.grant,
-        answer.presence_sequence,
-        sequence,
-        answer.show_above,
-    )
+    return msgspec.structs.replace(answer, pods_sequence=sequence)

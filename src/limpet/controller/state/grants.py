@@ -22,24 +22,19 @@ from limpet.cluster.api import (
     secret_digest,
 )
 from limpet.cluster.documents import Sealed
+from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
+from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
-from limpet.cluster.kinds.network import ClusterKey, Network
-from limpet.cluster.seal import endorse, open_presence, public_key_of, seal_network, uid_of
+from limpet.cluster.kinds.network import Network
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.state.records import (
     AUTHORITY,
-    NETWORK,
-    PRESENCE,
     TOKEN,
-    NetworkRecord,
     NodeRecord,
-    PresenceRecord,
     TokenRecord,
 )
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-
-_KEPT_BOOT_IDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def live_grant(tables: Tables, uid: str) -> Grant:
             Code.REMOVED,
             f"node {grant.name} ({uid}) was removed at revision {grant.revision}; to come back it "
             "needs a new key and a new token (limpet token create)",
-            grant=tables.nodes[uid].sealed,
+            document=tables.nodes[uid].sealed,
         )
     return grant
 
@@ -76,7 +71,7 @@ def change_grant(tables: Tables, grant: Grant, **changes: object) -> Sealed:
         revision=tables.next_revision(),
         **changes,  # type: ignore[arg-type]
     )
-    return tables.sign(following)
+    return tables.sign(GRANT, following)
 
 
 def _take(tables: Tables, uid: str, version: int, now_s: float) -> tuple[Prefix, str]:
@@ -209,15 +204,14 @@ def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
         revision=tables.next_revision(),
         tombstone=True,
     )
-    tables.sign(tombstone, awaits_replacement=False, replaced_by=replaced_by, communities=())
-    tables.put(PRESENCE, grant.uid, None)
+    tables.sign(GRANT, tombstone, awaits_replacement=False, replaced_by=replaced_by, communities=())
 
 
 def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: float) -> Sealed:
     """`named`: communities that it is put into by name."""
-    unsigned, epoch = Sealed(b"", b""), tables.state.epoch
+    unsigned, epoch = Sealed(GRANT.name, b"", b""), tables.state.epoch
     record = NodeRecord(unsigned, now_s, reported_epoch=epoch, communities=named)
-    return tables.sign(grant, record)
+    return tables.sign(GRANT, grant, record)
 
 
 def _replaced_by(tables: Tables, uid: str) -> str:
@@ -291,12 +285,11 @@ def put_network(tables: Tables, network: Network) -> None:
     network = replace(
         network, generation=tables.network.generation + 1, revision=tables.next_revision()
     )
-    sealed = seal_network(network, tables.authority.cluster_keys[-1])
-    tables.put(NETWORK, NETWORK, NetworkRecord(sealed))
+    tables.sign(NETWORK, network)
 
 
 def rotate_key(tables: Tables, private_key: bytes) -> int:
-    """Signs with a new key from now on, and everything anew. Returns how many grants."""
+    """Signs with a new key from now on, and every grant anew. Returns how many."""
     authority, network = tables.authority, tables.network
     endorsed = endorse(public_key_of(private_key), authority.cluster_keys[-1])
     keys: tuple[ClusterKey, ...] = (*network.keys, endorsed)
@@ -306,55 +299,6 @@ def rotate_key(tables: Tables, private_key: bytes) -> int:
     for grant in list(tables.grants.values()):
         change_grant(tables, grant)
     return len(tables.grants)
-
-
-# What a node says of itself
-
-
-def put_presence(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
-    """The sequence that counts now. Raises: RefusedError, SealError."""
-    grant = live_grant(tables, uid)
-    presence = open_presence(sealed, grant)
-    known = tables.presences.get(uid)
-    if known is None:
-        record = PresenceRecord(sealed, presence.sequence, presence.boot_id, (), now_s)
-        tables.put(PRESENCE, uid, record)
-        return presence.sequence
-    if presence.boot_id in known.retired_boot_ids:
-        raise RefusedError(
-            Code.CLONED,
-            f"node {grant.name}: two machines use its key at once, boots {presence.boot_id} and "
-            f"{known.boot_id} (a cloned disk? Give one of them a new key and let it join anew)",
-            sequence=known.sequence,
-        )
-    if known.sealed == sealed:
-        return known.sequence
-    if presence.sequence <= known.sequence:
-        raise RefusedError(
-            Code.STALE,
-            f"node {grant.name}: presence {presence.sequence} is not newer than {known.sequence}",
-            sequence=known.sequence,
-        )
-    retired = known.retired_boot_ids
-    if presence.boot_id != known.boot_id:
-        retired = (*retired, known.boot_id)[-_KEPT_BOOT_IDS:]
-    record = replace_fields(
-        known,
-        sealed=sealed,
-        sequence=presence.sequence,
-        boot_id=presence.boot_id,
-        retired_boot_ids=retired,
-        at_s=now_s,
-    )
-    tables.put(PRESENCE, uid, record)
-    return presence.sequence
-
-
-def note_clone(tables: Tables, uid: str, now_s: float) -> None:
-    """Kept for `limpet node show`: a person has to look."""
-    known = tables.presences.get(uid)
-    if known is not None and known.cloned_at_s is None:
-        tables.put(PRESENCE, uid, replace_fields(known, cloned_at_s=now_s))
 
 
 def forget_tokens(tables: Tables, now_s: float, *, unused: bool = False) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from msgspec.structs import replace as replace_fields
-
 from limpet.base.addresses import Prefix
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant, Role
@@ -68,8 +66,7 @@ def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
 def await_replacement(tables: Tables, name_or_uid: str, *, wanted: bool) -> Grant:
     """The next that joins under the node's name takes its segments; or no longer so."""
     grant = find_node(tables, name_or_uid)
-    record = replace_fields(tables.nodes[grant.uid], awaits_replacement=wanted)
-    tables.put_node(record, grant)
+    tables.put_node(grant.uid, awaits_replacement=wanted)
     return grant
 
 

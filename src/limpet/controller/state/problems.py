@@ -8,13 +8,12 @@ from __future__ import annotations
 from limpet.base.addresses import is_public
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.seal import read_presence
 from limpet.controller.state.tables import Tables
 
 
 def problems_of(tables: Tables, grant: Grant) -> list[str]:
     """In words; empty: nothing is wrong, as far as the controller knows."""
-    presence = _presence_of(tables, grant)
+    presence = tables.presence(grant.uid)
     if presence is None:
         return []
     found = [problem] if (problem := _as_relay(grant, presence)) else []
@@ -33,7 +32,7 @@ def problems_of(tables: Tables, grant: Grant) -> list[str]:
 
 def relay_problem(tables: Tables, grant: Grant) -> str:
     """Why the node should not become a relay, and what to do; empty: it may."""
-    presence = _presence_of(tables, grant)
+    presence = tables.presence(grant.uid)
     if presence is None:
         return (
             "it has not told its addresses yet, and a relay needs a public one (start its agent "
@@ -60,8 +59,3 @@ def _as_relay(grant: Grant, presence: Presence) -> str:
 
 def _is_reached(presence: Presence) -> bool:
     return bool(presence.endpoints) or any(map(is_public, presence.addresses))
-
-
-def _presence_of(tables: Tables, grant: Grant) -> Presence | None:
-    record = tables.presences.get(grant.uid)
-    return None if record is None else read_presence(record.sealed)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from limpet.cluster import kinds
 from limpet.cluster.api import PodAddress
 from limpet.cluster.documents import Sealed
 
-AUTHORITY, STATE, NETWORK = "authority", "state", "network"
+AUTHORITY, STATE = "authority", "state"
 """Kinds with one item each, which has the kind's name."""
-NODE, SEGMENT, PRESENCE, TOKEN, REPORT = "node", "segment", "presence", "token", "report"
-COMMUNITY = "community"
+SEGMENT, TOKEN, REPORT, COMMUNITY = "segment", "token", "report", "community"
+NODE, PRESENCE = kinds.GRANT.name, kinds.PRESENCE.name
+"""Kinds whose items hold a document of that kind and name, beside what else is kept of it."""
 
 
 class AuthorityRecord(msgspec.Struct, frozen=True):
@@ -52,7 +54,9 @@ class StateRecord(msgspec.Struct, frozen=True):
     """How many recoveries there were."""
 
 
-class NetworkRecord(msgspec.Struct, frozen=True):
+class DocumentRecord(msgspec.Struct, frozen=True):
+    """Of any kind of document of which nothing else is kept."""
+
     sealed: Sealed
 
 
@@ -110,7 +114,7 @@ class ReportRecord(msgspec.Struct, frozen=True):
 Record = (
     AuthorityRecord
     | StateRecord
-    | NetworkRecord
+    | DocumentRecord
     | NodeRecord
     | SegmentRecord
     | PresenceRecord
@@ -120,7 +124,6 @@ Record = (
 RECORDS: dict[str, type[Record]] = {
     AUTHORITY: AuthorityRecord,
     STATE: StateRecord,
-    NETWORK: NetworkRecord,
     NODE: NodeRecord,
     SEGMENT: SegmentRecord,
     PRESENCE: PresenceRecord,
@@ -128,3 +131,10 @@ RECORDS: dict[str, type[Record]] = {
     COMMUNITY: CommunityRecord,
 }
 """Kinds that are held in memory. Reports are not: they are many, and read by a person alone."""
+
+
+def record_types() -> dict[str, type[Record]]:
+    """Of all that is held in memory, in the order in which it is read: what is signed comes after
+    what it is checked with."""
+    documents = {kind.name: RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS}
+    return {AUTHORITY: AuthorityRecord, STATE: StateRecord, **documents, **RECORDS}

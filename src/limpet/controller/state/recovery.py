@@ -13,16 +13,15 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Document, Sealed
+from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.seal import open_grant, open_network, public_key_of
+from limpet.cluster.seal import check, read_sealed
 from limpet.controller.communities.membership import learn_communities
 from limpet.controller.state.records import (
-    NETWORK,
-    PRESENCE,
+    NODE,
     STATE,
     TOKEN,
-    NetworkRecord,
     NodeRecord,
     RecoveryRecord,
     SegmentRecord,
@@ -72,7 +71,7 @@ def begin(
     # Perhaps it was replaced since: a second heir would hold the same segments.
     for uid, record in list(tables.nodes.items()):
         if record.awaits_replacement:
-            tables.put_node(replace_fields(record, awaits_replacement=False), tables.grants[uid])
+            tables.put_node(uid, awaits_replacement=False)
     _reserve(tables, margin)
 
 
@@ -126,7 +125,7 @@ def note_report(tables: Tables, uid: str, margin: int) -> bool:
     state, record = tables.state, tables.nodes[uid]
     if record.reported_epoch == state.epoch:
         return False
-    tables.put_node(replace_fields(record, reported_epoch=state.epoch), tables.grants[uid])
+    tables.put_node(uid, reported_epoch=state.epoch)
     if state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
         return False
     _finish(tables)
@@ -158,33 +157,31 @@ def _finish(tables: Tables) -> None:
 # What nodes show
 
 
-def absorb_network(tables: Tables, sealed: Sealed, margin: int, now_s: float) -> None:
-    """Takes a newer one that this cluster has signed. Raises: SealError."""
-    pinned = public_key_of(tables.authority.cluster_keys[0])
-    network = open_network(sealed, pinned)
-    if network.generation <= tables.network.generation:
-        return
-    _note_lost(tables, network.revision, margin, now_s)
-    tables.put(NETWORK, NETWORK, NetworkRecord(sealed))
-
-
 def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -> int:
     """Takes what is not known. Returns how many. Raises: SealError for what we never signed."""
-    grants = [(open_grant(sealed, tables.trusted), sealed) for sealed in shown]
-    # In the order in which they were made: a removed node's segments are free for the next.
-    return sum(
-        _absorb_one(tables, grant, sealed, margin, now_s)
-        for grant, sealed in sorted(grants, key=lambda each: each[0].revision)
-    )
+    documents = [read_sealed(sealed, KINDS) for sealed in shown]
+    taken = 0
+    # What others are checked with first, then in the order in which they were made: a removed
+    # node's segments are free for the next.
+    for document in sorted(documents, key=lambda each: (KINDS.order(each.kind), each.revision)):
+        check(document, tables)
+        if document.kind == NODE:
+            taken += _absorb_grant(tables, document, margin, now_s)
+        elif document.is_newer(tables.find(document.key)) and not KINDS[document.kind].under:
+            _note_lost(tables, document.revision, margin, now_s)
+            tables.put_document(document)
+            taken += not KINDS[document.kind].root
+    return taken
 
 
-def _absorb_one(tables: Tables, grant: Grant, sealed: Sealed, margin: int, now_s: float) -> bool:
+def _absorb_grant(tables: Tables, document: Document, margin: int, now_s: float) -> bool:
+    grant: Grant = document.value
     known = tables.grants.get(grant.uid)
     if known == grant or (known is not None and known.tombstone):
         return False
     _note_lost(tables, grant.revision, margin, now_s)
     if grant.tombstone:
-        _absorb_tombstone(tables, known, grant, sealed, now_s)
+        _absorb_tombstone(tables, known, document, now_s)
         return True
     had = known.segments if known else ()
     more = tuple(each for each in grant.segments if each not in had)
@@ -195,12 +192,12 @@ def _absorb_one(tables: Tables, grant: Grant, sealed: Sealed, margin: int, now_s
         return False
     for prefix in taken:
         tables.hold(prefix, grant.uid)
-    record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
+    record = tables.nodes.get(grant.uid) or NodeRecord(document.sealed, now_s)
     if newest is grant:
         named = learn_communities(tables, grant, record.communities)
         record = replace_fields(record, communities=named)
     if newest is grant and set(segments) == set(grant.segments):
-        tables.put_node(replace_fields(record, sealed=sealed), grant)
+        tables.put_document(document, record)
         return True
     merged = replace(
         newest,
@@ -209,21 +206,20 @@ def _absorb_one(tables: Tables, grant: Grant, sealed: Sealed, margin: int, now_s
         segments=segments,
         supersedes=tuple(dict.fromkeys((*(known.supersedes if known else ()), *grant.supersedes))),
     )
-    tables.sign(merged, record)
+    tables.sign(GRANT, merged, record)
     return True
 
 
 def _absorb_tombstone(
-    tables: Tables, known: Grant | None, grant: Grant, sealed: Sealed, now_s: float
+    tables: Tables, known: Grant | None, document: Document, now_s: float
 ) -> None:
+    uid = document.name
     for prefix in known.segments if known else ():
         holding = tables.space.holdings.get(prefix)
-        if holding is not None and holding.uid == grant.uid:
-            tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
-    record = tables.nodes.get(grant.uid) or NodeRecord(sealed, now_s)
-    record = replace_fields(record, sealed=sealed, awaits_replacement=False, communities=())
-    tables.put_node(record, grant)
-    tables.put(PRESENCE, grant.uid, None)
+        if holding is not None and holding.uid == uid:
+            tables.put_segment(prefix, SegmentRecord(uid, now_s))
+    record = tables.nodes.get(uid) or NodeRecord(document.sealed, now_s)
+    tables.put_document(document, record, awaits_replacement=False, communities=())
 
 
 def _claim(tables: Tables, prefix: Prefix, grant: Grant) -> bool:
@@ -244,7 +240,7 @@ def _claim(tables: Tables, prefix: Prefix, grant: Grant) -> bool:
         revision=tables.next_revision(),
         segments=tuple(each for each in other.segments if each != prefix),
     )
-    tables.sign(loser)
+    tables.sign(GRANT, loser)
     return True
 
 

@@ -16,9 +16,9 @@ class RefusedError(LimpetError):
         error: str,
         *,
         above: int | None = None,
-        sequence: int | None = None,
-        grant: Sealed | None = None,
+        version: int | None = None,
+        document: Sealed | None = None,
         after_s: float | None = None,
     ) -> None:
         super().__init__(error)
-        self.refused = Refused(code, error, above, sequence, grant, after_s=after_s)
+        self.refused = Refused(code, error, above, version, document, after_s=after_s)

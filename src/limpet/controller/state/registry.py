@@ -11,9 +11,11 @@ import structlog
 
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import Code
-from limpet.controller.state.records import COMMUNITY, NETWORK, NODE, RECORDS, SEGMENT, STATE
+from limpet.cluster.documents import Key
+from limpet.cluster.kinds import KINDS
+from limpet.controller.state.records import COMMUNITY, SEGMENT, STATE, record_types
 from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Key, Tables
+from limpet.controller.state.tables import Tables
 from limpet.controller.store.interface import Change, ConflictError, Create, Delete, Replace, Store
 
 _log = structlog.get_logger("registry")
@@ -60,8 +62,7 @@ class Registry:
     async def _load(self) -> None:
         tables = Tables(self._quarantine_s)
         versions: dict[Key, str] = {}
-        # Authority, then network, before what is read with them.
-        for kind in RECORDS:
+        for kind in record_types():
             for item in (await self._store.listing(kind)).items:
                 tables.load(kind, item.name, item.value)
                 versions[kind, item.name] = item.version
@@ -149,7 +150,7 @@ def _fail(done: asyncio.Future[Any], error: Exception) -> None:
         done.exception()  # told, even where nobody waits any more
 
 
-def _order(changed: tuple[str, str, Any]) -> int:
+def _order(changed: tuple[str, str, Any]) -> float:
     """Such that every beginning is safe: what is claimed before the grant that names it, what is
     released after the grant that named it."""
     kind, _, record = changed
@@ -159,4 +160,4 @@ def _order(changed: tuple[str, str, Any]) -> int:
         return 1 if record is not None and record.resting_since_s is None else 5
     if kind == COMMUNITY:
         return 1 if record is not None else 5
-    return {NETWORK: 2, NODE: 3}.get(kind, 4)
+    return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

@@ -25,7 +25,7 @@ def merge_report(known: ReportRecord | None, report: PodReport, now_s: float) ->
     if known is None or known.sequence != report.base:
         have = -1 if known is None else known.sequence
         raise RefusedError(
-            Code.STALE, f"report {report.base} is not what came last: send all pods", sequence=have
+            Code.STALE, f"report {report.base} is not what came last: send all pods", version=have
         )
     merged = {_key(pod): pod for pod in known.pods}
     for pod in report.pods:

@@ -4,53 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from limpet.base.addresses import Address, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Document, Key, Kind, Kinds, Sealed, value_of
+from limpet.cluster.keys import SealError, public_key_of
+from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.seal import (
-    SealError,
-    open_grant,
-    open_network,
-    public_key_of,
-    seal_grant,
-    trusted_keys,
-)
+from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.seal import read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
 from limpet.controller.state.records import (
     AUTHORITY,
     COMMUNITY,
-    NETWORK,
     NODE,
     PRESENCE,
-    RECORDS,
     SEGMENT,
     STATE,
     TOKEN,
     AuthorityRecord,
     CommunityRecord,
-    NetworkRecord,
+    DocumentRecord,
     NodeRecord,
     PresenceRecord,
     Record,
     SegmentRecord,
     StateRecord,
     TokenRecord,
+    record_types,
 )
 
-Key = tuple[str, str]
-
-
-class _Endpoints(msgspec.Struct):
-    """Of a presence, whose other parts are not needed to find nodes by."""
-
-    endpoints: list[tuple[str, int]]
+_NETWORK = (NETWORK.name, NETWORK.name)
+T = TypeVar("T")
 
 
 class Tables:
@@ -58,15 +48,14 @@ class Tables:
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
-        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in RECORDS}
+        self._types = record_types()
+        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in self._types}
+        self._documents: dict[Key, Document] = {}
         self._undo: list[tuple[Key, Record | None]] = []
         self._grants: dict[str, Grant] = {}
         self._uids: dict[str, set[str]] = {}
-        self._endpoints: dict[str, list[tuple[str, int]]] = {}
-        self._uids_at: dict[tuple[str, int], set[str]] = {}
+        self._uids_at: dict[Endpoint, set[str]] = {}
         self._space: AddressSpace | None = None
-        self._network: Network | None = None
-        self._trusted: frozenset[bytes] = frozenset()
 
     # What is in them
 
@@ -87,18 +76,15 @@ class Tables:
 
     @property
     def network(self) -> Network:
-        assert self._network is not None
-        return self._network
+        network: Network = self._documents[_NETWORK].value
+        return network
 
     @property
-    def sealed_network(self) -> Sealed:
-        record: NetworkRecord = self._records[NETWORK][NETWORK]
-        return record.sealed
-
-    @property
-    def trusted(self) -> frozenset[bytes]:
-        """Keys that the cluster has signed with."""
-        return self._trusted
+    def first_documents(self) -> tuple[Sealed, ...]:
+        """What whoever knows nothing has to be told first."""
+        return tuple(
+            document.sealed for key, document in self._documents.items() if KINDS[key[0]].root
+        )
 
     @property
     def space(self) -> AddressSpace:
@@ -126,13 +112,39 @@ class Tables:
     def communities(self) -> Mapping[str, CommunityRecord]:
         return self._records[COMMUNITY]
 
+    # What documents are checked with, and those of one node
+
+    @property
+    def kinds(self) -> Kinds:
+        return KINDS
+
+    @property
+    def pinned(self) -> bytes:
+        return public_key_of(self.authority.cluster_keys[0])
+
+    def find(self, key: Key) -> Document | None:
+        return self._documents.get(key)
+
+    def value(self, kind: str, name: str) -> Any:
+        return value_of(self.find((kind, name)))
+
+    def presence(self, uid: str) -> Presence | None:
+        """What the node says of itself."""
+        presence: Presence | None = self.value(PRESENCE, uid)
+        return presence
+
+    def versions(self, uid: str) -> dict[str, int]:
+        """Of what the node has published under its own name, by kind."""
+        found = (self.find((kind.name, uid)) for kind in KINDS if kind.under)
+        return {document.kind: document.version for document in found if document is not None}
+
     def uids_of(self, name: str) -> list[str]:
         """Of the nodes of this name that are not removed."""
         return sorted(self._uids.get(name, ()))
 
     def uids_at(self, address: Address, port: int) -> frozenset[str]:
         """Of the nodes that say that they are reached there from outside."""
-        return frozenset(self._uids_at.get((str(address), port), ()))
+        return frozenset(self._uids_at.get((address, port), ()))
 
     # Changing them
 
@@ -141,9 +153,35 @@ class Tables:
         self._undo.append(((kind, name), self._records[kind].get(name)))
         self._set(kind, name, record)
 
-    def put_node(self, record: NodeRecord, grant: Grant) -> None:
-        self._undo.append(((NODE, grant.uid), self._records[NODE].get(grant.uid)))
-        self._set(NODE, grant.uid, record, grant)
+    def put_document(
+        self, document: Document, record: Record | None = None, **changes: object
+    ) -> Sealed:
+        """It was checked, and counts. `record`: of what is new; `changes`: of what else it holds.
+
+        What stands under a document goes with its tombstone.
+        """
+        kind, name = document.key
+        record = record or self._records[kind].get(name) or DocumentRecord(document.sealed)
+        self._undo.append((document.key, self._records[kind].get(name)))
+        self._set(kind, name, replace_fields(record, sealed=document.sealed, **changes), document)
+        if document.tombstone:
+            for below in [each for each in KINDS if each.under == kind]:
+                for each in [
+                    each for each in self._records[below.name] if below.parent(each) == document.key
+                ]:
+                    self.put(below.name, each, None)
+        return document.sealed
+
+    def sign(
+        self, kind: Kind[T], value: T, record: Record | None = None, **changes: object
+    ) -> Sealed:
+        """Puts it under the cluster's key."""
+        document = seal(kind, value, self.authority.cluster_keys[-1])
+        return self.put_document(document, record, **changes)
+
+    def put_node(self, uid: str, **changes: object) -> None:
+        """What is kept of the node beside its grant."""
+        self.put_document(self._documents[NODE, uid], replace_fields(self.nodes[uid], **changes))
 
     def put_segment(self, prefix: Prefix, record: SegmentRecord | None) -> None:
         self.put(SEGMENT, segment_name(prefix), record)
@@ -166,13 +204,6 @@ class Tables:
         self.put(STATE, STATE, replace_fields(self.state, revision=revision))
         return revision
 
-    def sign(self, grant: Grant, record: NodeRecord | None = None, **changes: object) -> Sealed:
-        """Puts the grant under the cluster's key. `record`: of a node that is new."""
-        sealed = seal_grant(grant, self.authority.cluster_keys[-1])
-        record = record or self.nodes[grant.uid]
-        self.put_node(replace_fields(record, sealed=sealed, **changes), grant)
-        return sealed
-
     @property
     def position(self) -> int:
         return len(self._undo)
@@ -194,18 +225,22 @@ class Tables:
     def load(self, kind: str, name: str, value: bytes) -> None:
         """Raises: StorageError."""
         try:
-            self._set(kind, name, msgspec.json.decode(value, type=RECORDS[kind]))
+            self._set(kind, name, msgspec.json.decode(value, type=self._types[kind]))
         except (msgspec.MsgspecError, SealError, ValueError) as error:
             raise StorageError("read record", f"{kind} {name}", str(error)) from error
 
-    def _set(self, kind: str, name: str, record: Record | None, grant: Grant | None = None) -> None:
+    def _set(
+        self, kind: str, name: str, record: Record | None, document: Document | None = None
+    ) -> None:
         if record is None:
             self._records[kind].pop(name, None)
         else:
             self._records[kind][name] = record
-        if kind == NODE:
-            assert record is None or isinstance(record, NodeRecord)
-            self._index_node(name, record, grant)
+        if KINDS.get(kind) is not None:
+            # Checked before it was written, and nobody else writes here.
+            if record is not None and document is None:
+                document = read_sealed(record.sealed, KINDS)  # type: ignore[union-attr]
+            self._set_document((kind, name), document)
         elif kind == SEGMENT:
             assert record is None or isinstance(record, SegmentRecord)
             prefix = ip_network(name.replace("_", "/"))
@@ -213,46 +248,35 @@ class Tables:
             if record is not None:
                 holding = Holding(prefix, record.uid, record.resting_since_s)
             self.space.put(prefix, holding)
-        elif kind == PRESENCE:
-            assert record is None or isinstance(record, PresenceRecord)
-            self._index_presence(name, record)
-        elif isinstance(record, NetworkRecord):
-            self._index_network(record)
 
-    def _index_node(self, uid: str, record: NodeRecord | None, grant: Grant | None) -> None:
+    def _set_document(self, key: Key, document: Document | None) -> None:
+        before = self._documents.pop(key, None)
+        if document is not None:
+            self._documents[key] = document
+        if key == _NETWORK:
+            if self._space is None and document is not None:
+                self._space = AddressSpace(document.value, self._quarantine_s)
+        elif key[0] == NODE:
+            self._index_grant(key[1], document.value if document is not None else None)
+        elif key[0] == PRESENCE:
+            for endpoint in set(before.value.endpoints) if before is not None else ():
+                self._uids_at[endpoint].discard(key[1])
+                if not self._uids_at[endpoint]:
+                    del self._uids_at[endpoint]
+            for endpoint in document.value.endpoints if document is not None else ():
+                self._uids_at.setdefault(endpoint, set()).add(key[1])
+
+    def _index_grant(self, uid: str, after: Grant | None) -> None:
         before = self._grants.pop(uid, None)
         if before is not None and not before.tombstone:
             self._uids[before.name].discard(uid)
             if not self._uids[before.name]:
                 del self._uids[before.name]
-        if record is None:
+        if after is None:
             return
-        after = grant or open_grant(record.sealed, self._trusted)
         self._grants[uid] = after
         if not after.tombstone:
             self._uids.setdefault(after.name, set()).add(uid)
-
-    def _index_presence(self, uid: str, record: PresenceRecord | None) -> None:
-        for endpoint in self._endpoints.pop(uid, ()):
-            self._uids_at[endpoint].discard(uid)
-            if not self._uids_at[endpoint]:
-                del self._uids_at[endpoint]
-        if record is None:
-            return
-        said = msgspec.json.decode(record.sealed.body, type=_Endpoints).endpoints
-        endpoints = list(dict.fromkeys(said))
-        if endpoints:
-            self._endpoints[uid] = endpoints
-        for endpoint in endpoints:
-            self._uids_at.setdefault(endpoint, set()).add(uid)
-
-    def _index_network(self, record: NetworkRecord) -> None:
-        pinned = public_key_of(self.authority.cluster_keys[0])
-        network = open_network(record.sealed, pinned)
-        self._trusted = trusted_keys(pinned, network.keys)
-        if self._space is None:
-            self._space = AddressSpace(network, self._quarantine_s)
-        self._network = network
 
 
 def segment_name(prefix: Prefix) -> str:

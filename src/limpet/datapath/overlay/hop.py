@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from limpet.base.addresses import Address, Prefix
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import TunnelBackend
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.backends import backend_between
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES

@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from limpet.base.addresses import NO_NODE_BOUNDS, Address, Prefix, bounds_of, is_within
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
-from limpet.cluster.documents import (
-    NodeEntry,
-)
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.reach import may_talk, share_what_is_behind
 
 

@@ -19,8 +19,8 @@ from limpet.base.addresses import Endpoint, InterfaceAddress
 from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import TunnelBackend
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.backends import backend_between, backends_of
 from limpet.cluster.topology.reach import in_clear_refused
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, TUNNEL_OVERHEAD_BYTES

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from limpet.base.addresses import Endpoint, UnderlayLink
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.transports import devices_of
 from limpet.cluster.topology.view import View

@@ -16,8 +16,8 @@ import structlog
 
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.base.errors import KernelError
-from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.membership import Membership
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import OwnSide, PeerPath

@@ -17,10 +17,10 @@ from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
-from limpet.cluster.documents import NodeEntry
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
+from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import RelayEnd

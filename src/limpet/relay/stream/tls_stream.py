@@ -122,7 +122,7 @@ def uid_of_peer(connection: ssl.SSLSocket) -> str | None:
     from cryptography import x509  # only where TLS is spoken to a relay or by one
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from limpet.cluster.seal import uid_of
+    from limpet.cluster.keys import uid_of
 
     der = connection.getpeercert(binary_form=True)
     if der is None:

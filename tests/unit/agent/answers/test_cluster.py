@@ -21,7 +21,7 @@ from limpet.agent.answers.path import LocalPod, NodeWords, addresses_of, pairs_o
 from limpet.agent.status import PathStatus, PeerStatus, SharedEndpoint
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
-from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind

@@ -6,27 +6,19 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
 
-from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.documents import Document, Key, Known, Sealed
 from limpet.cluster.exchange import codec as wire
-from limpet.cluster.exchange.digest import pair_of
 from limpet.cluster.exchange.gossip import Gossip, Origin
-from limpet.cluster.exchange.messages import (
-    Digest,
-    Listing,
-    Message,
-    Pair,
-    Push,
-    Want,
-    datagram_bytes,
-)
-from limpet.cluster.exchange.neighbours import Broadcast, Effect, Place
-from limpet.cluster.merge import merge_snapshots
-from limpet.cluster.seal import make_entry, seal_grant, seal_network, seal_presence
-from tests.unit.cluster_values import CLUSTER_KEY, TRUSTED, grant, network, node_key, presence
+from limpet.cluster.exchange.messages import Digest, Listing, Message, Push, Want, datagram_bytes
+from limpet.cluster.exchange.neighbours import Broadcast, Contact, Effect, Place
+from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
+from limpet.cluster.merge import merge
+from limpet.cluster.seal import seal
+from tests.unit.cluster_values import CLUSTER_KEY, NOTHING, grant, network, node_key, presence
 
 PORT = 7471
 LINK = 7
@@ -44,35 +36,61 @@ def place_of(number: int) -> Place:
 
 
 @cache
-def node_entry(
+def node(
     number: int, sequence: int | None = 1, *, generation: int = 1, tombstone: bool = False
-) -> NodeEntry:
-    """A signed pair; the same each time."""
+) -> tuple[Document, ...]:
+    """Signed documents; the same each time."""
     given = grant(number, generation=generation, tombstone=tombstone)
-    if sequence is None or tombstone:
-        return make_entry(seal_grant(given, CLUSTER_KEY), None, TRUSTED)
-    said = presence(number, sequence, port=PORT)
-    sealed = seal_presence(said, node_key(number))
-    made = make_entry(seal_grant(given, CLUSTER_KEY), sealed, TRUSTED)
-    _OPENED[pair_of(made)] = made
-    return made
+    found = [seal(GRANT, given, CLUSTER_KEY)]
+    if sequence is not None and not tombstone:
+        found.append(seal(PRESENCE, presence(number, sequence, port=PORT), node_key(number)))
+    return tuple(map(remember, found))
 
 
 @cache
-def network_snapshot(generation: int) -> Snapshot:
-    made = network(generation)
-    sealed = seal_network(made, CLUSTER_KEY)
-    _NETWORKS[sealed.body] = snapshot = Snapshot(made, sealed)
-    return snapshot
+def network_of(generation: int) -> Document:
+    return remember(seal(NETWORK, network(generation), CLUSTER_KEY))
 
 
-_OPENED: dict[Pair, NodeEntry] = {}
-_NETWORKS: dict[bytes, Snapshot] = {}
+_OPENED: dict[Sealed, Document] = {}
 
 
-def snapshot_of(entries: Iterable[NodeEntry], generation: int = 0) -> Snapshot:
-    base = network_snapshot(generation) if generation else Snapshot()
-    return replace(base, nodes={entry.grant.uid: entry for entry in entries})
+def remember(document: Document) -> Document:
+    """It is signed: hosts believe it when they see it."""
+    return _OPENED.setdefault(document.sealed, document)
+
+
+def known_of(nodes: Iterable[Iterable[Document]], generation: int = 0) -> Known:
+    base = [network_of(generation)] if generation else []
+    return merge(NOTHING, [*base, *(document for each in nodes for document in each)])[0]
+
+
+def key_of(number: int, kind: str = "presence") -> Key:
+    return kind, grant(number).uid
+
+
+class Members:
+    """Who the members are, as far as a test's node knows."""
+
+    def __init__(self, number: int, known: Known) -> None:
+        self.uid = grant(number).uid
+        self.known = known
+
+    @property
+    def introduction(self) -> Key:
+        return PRESENCE.name, self.uid
+
+    @property
+    def removed(self) -> bool:
+        own = self.known.find((GRANT.name, self.uid))
+        return own is not None and own.tombstone
+
+    def is_member(self, uid: str) -> bool:
+        return self.known.value(GRANT.name, uid) is not None
+
+    def contact(self, uid: str) -> Contact | None:
+        said = self.known.value(PRESENCE.name, uid)
+        return None if said is None else Contact(said.addresses, said.port)
 
 
 @dataclass
@@ -87,56 +105,42 @@ class Weather:
 class Host:
     """A node that believes what is signed."""
 
-    def __init__(self, world: World, number: int, snapshot: Snapshot) -> None:
+    def __init__(self, world: World, number: int, known: Known) -> None:
         self.number = number
-        self.uid = grant(number).uid
-        self.snapshot = snapshot
+        self.members = Members(number, known)
         self.gossip = Gossip(
-            self.uid,
-            snapshot,
+            self.members,
+            known,
             below=world.random.randrange,
             nonce=lambda: world.random.randbytes(8),
             now_s=world.now_s,
         )
 
+    @property
+    def known(self) -> Known:
+        return self.members.known
+
     def learn(
         self,
-        news: Snapshot,
+        news: Iterable[Document],
         now_s: float,
         origin: Origin,
         from_uid: str = "",
         link: int | None = None,
     ) -> list[Effect]:
-        before, self.snapshot = self.snapshot, merge_snapshots(self.snapshot, news)
-        changed = frozenset(
-            uid for uid in news.nodes if self.snapshot.nodes[uid] != before.nodes.get(uid)
-        )
-        if not changed and self.snapshot.network == before.network:
+        self.members.known, changed = merge(self.known, news)
+        if not changed:
             return []
         return self.gossip.learn(
-            self.snapshot, changed, origin, now_s, from_uid=from_uid, from_link=link
+            self.known, frozenset(changed), origin, now_s, from_uid=from_uid, from_link=link
         )
 
     def take(self, push: Push, from_uid: str, link: int | None, now_s: float) -> list[Effect]:
-        entries = [_open(pair) for pair in push.pairs]
-        news = _NETWORKS[push.network.body] if push.network is not None else Snapshot()
-        news = replace(news, nodes={entry.grant.uid: entry for entry in entries})
-        before = self.snapshot
+        news, before = [_OPENED[sealed] for sealed in push.documents], self.known
         effects = self.learn(news, now_s, Origin.NEIGHBOUR, from_uid, link)
-        known = [
-            (entry.grant.uid, pair_of(entry))
-            for entry in entries
-            if before.nodes.get(entry.grant.uid) == entry
-        ]
-        self.gossip.known(known, from_uid, link)
+        again = [each.key for each in news if before.find(each.key) == each]
+        self.gossip.heard_again(again, from_uid, link)
         return effects
-
-
-def _open(pair: Pair) -> NodeEntry:
-    entry = _OPENED.get(pair)
-    if entry is None:
-        entry = _OPENED[pair] = make_entry(*pair, TRUSTED)
-    return entry
 
 
 class World:
@@ -152,15 +156,15 @@ class World:
         self._flight: list[tuple[float, int, int, int, bool, Message]] = []
         self._numbers = itertools.count()
 
-    def add(self, number: int, snapshot: Snapshot) -> Host:
-        host = self.hosts[number] = Host(self, number, snapshot)
+    def add(self, number: int, known: Known) -> Host:
+        host = self.hosts[number] = Host(self, number, known)
         self.post(host, host.gossip.set_links([LINK], [LINK], self.now_s))
         return host
 
-    def change(self, number: int, entry: NodeEntry, origin: Origin) -> None:
+    def change(self, number: int, news: Iterable[Document], origin: Origin) -> None:
         """The node hears of it otherwise, or says it of itself."""
         host = self.hosts[number]
-        self.post(host, host.learn(snapshot_of([entry]), self.now_s, origin))
+        self.post(host, host.learn(news, self.now_s, origin))
 
     def post(self, host: Host, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -170,7 +174,7 @@ class World:
                 if other is host:
                     continue
                 if isinstance(effect, Broadcast) or (
-                    effect.place == place_of(other.number) and effect.uid in ("", other.uid)
+                    effect.place == place_of(other.number) and effect.uid in ("", other.members.uid)
                 ):
                     self._deliver(host, other, for_all, effect.message)
 
@@ -210,10 +214,8 @@ class World:
         self.post(host, host.gossip.receive(uid, place_of(of), LINK, message, self.now_s))
 
     def is_settled(self) -> bool:
-        first, *others = (host.snapshot for host in self.hosts.values())
-        return all(
-            other.nodes == first.nodes and other.network == first.network for other in others
-        )
+        first, *others = (host.known for host in self.hosts.values())
+        return all(other == first for other in others)
 
     def bytes_since(self, since_s: float) -> int:
         return sum(datagram_bytes(message) for at_s, _, message in self.sent if at_s >= since_s)

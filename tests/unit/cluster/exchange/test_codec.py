@@ -22,51 +22,34 @@ from limpet.cluster.exchange.messages import (
     GOOD_BODY_BYTES,
     NONCE_BYTES,
     Digest,
-    GrantRank,
     Item,
     Listing,
     Message,
-    NetworkRank,
-    PresenceRank,
     Push,
     Want,
     body_bytes,
 )
-from limpet.cluster.seal import uid_of
 
 nonces = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)
-marks = st.integers(0, 2**32 - 1)
-numbers = st.integers(0, 2**64 - 1)
-uids = st.binary(min_size=32, max_size=32).map(uid_of)
-network_ranks = st.builds(NetworkRank, numbers, marks)
-items = st.builds(
-    Item,
-    uids,
-    st.builds(GrantRank, st.booleans(), numbers, marks),
-    st.builds(PresenceRank, numbers, marks),
-)
-sealed = st.builds(Sealed, st.binary(max_size=300), st.binary(min_size=64, max_size=64))
+digests32 = st.integers(0, 2**32 - 1)
+marks = st.integers(0, 2**64 - 1)
+items = st.builds(Item, marks, marks, digests32)
+kinds = st.text("abcdefghijklmnopqrstuvwxyz", max_size=12)
+signatures = st.binary(min_size=64, max_size=64)
+sealed = st.builds(Sealed, kinds, st.binary(max_size=300), signatures)
 digests = st.builds(
-    Digest,
-    nonces,
-    network_ranks,
-    st.lists(marks, min_size=BUCKETS, max_size=BUCKETS).map(tuple),
+    Digest, nonces, st.lists(digests32, min_size=BUCKETS, max_size=BUCKETS).map(tuple)
 )
 listings = st.builds(
     Listing,
     nonces,
     nonces,
-    network_ranks,
     st.booleans(),
     st.frozensets(st.integers(0, BUCKETS - 1)),
     st.lists(items, max_size=30).map(tuple),
 )
-wants = st.builds(Want, nonces, st.booleans(), st.lists(uids, max_size=70).map(tuple))
-pushes = st.builds(
-    Push,
-    st.lists(st.tuples(sealed, st.none() | sealed), max_size=64).map(tuple),
-    st.none() | sealed,
-)
+wants = st.builds(Want, nonces, st.lists(marks, max_size=70).map(tuple))
+pushes = st.builds(Push, st.lists(sealed, max_size=64).map(tuple))
 
 Parser = Callable[[bytes], Message]
 PARSERS: dict[type[Message], Parser] = {
@@ -104,21 +87,21 @@ def test_a_message_cut_short_never_gives_another_documents_bytes(
     except MessageError:
         return
     if isinstance(found, Push) and isinstance(message, Push):
-        assert found.pairs == message.pairs[: len(found.pairs)]
+        assert found.documents == message.documents[: len(found.documents)]
     else:
         assert encode(found) == cut
 
 
-def test_a_push_of_very_many_nodes_is_refused() -> None:
-    small = Sealed(b"{}", bytes(64))
-    with pytest.raises(MessageError, match="more than 64"):
-        parse_push(encode(Push(tuple((small, None) for _ in range(65)))))
+def test_a_push_of_very_many_documents_is_refused() -> None:
+    small = Sealed("toy", b"{}", bytes(64))
+    with pytest.raises(MessageError, match="more than 128"):
+        parse_push(encode(Push((small,) * 129)))
 
 
 def test_a_document_that_fits_no_datagram_is_refused() -> None:
     with pytest.raises(ValueError, match="70000 bytes"):
-        encode(Push(((Sealed(bytes(70_000), bytes(64)), None),)))
+        encode(Push((Sealed("toy", bytes(70_000), bytes(64)),)))
 
 
 def test_a_digest_fits_a_packet_that_no_path_fragments() -> None:
-    assert body_bytes(Digest(bytes(8), NetworkRank(0, 0), (0,) * BUCKETS)) <= GOOD_BODY_BYTES
+    assert body_bytes(Digest(bytes(8), (0,) * BUCKETS)) <= GOOD_BODY_BYTES

@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.documents import Document, Key, Known
 from limpet.cluster.exchange.digest import (
     MOST_LISTINGS,
     Index,
     bucket_of,
     make_listings,
     make_pushes,
-    pair_of,
+    mark_of,
 )
 from limpet.cluster.exchange.gossip import Gossip, Origin
 from limpet.cluster.exchange.messages import (
     BUCKETS,
     GOOD_BODY_BYTES,
-    NO_NETWORK,
     Digest,
     Listing,
     Message,
-    NetworkRank,
     Push,
     Want,
     body_bytes,
     datagram_bytes,
 )
-from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Place, Send
-from limpet.cluster.merge import merge_snapshots
+from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Effect, Place, Send
+from limpet.cluster.merge import merge
 from tests.unit.cluster.exchange.exchange_world import (
     LINK,
+    Members,
     Weather,
     World,
-    network_snapshot,
-    node_entry,
+    key_of,
+    known_of,
+    network_of,
+    node,
     place_of,
-    snapshot_of,
 )
-from tests.unit.cluster_values import grant, snapshots
+from tests.unit.cluster_values import NOTHING, grant, knowledge, merged
 
 
 def first(below: int) -> int:
@@ -56,56 +58,50 @@ def first(below: int) -> int:
 
 def listing_of(index: Index) -> Listing:
     every = [item for bucket in range(BUCKETS) for item in index.items(bucket)]
-    return Listing(
-        b"", b"", index.network, more=False, buckets=frozenset(range(BUCKETS)), items=tuple(every)
-    )
+    return Listing(b"", b"", more=False, buckets=frozenset(range(BUCKETS)), items=tuple(every))
 
 
-@given(snapshots(), snapshots())
-def test_two_who_know_the_same_have_the_same_digest_and_no_others(
-    one: Snapshot, other: Snapshot
-) -> None:
-    here, there = Index(one), Index(other)
-    differing = here.differing(there.digest(b""))
-    same = {
-        uid
-        for uid in one.nodes.keys() | other.nodes.keys()
-        if one.nodes.get(uid) == other.nodes.get(uid)
-    }
-    changed = (one.nodes.keys() | other.nodes.keys()) - same
-    assert set(differing) == {bucket_of(uid) for uid in changed}
-    assert (here.network == there.network) == (one.sealed_network == other.sealed_network)
+def marks(known: Iterable[Document]) -> set[int]:
+    return {mark_of(document.key) for document in known}
 
 
-@given(snapshots(), snapshots())
-def test_what_counts_as_newer_is_what_merging_would_change(one: Snapshot, other: Snapshot) -> None:
-    merged = merge_snapshots(one, other)
-    here, there = Index(one), Index(other)
-    found = here.compare(listing_of(there))
-    assert set(found.newer_there) == {
-        uid for uid in other.nodes if merged.nodes[uid] != one.nodes.get(uid)
-    }
-    assert set(found.newer_here) == {
-        uid for uid in one.nodes if merged.nodes[uid] != other.nodes.get(uid)
-    }
-    assert found.network_newer_there == (merged.sealed_network != one.sealed_network)
-    assert found.network_newer_here == (merged.sealed_network != other.sealed_network)
+def not_in(one: Known, other: Known) -> set[Key]:
+    """Documents of which the other does not know this one."""
+    return {document.key for document in one if other.find(document.key) != document}
 
 
-@given(snapshots(), st.lists(snapshots(), max_size=3))
-def test_an_index_that_was_updated_equals_one_made_anew(
-    start: Snapshot, changes: list[Snapshot]
-) -> None:
-    index, snapshot = Index(start), start
+@given(knowledge(), knowledge())
+def test_two_who_know_the_same_have_the_same_digest_and_no_others(one: Known, other: Known) -> None:
+    changed = not_in(one, other) | not_in(other, one)
+    differing = Index(one).differing(Index(other).digest(b""))
+    assert set(differing) == {bucket_of(mark_of(key)) for key in changed}
+
+
+@given(knowledge(), knowledge())
+def test_what_counts_as_newer_is_what_merging_would_change(one: Known, other: Known) -> None:
+    both = merged(one, other)
+    found = Index(one).compare(listing_of(Index(other)))
+    news = not_in(both, other)
+    assert news <= set(found.newer_here)
+    # What the other has as a tombstone silences what stood under it: that alone is told in vain.
+    assert all(both.find(("grant", name)).tombstone for _, name in set(found.newer_here) - news)  # type: ignore[union-attr]
+    wanted = {mark_of(key) for key in not_in(both, one)}
+    assert wanted <= set(found.newer_there)
+
+
+@given(knowledge(), st.lists(knowledge(), max_size=3))
+def test_an_index_that_was_updated_equals_one_made_anew(start: Known, changes: list[Known]) -> None:
+    index, known = Index(start), start
     for change in changes:
-        snapshot = merge_snapshots(snapshot, change)
-        index.update(snapshot, change.nodes)
-    assert index.digest(b"") == Index(snapshot).digest(b"")
-    assert listing_of(index) == listing_of(Index(snapshot))
+        known, keys = merge(known, change)
+        index.update(known, keys)
+    assert index.digest(b"") == Index(known).digest(b"")
+    ours, anew = listing_of(index), listing_of(Index(known))
+    assert sorted(ours.items) == sorted(anew.items)
 
 
-MANY = snapshot_of(node_entry(number) for number in range(1, 250))
-NOTHING = Digest(bytes(8), NO_NETWORK, (0,) * BUCKETS)
+MANY = known_of(node(number) for number in range(1, 250))
+EMPTY = Digest(bytes(8), (0,) * BUCKETS)
 
 
 @given(room=st.none() | st.integers(0, 20_000), chance=st.randoms(use_true_random=False))
@@ -114,33 +110,37 @@ def test_listings_keep_to_their_room_and_say_when_there_is_more(
 ) -> None:
     below = chance.randrange  # type: ignore[attr-defined]
     index = Index(MANY)
-    listings = make_listings(index, NOTHING, bytes(8), room_bytes=room, below=below)
+    listings = make_listings(index, EMPTY, bytes(8), room_bytes=room, below=below)
 
     assert 1 <= len(listings) <= MOST_LISTINGS
     assert all(body_bytes(listing) <= GOOD_BODY_BYTES for listing in listings)
     if room is not None and room > 1000:
         assert sum(map(datagram_bytes, listings)) <= room
-    told = [item.uid for listing in listings for item in listing.items]  # type: ignore[union-attr]
+    told = [item.mark for listing in listings for item in listing.items]  # type: ignore[union-attr]
     assert len(told) == len(set(told))
-    assert {listing.more for listing in listings} == {len(told) < len(MANY.nodes)}  # type: ignore[union-attr]
+    assert {listing.more for listing in listings} == {len(told) < len(marks(MANY))}  # type: ignore[union-attr]
     if room is None:
-        assert set(told) == MANY.nodes.keys()
+        assert set(told) == marks(MANY)
 
 
-def test_pushes_share_datagrams_where_they_fit_and_the_network_comes_first() -> None:
-    snapshot = Snapshot(network_snapshot(1).network, network_snapshot(1).sealed_network, MANY.nodes)
-    pushes = make_pushes(snapshot, MANY.nodes, network=True)
-    assert pushes[0] == Push(network=snapshot.sealed_network)
-    pairs = [pair for push in pushes for pair in push.pairs]  # type: ignore[union-attr]
-    assert len(pairs) == len(MANY.nodes)
-    assert all(body_bytes(push) <= GOOD_BODY_BYTES or len(push.pairs) == 1 for push in pushes)  # type: ignore[union-attr]
+def test_pushes_share_datagrams_where_they_fit_and_what_is_checked_with_comes_first() -> None:
+    known = merge(MANY, [network_of(1)])[0]
+    pushes = make_pushes(known, [key_of(number) for number in range(1, 250)] + [network_of(1).key])
+    told = [sealed for push in pushes for sealed in push.documents]  # type: ignore[union-attr]
+    assert told[0] == network_of(1).sealed
+    assert len(told) == 1 + 2 * 249
+    assert all(body_bytes(push) <= GOOD_BODY_BYTES for push in pushes)
+    for push in pushes:
+        # Each can be checked by who has the cluster's key and this datagram alone.
+        kinds = [sealed.kind for sealed in push.documents if sealed.kind != "network"]  # type: ignore[union-attr]
+        assert kinds == ["grant", "presence"] * (len(kinds) // 2)
 
 
 # Worlds of several nodes
 
-knowledge = st.lists(
+nodes_known = st.lists(
     st.builds(
-        node_entry,
+        node,
         st.integers(1, 6),
         st.none() | st.integers(0, 3),
         generation=st.integers(1, 2),
@@ -153,7 +153,7 @@ knowledge = st.lists(
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
-    known=st.lists(knowledge, min_size=2, max_size=5),
+    known=st.lists(nodes_known, min_size=2, max_size=5),
     generations=st.lists(st.integers(1, 3), min_size=5, max_size=5),
     storm=st.builds(Weather, st.floats(0, 1), st.floats(0, 1), st.floats(0, 5)),
     changes=st.lists(
@@ -163,7 +163,7 @@ knowledge = st.lists(
 )
 def test_nodes_that_hear_each_other_end_up_knowing_the_same(
     seed: int,
-    known: list[list[NodeEntry]],
+    known: list[list[tuple[Document, ...]]],
     generations: list[int],
     storm: Weather,
     changes: list[tuple[int, int, int, Origin]],
@@ -171,41 +171,38 @@ def test_nodes_that_hear_each_other_end_up_knowing_the_same(
     """Whatever was lost, late and repeated before, and nothing that anybody knew is lost."""
     world = World(seed)
     world.weather = storm
-    everything = Snapshot()
-    for number, (entries, generation) in enumerate(zip(known, generations, strict=False), start=1):
-        alive = [entry for entry in entries if not (entry.grant.tombstone and _is_host(entry))]
-        own = node_entry(number)
-        host = world.add(number, merge_snapshots(snapshot_of([own]), snapshot_of(alive)))
-        network = network_snapshot(generation)
-        world.post(host, host.learn(network, world.now_s, Origin.CLOUD))
-        everything = merge_snapshots(everything, host.snapshot)
+    everything = NOTHING
+    for number, (nodes, generation) in enumerate(zip(known, generations, strict=False), start=1):
+        alive = [each for each in nodes if not (each[0].tombstone and _is_host(each))]
+        host = world.add(number, known_of([node(number), *alive]))
+        world.post(host, host.learn([network_of(generation)], world.now_s, Origin.CLOUD))
+        everything = merged(everything, host.known)
     for at, about, sequence, origin in changes:
         number = min(at, len(world.hosts))
-        entry = node_entry(number if origin is Origin.OWN else about, sequence)
-        world.change(number, entry, origin)
-        everything = merge_snapshots(everything, snapshot_of([entry]))
+        news = node(number if origin is Origin.OWN else about, sequence)
+        world.change(number, news, origin)
+        everything = merge(everything, news)[0]
         world.run(1.0)
 
     world.weather = Weather()
     world.run(120.0)
 
     for host in world.hosts.values():
-        assert host.snapshot.nodes == everything.nodes
-        assert host.snapshot.network == everything.network
+        assert host.known == everything
     quiet_s = world.now_s
     world.run(30.0)
     assert world.bytes_since(quiet_s) / len(world.hosts) / 30 < 1_500
 
 
-def _is_host(entry: NodeEntry) -> bool:
+def _is_host(documents: tuple[Document, ...]) -> bool:
     """A removed one is heard by nobody, so it cannot take part."""
-    return entry.grant.uid in {grant(number).uid for number in range(1, 6)}
+    return documents[0].name in {grant(number).uid for number in range(1, 6)}
 
 
 def crowd(size: int) -> World:
     """Nodes that know each other, settled."""
     world = World(1)
-    all_known = snapshot_of(node_entry(number) for number in range(1, size + 1))
+    all_known = known_of(node(number) for number in range(1, size + 1))
     for number in range(1, size + 1):
         world.add(number, all_known)
     world.run(30.0)
@@ -216,7 +213,7 @@ def crowd(size: int) -> World:
 def test_a_change_of_our_own_is_known_to_all_at_once_and_its_rumour_dies() -> None:
     world = crowd(25)
     started_s = world.now_s
-    world.change(1, node_entry(1, 2), Origin.OWN)
+    world.change(1, node(1, 2), Origin.OWN)
     world.run(0.01)
     assert world.is_settled()
 
@@ -229,7 +226,7 @@ def test_a_change_of_our_own_is_known_to_all_at_once_and_its_rumour_dies() -> No
 
 def test_what_one_has_from_the_cloud_all_know_in_two_seconds() -> None:
     world = crowd(25)
-    world.change(3, node_entry(41), Origin.CLOUD)
+    world.change(3, node(41), Origin.CLOUD)
     world.run(2.0)
     assert world.is_settled()
 
@@ -237,7 +234,7 @@ def test_what_one_has_from_the_cloud_all_know_in_two_seconds() -> None:
 def test_a_rumour_that_many_have_at_once_is_broadcast_by_few() -> None:
     world = crowd(25)
     for number in range(1, 26):
-        world.change(number, node_entry(41), Origin.CLOUD)
+        world.change(number, node(41), Origin.CLOUD)
     world.run(5.0)
     # A broadcast is one entry in `sent`, a message to one node too.
     assert len([1 for _, _, message in world.sent if _tells_of(message, 41)]) < 25
@@ -247,7 +244,7 @@ def test_a_switch_that_was_deaf_for_a_minute_keeps_nobody_apart() -> None:
     world = World(1)
     world.weather = Weather(loss=1.0)
     for number in (1, 2):
-        world.add(number, snapshot_of([node_entry(number)]))
+        world.add(number, known_of([node(number)]))
     world.run(60.0)
     world.weather = Weather()
     world.run(65.0)
@@ -256,41 +253,51 @@ def test_a_switch_that_was_deaf_for_a_minute_keeps_nobody_apart() -> None:
 
 def test_a_node_that_knows_nothing_learns_hundreds_of_others_in_seconds() -> None:
     world = World(1)
-    others = [node_entry(number) for number in range(1, 250)]
-    many = snapshot_of([*others, *(node_entry(number, 2) for number in (100, 101))])
+    others = [node(number) for number in range(1, 250)]
+    many = known_of([*others, *(node(number, 2) for number in (100, 101))])
     world.add(1, many)
-    world.add(2, snapshot_of([node_entry(1), node_entry(2)]))
+    world.add(2, known_of([node(1), node(2)]))
     world.run(10.0)
     assert world.is_settled()
 
 
 def _tells_of(message: Message, number: int) -> bool:
     return isinstance(message, Push) and any(
-        f'"uid":"{grant(number).uid}"'.encode() in sealed.body for sealed, _ in message.pairs
+        f'"uid":"{grant(number).uid}"'.encode() in sealed.body for sealed in message.documents
     )
 
 
 # One node alone
 
 
-def lone(*others: int) -> Gossip:
+def lone(*others: int) -> Lone:
     """Node 1, which knows the others, with one link."""
-    known = snapshot_of(node_entry(number) for number in (1, *others))
-    gossip = Gossip(grant(1).uid, known, below=first, nonce=lambda: b"12345678", now_s=0)
-    gossip.set_links([LINK], [], 0)
-    return gossip
+    return Lone(known_of(node(number) for number in (1, *others)))
+
+
+class Lone(Gossip):
+    def __init__(self, known: Known) -> None:
+        self.members = Members(1, known)
+        super().__init__(self.members, known, below=first, nonce=lambda: b"12345678", now_s=0)
+        self.set_links([LINK], [], 0)
+
+    def hear(
+        self, *news: tuple[Document, ...], origin: Origin, now_s: float, **told: Any
+    ) -> list[Effect]:
+        every = [document for each in news for document in each]
+        self.members.known, keys = merge(self.members.known, every)
+        return self.learn(self.members.known, frozenset(keys), origin, now_s, **told)
 
 
 NOWHERE = Place(ip_address("203.0.113.9"), 1234)
 messages = st.one_of(
-    st.just(Digest(bytes(8), NetworkRank(9, 9), (0,) * BUCKETS)),
-    st.builds(Push, st.just(()), st.none()),
-    st.just(Push(((node_entry(2).sealed_grant, None),))),
+    st.just(Digest(bytes(8), (9,) * BUCKETS)),
+    st.just(Push()),
+    st.just(Push((node(2)[0].sealed,))),
     st.builds(
         Listing,
         st.binary(min_size=8, max_size=8),
         st.just(bytes(8)),
-        st.just(NO_NETWORK),
         st.booleans(),
         st.just(frozenset(range(BUCKETS))),
         st.just(()),
@@ -298,8 +305,7 @@ messages = st.one_of(
     st.builds(
         Want,
         st.binary(min_size=8, max_size=8),
-        st.booleans(),
-        st.just(tuple(MANY.nodes)),
+        st.just(tuple(marks(MANY))),
     ),
 )
 
@@ -312,7 +318,7 @@ def test_who_has_not_proven_its_address_gets_a_few_times_what_it_sent(
     world = World(seed)
     nonces = iter(range(10**9))
     gossip = Gossip(
-        grant(1).uid,
+        Members(1, MANY),
         MANY,
         below=world.random.randrange,
         nonce=lambda: b"!" + next(nonces).to_bytes(7, "big"),
@@ -334,8 +340,8 @@ def test_who_has_not_proven_its_address_gets_a_few_times_what_it_sent(
 
 def test_an_answer_that_nobody_asked_for_is_dropped_and_counted() -> None:
     gossip = lone(2)
-    listing = Listing(b"unasked!", bytes(8), NO_NETWORK, False, frozenset(), ())
-    want = Want(b"unasked!", True, (grant(1).uid,))
+    listing = Listing(b"unasked!", bytes(8), False, frozenset(), ())
+    want = Want(b"unasked!", (mark_of(key_of(1)),))
     assert gossip.receive(grant(2).uid, place_of(2), LINK, listing, 1) == []
     assert gossip.receive(grant(2).uid, place_of(2), LINK, want, 1) == []
     assert gossip.counters["unasked"] == 2
@@ -343,34 +349,33 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_counted() -> None:
 
 def test_a_listing_that_was_asked_for_is_answered_with_what_each_side_lacks() -> None:
     gossip = lone(2, 3)
-    gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 1)  # issues a nonce
-    other = Index(snapshot_of([node_entry(2), node_entry(3, 2), node_entry(4)]))
+    gossip.receive(grant(2).uid, place_of(2), LINK, EMPTY, 1)  # issues a nonce
+    other = Index(known_of([node(2), node(3, 2), node(4)]))
     listing = replace(listing_of(other), echo=b"12345678", nonce=b"my nonce")
     effects = gossip.receive(grant(2).uid, place_of(2), LINK, listing, 2)
-    lacking = tuple(sorted((grant(3).uid, grant(4).uid)))
+    lacking = tuple(sorted(map(mark_of, (key_of(3), key_of(4), key_of(4, "grant")))))
     assert [effect.message for effect in effects] == [
-        Want(b"my nonce", False, lacking),
-        Push((pair_of(node_entry(1)),)),
+        Want(b"my nonce", lacking),
+        Push(tuple(document.sealed for document in node(1))),
     ]
 
 
 def test_strangers_and_removed_nodes_get_no_answer_and_are_counted() -> None:
     gossip = lone(2)
-    gone = node_entry(2, tombstone=True)
-    assert gossip.receive(grant(3).uid, place_of(3), LINK, NOTHING, 1) == []
-    gossip.learn(snapshot_of([node_entry(1), gone]), frozenset({grant(2).uid}), Origin.CLOUD, 1)
-    assert gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 1) == []
+    gone = node(2, tombstone=True)
+    assert gossip.receive(grant(3).uid, place_of(3), LINK, EMPTY, 1) == []
+    gossip.hear(gone, origin=Origin.CLOUD, now_s=1)
+    assert gossip.receive(grant(2).uid, place_of(2), LINK, EMPTY, 1) == []
     assert gossip.counters["stranger"] == 2
     assert gossip.heard == {}
 
 
 def test_a_removed_node_is_silent() -> None:
     gossip = lone(2)
-    gone = snapshot_of([node_entry(1, tombstone=True), node_entry(2)])
-    effects = gossip.learn(gone, frozenset({grant(1).uid}), Origin.NEIGHBOUR, 1)
+    effects = gossip.hear(node(1, tombstone=True), origin=Origin.NEIGHBOUR, now_s=1)
     while gossip.wake_at_s < 100:
         effects += gossip.tick(gossip.wake_at_s)
-    effects += gossip.receive(grant(2).uid, place_of(2), LINK, NOTHING, 101)
+    effects += gossip.receive(grant(2).uid, place_of(2), LINK, EMPTY, 101)
     assert effects == []
 
 
@@ -394,30 +399,25 @@ def test_a_peer_that_answered_is_written_to_where_it_answered_from() -> None:
     elsewhere = Place(ip_address("198.51.100.2"), 999)
     uid = grant(2).uid
     gossip.receive(uid, elsewhere, LINK, Push(), 1)
-    own = snapshot_of([node_entry(1, 2), node_entry(2)])
-    before = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 2)
+    before = gossip.hear(node(1, 2), origin=Origin.OWN, now_s=2)
     assert _written_to(before) == {place_of(2)}
 
-    gossip.receive(uid, elsewhere, LINK, NOTHING, 3)  # issues a nonce, always the same here
-    gossip.receive(uid, elsewhere, LINK, Want(b"12345678", False, ()), 4)
-    own = snapshot_of([node_entry(1, 3), node_entry(2)])
-    after = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 5)
+    gossip.receive(uid, elsewhere, LINK, EMPTY, 3)  # issues a nonce, always the same here
+    gossip.receive(uid, elsewhere, LINK, Want(b"12345678", ()), 4)
+    after = gossip.hear(node(1, 3), origin=Origin.OWN, now_s=5)
     assert _written_to(after) == {elsewhere}
 
-    long_after = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 100)
+    long_after = gossip.hear(node(1, 4), origin=Origin.OWN, now_s=100)
     assert place_of(2) in _written_to(long_after)
 
 
 def test_a_peer_that_says_it_moved_is_no_longer_written_to_where_it_was() -> None:
     gossip = lone(2)
     uid = grant(2).uid
-    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, NOTHING, 3)
-    gossip.receive(
-        uid, Place(ip_address("198.51.100.2"), 999), LINK, Want(b"12345678", False, ()), 4
-    )
-    moved = snapshot_of([node_entry(1, 2), node_entry(2, 5)])
-    gossip.learn(moved, frozenset({uid}), Origin.NEIGHBOUR, 5)
-    effects = gossip.learn(moved, frozenset({grant(1).uid}), Origin.OWN, 5)
+    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, EMPTY, 3)
+    gossip.receive(uid, Place(ip_address("198.51.100.2"), 999), LINK, Want(b"12345678", ()), 4)
+    gossip.hear(node(2, 5), origin=Origin.NEIGHBOUR, now_s=5)
+    effects = gossip.hear(node(1, 2), origin=Origin.OWN, now_s=5)
     assert _written_to(effects) == {place_of(2)}
 
 
@@ -431,13 +431,11 @@ def test_a_peer_behind_a_tunnel_is_compared_with_and_written_to_inside_it() -> N
     assert {each.place for each in asked} == {Place(inner, 7471)}
     assert asked
 
-    own = snapshot_of([node_entry(1, 2), node_entry(2)])
-    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 60)
+    told = gossip.hear(node(1, 2), origin=Origin.OWN, now_s=60)
     assert _written_to(told) == {Place(inner, 7471)}
 
     gossip.set_tunnelled({}, 70)
-    own = snapshot_of([node_entry(1, 3), node_entry(2)])
-    told = gossip.learn(own, frozenset({grant(1).uid}), Origin.OWN, 71)
+    told = gossip.hear(node(1, 3), origin=Origin.OWN, now_s=71)
     assert _written_to(told) == {place_of(2)}
 
 
@@ -456,10 +454,7 @@ def test_a_new_link_hears_at_once_who_we_are_and_hears_it_again() -> None:
 @pytest.mark.parametrize("origin", list(Origin))
 def test_a_change_is_not_told_to_whom_it_came_from_nor_where_all_heard_it(origin: Origin) -> None:
     gossip = lone(2, 3)
-    changed = snapshot_of(node_entry(n, 2 if n == 4 else 1) for n in (1, 2, 3, 4))
-    effects = gossip.learn(
-        changed, frozenset({grant(4).uid}), origin, 1, from_uid=grant(2).uid, from_link=LINK
-    )
+    effects = gossip.hear(node(4, 2), origin=origin, now_s=1, from_uid=grant(2).uid, from_link=LINK)
     while gossip.wake_at_s < 3.5:
         effects += gossip.tick(gossip.wake_at_s)
     told = [effect for effect in effects if _tells_of(effect.message, 4)]

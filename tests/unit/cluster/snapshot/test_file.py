@@ -12,15 +12,23 @@ from hypothesis import strategies as st
 
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
-from limpet.cluster.documents import Snapshot
-from limpet.cluster.merge import merge_snapshots
-from limpet.cluster.seal import public_key_of, seal_network
+from limpet.cluster.documents import Known
+from limpet.cluster.keys import public_key_of
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.snapshot.log import HEADER_BYTES, VERSION
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, entry, network, snapshot_of, snapshots
+from tests.unit.cluster_values import (
+    NOTHING,
+    PINNED,
+    documents,
+    grant,
+    knowledge,
+    known_of,
+    merged,
+    network,
+)
 from tests.waiting import PATIENCE_S
 
-OWN_UID = entry(1).grant.uid
+OWN_UID = grant(1).uid
 NAME = "snapshot.log"
 
 
@@ -62,7 +70,7 @@ class IllDisk(Disk):
 @contextmanager
 def opened(
     folder: Path, *, disk: Disk | None = None, pinned: bytes = PINNED, **options: float
-) -> Iterator[tuple[SnapshotFile, Snapshot, list[str]]]:
+) -> Iterator[tuple[SnapshotFile, Known, list[str]]]:
     file = SnapshotFile(folder / NAME, own_uid=OWN_UID, disk=disk, **options)  # type: ignore[arg-type]
     try:
         yield file, *file.read(pinned)
@@ -70,19 +78,19 @@ def opened(
         file.close()
 
 
-def put(file: SnapshotFile, snapshot: Snapshot) -> None:
-    file.put(snapshot.sealed_network, snapshot.nodes.values())
+def put(file: SnapshotFile, snapshot: Known) -> None:
+    file.put(snapshot)
     file.durable().result(10)
 
 
-def write(folder: Path, *parts: Snapshot) -> None:
+def write(folder: Path, *parts: Known) -> None:
     """Each is a group of its own."""
     with opened(folder) as (file, _, _):
         for part in parts:
             put(file, part)
 
 
-def read(folder: Path) -> tuple[Snapshot, list[str]]:
+def read(folder: Path) -> tuple[Known, list[str]]:
     with opened(folder) as (_, snapshot, problems):
         return snapshot, problems
 
@@ -94,46 +102,45 @@ def flip(path: Path, offset: int) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(snapshots(), max_size=3), max_size=3), st.sampled_from([0, 1 << 20]))
+@given(st.lists(st.lists(knowledge(), max_size=3), max_size=3), st.sampled_from([0, 1 << 20]))
 def test_what_is_read_is_the_merge_of_all_that_was_put(
-    tmp_path_factory: pytest.TempPathFactory, starts: list[list[Snapshot]], anew_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, starts: list[list[Known]], anew_bytes: int
 ) -> None:
-    folder, expected = tmp_path_factory.mktemp("cluster"), Snapshot()
+    folder, expected = tmp_path_factory.mktemp("cluster"), NOTHING
     for parts in starts:
         with opened(folder, anew_bytes=anew_bytes) as (file, found, problems):
-            assert found.nodes == expected.nodes
+            assert found == expected
             assert problems == []
             for part in parts:
-                # As the membership does it: an older network is never put.
-                expected = merge_snapshots(expected, part)
-                file.put(expected.sealed_network, part.nodes.values())
+                expected = merged(expected, part)
+                file.put(part)
     assert read(folder) == (expected, [])
 
 
 def test_a_node_that_has_heard_nothing_writes_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path) == (Snapshot(), [])
+    assert read(tmp_path) == (NOTHING, [])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_power_cut_is_cut_off_without_a_word(tmp_path: Path) -> None:
-    before, news = snapshot_of(entry(1), entry(2), generation=1), snapshot_of(entry(3))
+    before, news = known_of(documents(1), documents(2), generation=1), known_of(documents(3))
     write(tmp_path, before, news)
     whole = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(whole[:-40])
     assert read(tmp_path) == (before, [])
     write(tmp_path, news)
-    assert read(tmp_path) == (merge_snapshots(before, news), [])
+    assert read(tmp_path) == (merged(before, news), [])
 
 
 def test_damage_costs_one_document_and_the_damaged_file_is_kept(tmp_path: Path) -> None:
-    parts = [snapshot_of(entry(number)) for number in (2, 3, 4)]
+    parts = [known_of(documents(number)) for number in (2, 3, 4)]
     write(tmp_path, *parts)
     flip(tmp_path / NAME, HEADER_BYTES + 60)
     damaged = (tmp_path / NAME).read_bytes()
 
     found, problems = read(tmp_path)
 
-    assert found == merge_snapshots(parts[1], parts[2])
+    assert found == merged(parts[1], parts[2])
     assert [NAME in text and f"{NAME}.damaged-1" in text for text in problems] == [True]
     assert (tmp_path / f"{NAME}.damaged-1").read_bytes() == damaged
     assert read(tmp_path) == (found, [])
@@ -143,8 +150,8 @@ def test_damage_costs_one_document_and_the_damaged_file_is_kept(tmp_path: Path) 
 def test_a_log_that_is_ruined_is_named_and_the_node_goes_on_with_its_own_grant(
     tmp_path: Path, content: bytes
 ) -> None:
-    own = snapshot_of(entry(1), generation=3)
-    write(tmp_path, merge_snapshots(own, snapshot_of(entry(2, sequence=1))))
+    own = known_of(documents(1), generation=3)
+    write(tmp_path, merged(own, known_of(documents(2, sequence=1))))
     (tmp_path / NAME).write_bytes(content)
 
     found, problems = read(tmp_path)
@@ -155,34 +162,34 @@ def test_a_log_that_is_ruined_is_named_and_the_node_goes_on_with_its_own_grant(
 
 
 def test_the_own_grant_is_taken_over_when_the_log_is_gone(tmp_path: Path) -> None:
-    own = snapshot_of(entry(1, generation=7, tombstone=True), generation=3)
+    own = known_of(documents(1, generation=7, tombstone=True), generation=3)
     write(tmp_path, own)
     (tmp_path / NAME).unlink()
     assert read(tmp_path) == (own, [])
-    (tmp_path / "own.json").unlink()
+    (tmp_path / "own.log").unlink()
     assert read(tmp_path) == (own, [])
-    assert (tmp_path / "own.json").exists()
+    assert (tmp_path / "own.log").exists()
 
 
 def test_a_damaged_copy_of_the_own_grant_is_named_and_made_again(tmp_path: Path) -> None:
-    own = snapshot_of(entry(1), generation=3)
+    own = known_of(documents(1), generation=3)
     write(tmp_path, own)
-    good = (tmp_path / "own.json").read_bytes()
+    good = (tmp_path / "own.log").read_bytes()
     middle = len(good) // 2
     other = b"A" if good[middle : middle + 1] != b"A" else b"B"
     for bad in (b"{", good[:middle] + other + good[middle + 1 :], good[:-30]):
-        (tmp_path / "own.json").write_bytes(bad)
+        (tmp_path / "own.log").write_bytes(bad)
         found, problems = read(tmp_path)
         assert found == own
-        assert "own.json" in " ".join(problems)
-        assert (tmp_path / "own.json").read_bytes() == good
+        assert "own.log" in " ".join(problems)
+        assert (tmp_path / "own.log").read_bytes() == good
 
 
 def test_a_later_format_is_refused_and_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limpet.cluster.snapshot.log.VERSION", VERSION + 1)
-    write(tmp_path, snapshot_of(entry(1)))
+    write(tmp_path, known_of(documents(1)))
     monkeypatch.undo()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(StorageError, match=r"read .*snapshot\.log: it has format 2"):
@@ -191,7 +198,7 @@ def test_a_later_format_is_refused_and_left_alone(
 
 
 def test_a_log_that_the_disk_cannot_read_costs_no_more_than_a_damaged_one(tmp_path: Path) -> None:
-    own = snapshot_of(entry(1), generation=3)
+    own = known_of(documents(1), generation=3)
     write(tmp_path, own)
     (tmp_path / NAME).unlink()
     (tmp_path / NAME).symlink_to("/proc/self/mem")  # whose first page is an I/O error
@@ -209,9 +216,9 @@ def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
 
 
 def test_documents_of_another_cluster_do_not_count(tmp_path: Path) -> None:
-    write(tmp_path, snapshot_of(entry(1), entry(2), generation=1))
+    write(tmp_path, known_of(documents(1), documents(2), generation=1))
     with opened(tmp_path, pinned=public_key_of(bytes(31) + b"\x09")) as (_, found, problems):
-        assert found == Snapshot()
+        assert list(found) == []
         assert "nobody that this node trusts" in " ".join(problems)
 
 
@@ -219,18 +226,18 @@ def test_a_log_begins_anew_when_most_of_it_was_replaced(tmp_path: Path) -> None:
     disk = IllDisk()
     with opened(tmp_path, disk=disk, anew_bytes=1_000) as (file, _, _):
         for sequence in range(40):
-            put(file, snapshot_of(entry(2, sequence=sequence)))
+            put(file, known_of(documents(2, sequence=sequence)))
     assert (tmp_path / NAME).stat().st_size < 4_000
-    assert read(tmp_path) == (snapshot_of(entry(2, sequence=39)), [])
+    assert read(tmp_path) == (known_of(documents(2, sequence=39)), [])
 
 
 def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_path: Path) -> None:
-    first, second = snapshot_of(entry(1), generation=1), snapshot_of(entry(2, sequence=4))
+    first, second = known_of(documents(1), generation=1), known_of(documents(2, sequence=4))
     disk = IllDisk()
     with opened(tmp_path, disk=disk, retry_s=0.01) as (file, _, _):
         put(file, first)
         disk.refused = (NAME,)
-        file.put(None, second.nodes.values()).result(10)
+        file.put(second).result(10)
         with pytest.raises(StorageError, match=r"snapshot\.log: no space left .*free space"):
             file.durable().result(10)
         assert "no space left" in file.trouble
@@ -238,7 +245,7 @@ def test_what_a_full_disk_refuses_is_kept_and_written_when_there_is_room(tmp_pat
         disk.refused = ()
         file.durable().result(10)
         assert file.trouble == ""
-    assert read(tmp_path) == (merge_snapshots(first, second), [])
+    assert read(tmp_path) == (merged(first, second), [])
 
 
 @pytest.mark.parametrize("unforeseen", [None, RuntimeError("nobody has foreseen this")])
@@ -248,50 +255,50 @@ def test_what_was_refused_is_tried_again_though_nobody_asks(
     disk = IllDisk()
     disk.refused, disk.unforeseen = (NAME,), unforeseen
     with opened(tmp_path, disk=disk, retry_s=0.01) as (file, _, _):
-        file.put(None, [entry(2)])
+        file.put(documents(2))
         for _ in range(3):
             assert disk.refusals.acquire(timeout=PATIENCE_S)
         disk.refused = ()
         assert disk.renamed.acquire(timeout=PATIENCE_S)
         file.durable().result(10)
-    assert read(tmp_path)[0] == snapshot_of(entry(2))
+    assert read(tmp_path)[0] == known_of(documents(2))
 
 
 def test_no_room_to_begin_anew_stops_nothing(tmp_path: Path) -> None:
     disk = IllDisk()
     with opened(tmp_path, disk=disk, anew_bytes=1_000, retry_s=0.01) as (file, _, _):
-        put(file, snapshot_of(entry(2, sequence=0)))
+        put(file, known_of(documents(2, sequence=0)))
         assert disk.renamed.acquire(timeout=PATIENCE_S)
         disk.refused = (".new",)
         for sequence in range(1, 12):
-            put(file, snapshot_of(entry(2, sequence=sequence)))
+            put(file, known_of(documents(2, sequence=sequence)))
         assert disk.refusals.acquire(timeout=PATIENCE_S)
         assert not (tmp_path / f"{NAME}.new").exists()
-        assert read(tmp_path)[0] == snapshot_of(entry(2, sequence=11))
+        assert read(tmp_path)[0] == known_of(documents(2, sequence=11))
         disk.refused = ()
         assert disk.renamed.acquire(timeout=PATIENCE_S)
 
 
 def test_no_room_for_the_copy_of_the_own_grant_is_told_and_the_log_counts(tmp_path: Path) -> None:
-    disk, own = IllDisk(), snapshot_of(entry(1), generation=1)
-    disk.refused = ("own.json",)
+    disk, own = IllDisk(), known_of(documents(1), generation=1)
+    disk.refused = ("own.log",)
     with opened(tmp_path, disk=disk, retry_s=60) as (file, _, _):
         put(file, own)
         assert disk.refusals.acquire(timeout=PATIENCE_S)
         put(file, own)
         assert disk.refusals.acquire(timeout=PATIENCE_S)
-    assert "own.json" in file.trouble
+    assert "own.log" in file.trouble
     assert read(tmp_path) == (own, [])
 
 
 def test_what_was_put_before_the_end_is_on_the_disk_after_it(tmp_path: Path) -> None:
     file = SnapshotFile(tmp_path / NAME, own_uid=OWN_UID)
     file.read(PINNED)
-    futures = [file.put(None, [entry(number, sequence=1)]) for number in (1, 2, 3)]
+    futures = [file.put(documents(number, sequence=1)) for number in (1, 2, 3)]
     file.close()
     assert all(future.done() for future in futures)
-    assert set(read(tmp_path)[0].nodes) == {entry(number).grant.uid for number in (1, 2, 3)}
-    file.put(None, [entry(4)])
+    assert set(read(tmp_path)[0].of("presence")) == {grant(number).uid for number in (1, 2, 3)}
+    file.put(documents(4))
     with pytest.raises(StorageError, match="closed"):
         file.durable().result(10)
 
@@ -299,5 +306,5 @@ def test_what_was_put_before_the_end_is_on_the_disk_after_it(tmp_path: Path) -> 
 def test_the_highest_network_is_read_back(tmp_path: Path) -> None:
     with opened(tmp_path) as (file, _, _):
         for generation in (1, 2, 3):
-            file.put(seal_network(network(generation), CLUSTER_KEY), [])
-    assert read(tmp_path)[0].network == network(3)
+            file.put(known_of(generation=generation))
+    assert read(tmp_path)[0].value("network", "network") == network(3)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Endpoint
-from limpet.cluster.documents import NodeEntry, Snapshot
 from limpet.cluster.kinds.network import Encryption
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_end_of
@@ -185,7 +185,7 @@ def _views() -> st.SearchStrategy[View]:
     def made(found: NodeEntry | None, path: PeerPath | None, own: OwnSide) -> View:
         entries = () if found is None else (found,)
         paths = {} if path is None else {PEER: path}
-        return view_of(Snapshot(None, None, snapshot(*entries).nodes), UID, paths, own)
+        return view_of(Snapshot(None, snapshot(*entries).nodes), UID, paths, own)
 
     return st.builds(made, _peers, _paths, st.sampled_from([SIDE, OWN]))
 

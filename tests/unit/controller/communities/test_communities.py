@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from limpet.cluster.api import Code, JoinRequest, join_proof, parse_token, secret_digest
+from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.seal import public_key_of
 from limpet.controller.communities import communities
 from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.selectors import SelectorError, parse_selector
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
-from limpet.controller.state.records import COMMUNITY, TOKEN, TokenRecord
+from limpet.controller.state.records import COMMUNITY, NODE, TOKEN, TokenRecord
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import _order
 from limpet.controller.state.tables import Tables
@@ -285,7 +285,6 @@ def test_what_is_written_first_can_be_gone_on_from() -> None:
     dissolved = sorted(tables.changed(), key=_order)
 
     kinds = [
-        [kind for kind, _, _ in each if kind in (COMMUNITY, "node")]
-        for each in (created, dissolved)
+        [kind for kind, _, _ in each if kind in (COMMUNITY, NODE)] for each in (created, dissolved)
     ]
-    assert kinds == [[COMMUNITY, "node"], ["node", COMMUNITY]]
+    assert kinds == [[COMMUNITY, NODE], [NODE, COMMUNITY]]

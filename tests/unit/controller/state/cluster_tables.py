@@ -8,12 +8,12 @@ from ipaddress import ip_network
 import msgspec
 
 from limpet.cluster.api import JoinRequest, Token, format_token, join_proof, secret_digest
+from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.seal import public_key_of
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster, digest_of
-from limpet.controller.state.records import RECORDS, TOKEN, TokenRecord
+from limpet.controller.state.records import TOKEN, TokenRecord, record_types
 from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key
 
@@ -56,7 +56,7 @@ def join(tables: Tables, number: int, name: str, now_s: float = 0.0) -> Grant:
 def copy(tables: Tables, quarantine_s: float = 0.0) -> Tables:
     """As if written to a store and read again."""
     copied = Tables(quarantine_s)
-    for kind in RECORDS:
+    for kind in record_types():
         for name, record in records(tables, kind).items():
             copied.load(kind, name, msgspec.json.encode(record))
     copied.commit()

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Sealed
+from limpet.cluster.keys import SealError, public_key_of, uid_of
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.seal import SealError, public_key_of, seal_presence, uid_of
-from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state import grants, nodes, published, recovery
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-from tests.unit.cluster_values import node_key, presence
+from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
 MARGIN = 2
@@ -186,10 +186,10 @@ def test_a_presence_of_another_boot_that_comes_back_is_a_clone() -> None:
     uid = join(tables, 1, "a").uid
     for sequence, boot in ((1, "x"), (2, "y"), (3, "z")):
         sealed = seal_presence(presence(1, sequence, boot_id=boot), node_key(1))
-        assert grants.put_presence(tables, uid, sealed, 0.0) == sequence
+        assert published.publish(tables, uid, sealed, 0.0) == sequence
     sealed = seal_presence(presence(1, 4, boot_id="x"), node_key(1))
     with pytest.raises(RefusedError) as caught:
-        grants.put_presence(tables, uid, sealed, 0.0)
+        published.publish(tables, uid, sealed, 0.0)
     assert caught.value.refused.code is Code.CLONED
 
 

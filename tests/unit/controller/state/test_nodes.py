@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Prefix
 from limpet.cluster.kinds.grant import Grant, Role
-from limpet.cluster.seal import seal_presence
-from limpet.controller.state import grants, nodes
+from limpet.controller.state import nodes, published
 from limpet.controller.state.nodes import MAX_BEHIND, Altered
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-from tests.unit.cluster_values import node_key, presence
+from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
 KEEP_ROLES: Altered[Role] = Altered()
@@ -39,7 +38,7 @@ def make_relay(tables: Tables, name: str, *, anyway: bool = False) -> Grant:
 
 def publish(tables: Tables, number: int, sequence: int = 1, **changes: object) -> Grant:
     said = presence(number, sequence, **changes)
-    grants.put_presence(tables, said.uid, seal_presence(said, node_key(number)), 0.0)
+    published.publish(tables, said.uid, seal_presence(said, node_key(number)), 0.0)
     return tables.grants[said.uid]
 
 

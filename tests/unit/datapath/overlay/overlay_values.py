@@ -7,14 +7,13 @@ from ipaddress import ip_address, ip_network
 from hypothesis import strategies as st
 from tests.unit.cluster_values import grant, network, presence
 
-from limpet.cluster.documents import NodeEntry, Sealed, Snapshot
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import View, view_of
 
-UNSEALED = Sealed(b"", b"")
 OURS = 1
 
 
@@ -36,7 +35,7 @@ def a_presence(number: int, **changes: object) -> Presence:
 
 
 def entry(granted: Grant, present: Presence | None = None) -> NodeEntry:
-    return NodeEntry(granted, UNSEALED, present, None if present is None else UNSEALED)
+    return NodeEntry(granted, present)
 
 
 def node(number: int, **changes: object) -> NodeEntry:
@@ -44,7 +43,7 @@ def node(number: int, **changes: object) -> NodeEntry:
 
 
 def snapshot(*entries: NodeEntry, **changes: object) -> Snapshot:
-    return Snapshot(network(1, **changes), None, {each.grant.uid: each for each in entries})
+    return Snapshot(network(1, **changes), {each.grant.uid: each for each in entries})
 
 
 UID = a_grant(OURS).uid

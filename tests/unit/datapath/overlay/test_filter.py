@@ -19,7 +19,7 @@ from tests.unit.datapath.overlay.overlay_values import (
     vxlan,
 )
 
-from limpet.cluster.documents import Snapshot
+from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology.view import View, changed_peers, view_of
 from limpet.datapath.overlay.filter import filter_commands, plan_filter
 from limpet.datapath.overlay.plan import plan_overlay

@@ -33,9 +33,9 @@ from tests.unit.datapath.overlay.overlay_values import (
 )
 
 from limpet.base.layered_map import alter
-from limpet.cluster.documents import Snapshot
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
+from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
@@ -330,7 +330,7 @@ def test_a_device_for_each_version_of_the_underlay_is_there_before_any_peer() ->
 def test_a_node_without_a_grant_a_network_or_a_segment_has_no_network_between_nodes() -> None:
     for known in (
         snapshot(node(2)),
-        Snapshot(None, None, {UID: node(1)}),
+        Snapshot(None, {UID: node(1)}),
         snapshot(node(1, tombstone=True), node(2)),
         snapshot(node(1, segments=()), node(2)),
     ):
@@ -395,7 +395,7 @@ def test_the_order_in_which_nodes_are_known_changes_nothing(cluster, shuffling) 
     known, paths = cluster
     nodes = list(known.nodes.items())
     shuffling.shuffle(nodes)
-    shuffled = Snapshot(known.network, None, dict(nodes))
+    shuffled = Snapshot(known.network, dict(nodes))
 
     assert plan_overlay(view_of(known, UID, paths, TUNNELLING)) == plan_overlay(
         view_of(shuffled, UID, paths, TUNNELLING)

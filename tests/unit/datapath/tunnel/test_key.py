@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.seal import public_key_of
+from limpet.cluster.keys import public_key_of
 from limpet.datapath.tunnel.key import (
     tunnel_key_of,
     tunnel_port,

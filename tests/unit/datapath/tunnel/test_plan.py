@@ -26,7 +26,7 @@ from tests.unit.datapath.overlay.overlay_values import (
 
 from limpet.base.addresses import Endpoint, Prefix
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
-from limpet.cluster.documents import NodeEntry, Snapshot
+from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_mtu_bytes

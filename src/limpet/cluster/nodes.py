@@ -1,0 +1,96 @@
+"""The nodes of a cluster, as datapath, paths and relays look at them: documents, typed.
+
+An index over what is known, kept up to date at the cost of what has changed. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from limpet.base.addresses import Prefix, bounds_of
+from limpet.base.layered_map import alter, differing
+from limpet.cluster.documents import Known
+from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.presence import Presence
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """A node's grant with its presence."""
+
+    grant: Grant
+    presence: Presence | None = None
+    """None: it has said nothing of itself yet, or was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The network, and the entry of every node by its uid."""
+
+    network: Network | None = None
+    nodes: Mapping[str, NodeEntry] = field(default_factory=dict)
+
+
+def snapshot_of(known: Known, former: Known, before: Snapshot) -> Snapshot:
+    """The nodes of `known`; `before` are those of `former`."""
+    network: Network | None = known.value(NETWORK.name, NETWORK.name)
+    grants, presences = known.of(GRANT.name), known.of(PRESENCE.name)
+    uids = differing(former.of(GRANT.name), grants) | differing(former.of(PRESENCE.name), presences)
+    if not uids:
+        return before if network is before.network else replace(before, network=network)
+    changed: dict[str, NodeEntry | None] = {}
+    for uid in uids:
+        grant, presence = grants.get(uid), presences.get(uid)
+        said = presence.value if presence is not None else None
+        changed[uid] = NodeEntry(grant.value, said) if grant is not None else None
+    return Snapshot(network, alter(before.nodes, changed))
+
+
+def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
+    """The segments of every node that is not revoked, by uid, no two overlapping.
+
+    Where grants overlap (a cut-off node has not heard that a segment went to another) the one of
+    the higher revision counts, then that of the higher uid.
+    """
+    grants = [entry.grant for entry in snapshot.nodes.values() if not entry.grant.tombstone]
+    if not _any_overlap(grants):
+        return {grant.uid: grant.segments for grant in grants}
+    newest_first = sorted(grants, key=lambda grant: (grant.revision, grant.uid), reverse=True)
+    taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
+    found: dict[str, tuple[Prefix, ...]] = {}
+    for grant in newest_first:
+        kept = [each for each in grant.segments if _take(each, taken)]
+        whole = len(kept) == len(grant.segments)
+        found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
+    return found
+
+
+def _any_overlap(grants: Iterable[Grant]) -> bool:
+    """Mostly none do, and then nothing has to be decided."""
+    spans: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
+    for grant in grants:
+        for prefix in grant.segments:
+            spans[prefix.version].append(bounds_of(prefix))
+    for held in spans.values():
+        held.sort()
+        if any(before[1] >= after[0] for before, after in pairwise(held)):
+            return True
+    return False
+
+
+def _take(prefix: Prefix, taken: dict[int, list[tuple[int, int]]]) -> bool:
+    """Puts the prefix among the intervals of its family, unless it meets one of them."""
+    first, last = bounds_of(prefix)
+    intervals = taken[prefix.version]
+    at = bisect_left(intervals, (first, first))
+    if at < len(intervals) and intervals[at][0] <= last:
+        return False
+    if at and intervals[at - 1][1] >= first:
+        return False
+    intervals.insert(at, (first, last))
+    return True

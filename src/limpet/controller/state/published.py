@@ -1,0 +1,84 @@
+"""What nodes sign themselves and publish, of whatever kind; operations as those of grants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace as replace_fields
+
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Document, Sealed
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.seal import check, read_sealed
+from limpet.controller.state.grants import live_grant
+from limpet.controller.state.records import PRESENCE, DocumentRecord, PresenceRecord, Record
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.tables import Tables
+
+_KEPT_BOOT_IDS = 8
+
+
+def publish(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
+    """The version that counts now. Raises: RefusedError, SealError."""
+    grant = live_grant(tables, uid)
+    document = read_sealed(sealed, KINDS)
+    parent = KINDS[document.kind].parent(document.name)
+    if parent is None or parent[1] != uid:
+        raise RefusedError(
+            Code.NOT_YOURS,
+            f"node {grant.name} publishes {document.kind} {document.name}, which is not its own",
+        )
+    check(document, tables)
+    known = tables.find(document.key)
+    record = _RECORDS.get(document.kind, _plain_record)(tables, document, now_s)
+    if known is not None and known.sealed == sealed:
+        return known.version
+    if known is not None and (known.tombstone or document.version <= known.version):
+        raise RefusedError(
+            Code.STALE,
+            f"node {grant.name}: {document.kind} {document.version} is not newer than "
+            f"{known.version}",
+            version=known.version,
+        )
+    tables.put_document(document, record)
+    return document.version
+
+
+def _plain_record(_tables: Tables, document: Document, _now_s: float) -> Record:
+    return DocumentRecord(document.sealed)
+
+
+def _presence_record(tables: Tables, document: Document, now_s: float) -> Record:
+    """Raises: RefusedError where two machines say it in turns."""
+    known, boot_id = tables.presences.get(document.name), document.value.boot_id
+    if known is None:
+        return PresenceRecord(document.sealed, document.version, boot_id, (), now_s)
+    if boot_id in known.retired_boot_ids:
+        raise RefusedError(
+            Code.CLONED,
+            f"node {tables.grants[document.name].name}: two machines use its key at once, boots "
+            f"{boot_id} and {known.boot_id} (a cloned disk? Give one of them a new key and let it "
+            "join anew)",
+            version=known.sequence,
+        )
+    retired = known.retired_boot_ids
+    if boot_id != known.boot_id:
+        retired = (*retired, known.boot_id)[-_KEPT_BOOT_IDS:]
+    return replace_fields(
+        known,
+        sequence=document.version,
+        boot_id=boot_id,
+        retired_boot_ids=retired,
+        at_s=now_s,
+    )
+
+
+_RECORDS: dict[str, Callable[[Tables, Document, float], Record]] = {PRESENCE: _presence_record}
+"""What else is kept of a document, by kind."""
+
+
+def note_clone(tables: Tables, uid: str, now_s: float) -> None:
+    """Kept for `limpet node show`: a person has to look."""
+    known = tables.presences.get(uid)
+    if known is not None and known.cloned_at_s is None:
+        tables.put(PRESENCE, uid, replace_fields(known, cloned_at_s=now_s))
