@@ -316,12 +316,7 @@ class Node:
         ) as answer:
             if answer.status != 200:
                 raise Refusal(answer.status, api.decode(await answer.read(), api.Refused))
-            try:
-                yield _lines(answer)
-            finally:
-                # TLS would end it in words, which may take longer than the test's loop runs.
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()
+            yield _lines(answer)
 
 
 def own_grant(documents: Sequence[Sealed]) -> Sealed:

@@ -8,6 +8,7 @@ from limpet.cluster import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.tunnel.part import TunnelPart
+from limpet.linux.netlink.codec import LinkInfo
 from limpet.linux.owned import Owned
 from limpet.relay.server import forwarding
 
@@ -16,3 +17,8 @@ def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
     parts = (OverlayPart, TunnelPart, NodePart)
     return (*(part.owned(run_dir) for part in parts), shared_port.OWNED, forwarding.OWNED)
+
+
+def is_ours(link: LinkInfo) -> bool:
+    """One of the owners tells it by its marks."""
+    return any(owned.has(link) for owned in owners(Path()))

@@ -8,10 +8,6 @@ from the top down again, after all that is added.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,19 +21,14 @@ from limpet.base.errors import KernelError, LimpetError
 from limpet.base.timer import Timer
 from limpet.datapath.account import Account
 from limpet.datapath.event import DamageSuspected, Tell, nobody
+from limpet.datapath.notified import Notified
 from limpet.datapath.part import Part
-from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
 
 _log = structlog.get_logger("round")
 
 _GATHER_S = 0.02
 """How long reasons and notifications are gathered: one round serves all of them."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-_NFT_NEW_GENERATION = (10 << 8) | 15
-"""NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN."""
-_NFTA_GEN_PROC_PID = 2
-
 AnyPart = Part[Any, Any]
 
 
@@ -88,10 +79,7 @@ class Loop:
         self._whys: dict[AnyPart, list[str]] = {}
         self._running: set[AnyPart] = set()
         self._timer = Timer("rounds", self._ring)
-        self._gathering = Timer("notifications", self._gathered)
-        self._route = Notifications(socket.NETLINK_ROUTE, ())
-        self._nftables = Notifications(NETLINK_NETFILTER, NFTABLES_GROUPS)
-        self._listens = False
+        self._notified = Notified(self._gathered)
         self._is_closed = False
 
     def add(self, *parts: AnyPart) -> None:
@@ -102,25 +90,20 @@ class Loop:
             self._together[part] = parts
             self._whys[part] = []
             self.accounts[part.name] = Account()
-            self._route.join(part.groups)
+            self._notified.route.join(part.groups)
 
     def account(self, part: AnyPart) -> Account:
         return self.accounts[part.name]
 
     def start(self) -> None:
         """Hears notifications from now on."""
-        self._listens = True
-        self._listen()
+        self._notified.listen()
 
     def close(self) -> None:
         """There are no rounds any more, whoever asks for one."""
         self._is_closed = True
         self._timer.stop()
-        self._gathering.stop()
-        if self._listens:
-            self._deafen()
-        self._route.close()
-        self._nftables.close()
+        self._notified.close()
 
     # What wakes it
 
@@ -162,23 +145,9 @@ class Loop:
 
     # Notifications
 
-    def _listen(self) -> None:
-        for source in (self._route, self._nftables):
-            asyncio.get_running_loop().add_reader(source.fileno(), self._notified)
-
-    def _deafen(self) -> None:
-        for source in (self._route, self._nftables):
-            asyncio.get_running_loop().remove_reader(source.fileno())
-
-    def _notified(self) -> None:
-        """The readers rest while notifications are gathered."""
-        self._deafen()
-        self._gathering.set_in(_GATHER_S)
-
     def _gathered(self) -> None:
-        self._listen()
         self._drain()
-        why = self._why_nftables()
+        why = self._notified.why_nftables()
         if why:
             for part in self._parts:
                 if part.nftables:
@@ -194,12 +163,12 @@ class Loop:
         `heard`: there may be damage whatever was notified.
         """
         try:
-            for message in self._route.drain():
+            for message in self._notified.route.drain():
                 heard = True
                 for part in self._parts:
                     if message is None:
                         part.resync()
-                        self._damaged(part, "notifications were lost")
+                        self.damaged(part, "notifications were lost")
                     elif part.groups:
                         part.hear(message)
         except KernelError as error:
@@ -207,7 +176,7 @@ class Loop:
         for part in self._parts if heard else ():
             try:
                 if why := part.damage():
-                    self._damaged(part, why)
+                    self.damaged(part, why)
             except LimpetError as error:
                 self._unheard([part], error)
 
@@ -217,24 +186,11 @@ class Loop:
             part.resync()
             self.wake(part, "notifications could not be read")
 
-    def _damaged(self, part: AnyPart, why: str) -> None:
+    def damaged(self, part: AnyPart, why: str) -> None:
+        """It is not as planned: its round is due at once."""
         if why not in self._whys[part]:
             self._whys[part].append(why)
         self._due_s[part] = 0.0
-
-    def _why_nftables(self) -> str:
-        why = ""
-        try:
-            for message in self._nftables.drain():
-                if message is None:
-                    why = "nftables notifications were lost"
-                elif message.type == _NFT_NEW_GENERATION:
-                    pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
-                    if len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
-                        why = why or "another program changed nftables"
-        except KernelError as error:
-            _log.warning("notifications cannot be read", error=str(error))
-        return why
 
     # Rounds
 
@@ -287,7 +243,7 @@ class Loop:
             account = self.account(turn.part)
             account.add(len(turn.changes), turn.failures, turn.took_s)
             if turn.failures:
-                self._damaged(turn.part, "some changes had failed")
+                self.damaged(turn.part, "some changes had failed")
                 delay_s = _RETRY_S[min(account.retries, len(_RETRY_S)) - 1]
                 self._due_s[turn.part] = time.monotonic() + delay_s
         changes = sum(len(turn.changes) for turn in turns)
@@ -306,8 +262,3 @@ class Loop:
             _log.info("round", **fields)
         else:
             _log.debug("round", **fields)
-
-
-def _is_ours(thread: int) -> bool:
-    """A thread of this process: the kernel tells threads apart here."""
-    return os.path.isdir(f"/proc/self/task/{thread}")

@@ -79,6 +79,11 @@ class IpsecAgent(Agent):
         presence = self.do(lambda: self.membership.presence)
         return presence.sequence if presence is not None else 0
 
+    @property
+    def tells_no_tunnel(self) -> bool:
+        presence = self.do(lambda: self.membership.presence)
+        return presence is not None and presence.tunnel_port == 0
+
     def document(self) -> dict[str, Any]:
         """What a person is told of its IPsec."""
         site = self.site
@@ -158,6 +163,7 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
     bed.join_pair()
     one.do(lambda: one.rounds.resync("the timer's"))
     wait_until(lambda: "it ended at once: the reason" in one.document()["problem"])
+    wait_until(lambda: one.tells_no_tunnel)
     said, starts = one.sequence, one.starts
     wait_until(lambda: one.starts > starts)
     # It does not tell others in between that it has a tunnel, and then that it has none.

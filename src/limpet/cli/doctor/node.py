@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from ipaddress import ip_interface, ip_network
 
 from limpet.base.addresses import Prefix
-from limpet.base.ownership import ALIAS, ROUTE_TABLE, RULE_PRIORITY
+from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
+from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
@@ -22,7 +23,7 @@ def examine_node(target: Target) -> Iterator[Finding]:
     with RouteSocket() as route:
         links = route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
-        own = {link.ifname for link in links.values() if link.alias == ALIAS}
+        own = {link.ifname for link in links.values() if is_ours(link)}
         if not target.installed:
             yield from _bridge_name(bridge, links)
         addresses = [
@@ -52,7 +53,7 @@ def examine_node(target: Target) -> Iterator[Finding]:
 
 def _bridge_name(bridge: str, links: dict[str, wire.LinkInfo]) -> Iterator[Finding]:
     link = links.get(bridge)
-    if link is None or link.alias == ALIAS:
+    if link is None or is_ours(link):
         return
     if link.kind == "bridge":
         yield warn(

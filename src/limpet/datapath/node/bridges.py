@@ -17,6 +17,10 @@ class Bridges:
         """What each network asked for last; it may have no pod now."""
         self.found: dict[str, tuple[int, str]] = {}
         """ifindex and MAC by name, as of the last round."""
+        self.unusable: dict[str, str] = {}
+        """Names of wanted bridges that other links have, with the reason."""
+        self.host_ports_expected = False
+        """Some pod has had a hostPort."""
 
     def ask(self, network: str, spec: BridgeSpec, pods: Iterable[Attachment]) -> bool:
         """The network wants that bridge; True: it did not before.

@@ -72,12 +72,7 @@ class NodePart(Part[NodePlan, Change]):
         self._pods = pods
         self._before_sysctl = before_sysctl
         self._bridges = Bridges()
-        self._host_ports_expected = False
-        self._unusable: dict[str, str] = {}
-        """Names of wanted bridges that other links have, with the reason."""
         self._troubles: list[str] = []
-        self._damage = ""
-        """Why a round is needed, by what was heard since the last look."""
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
@@ -148,8 +143,8 @@ class NodePart(Part[NodePlan, Change]):
 
     def expect_host_ports(self) -> None:
         """The first hostPort brings its chains, and lets packets from 127.0.0.1 reach pods."""
-        if not self._host_ports_expected:
-            self._host_ports_expected = True
+        if not self._bridges.host_ports_expected:
+            self._bridges.host_ports_expected = True
             self.run("the first hostPort")
 
     def bridge_mac(self, ifname: str) -> str:
@@ -167,12 +162,12 @@ class NodePart(Part[NodePlan, Change]):
         wanted = {self.settings.bridge, *(spec.ifname for spec in specs)}
         wanted |= {pod.bridge.ifname for pod in self._pods if pod.bridge is not None}
         own_bridges = kernel.own_bridges(wanted)
-        self._unusable = kernel.no_bridges(wanted)
+        self._bridges.unusable = kernel.no_bridges(wanted)
         facts = NodeFacts(
             foreign_bridges=kernel.foreign_bridges(wanted),
             own_bridge_exists=self.node.in_cluster or self.settings.bridge in own_bridges,
             own_bridges=own_bridges,
-            no_bridges=self._unusable.keys(),
+            no_bridges=self._bridges.unusable.keys(),
             routes_localhost=kernel.routes_localhost(wanted),
             advertised_uplinks=kernel.advertised_uplinks(),
         )
@@ -182,13 +177,13 @@ class NodePart(Part[NodePlan, Change]):
             self._pods,
             specs,
             facts,
-            localhost_ports=self._host_ports_expected,
+            localhost_ports=self._bridges.host_ports_expected,
         )
         return self.want
 
     def state(self, want: NodePlan) -> NodePlan:
         own = self.settings.bridge
-        self._troubles = [why for ifname, why in self._unusable.items() if ifname == own]
+        self._troubles = [why for ifname, why in self._bridges.unusable.items() if ifname == own]
         return self._kernel.observe(want)
 
     def diff(self, want: NodePlan, have: NodePlan) -> list[Change]:
@@ -202,8 +197,8 @@ class NodePart(Part[NodePlan, Change]):
         return isinstance(change, _REMOVALS)
 
     def apply(self, changes: Sequence[Change]) -> list[str]:
-        failures = [*self._unusable.values()]
-        self._unusable = {}
+        failures = [*self._bridges.unusable.values()]
+        self._bridges.unusable = {}
         for change in changes:
             try:
                 self._apply(change)
@@ -241,11 +236,8 @@ class NodePart(Part[NodePlan, Change]):
     # Notifications. Nearly all are echoes of our own work: they are told by their header.
 
     def hear(self, message: wire.Message) -> None:
-        self._damage = self._damage or self._why(message)
-
-    def damage(self) -> str:
-        why, self._damage = self._damage, ""
-        return why
+        if why := self._why(message):
+            self._loop.damaged(self, why)
 
     def _why(self, message: wire.Message) -> str:
         match message.type:

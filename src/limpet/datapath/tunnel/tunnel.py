@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
 
 import structlog
 
@@ -18,6 +17,7 @@ from limpet.base.ownership import TUNNEL_GROUP
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
+from limpet.datapath.tunnel.backend import TunnelBackendKernel
 from limpet.datapath.tunnel.diff import (
     CallPeer,
     PutAddresses,
@@ -30,7 +30,7 @@ from limpet.datapath.tunnel.diff import (
 from limpet.datapath.tunnel.link import marked_rules, needed_addresses
 from limpet.datapath.tunnel.plan import tunnel_is_needed
 from limpet.datapath.tunnel.planner import TunnelPlanner
-from limpet.datapath.tunnel.program import Program, TunnelProgram
+from limpet.datapath.tunnel.program import TunnelProgram
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.device import GONE
 from limpet.linux.netlink import codec as wire
@@ -45,60 +45,6 @@ _CALL_AFTER_S = (0.05, 0.3, 1.0)
 one keepalive, and one before an answer none."""
 _LINK_MESSAGES = (wire.RTM_NEWLINK, wire.RTM_DELLINK)
 _ADDRESS_MESSAGES = (wire.RTM_NEWADDR, wire.RTM_DELADDR)
-
-
-class TunnelBackendKernel(Protocol):
-    """What makes the device and has its peers: WireGuard or IPsec."""
-
-    @property
-    def have(self) -> TunnelState:
-        """What `observe` read and `apply` changed."""
-
-    @property
-    def given(self) -> Mapping[bytes, Endpoint]:
-        """The endpoints that were planned when they were last set, by public key."""
-
-    @property
-    def has_kernels(self) -> bool:
-        """There is no program to start: the kernel does it. Raises: KernelError."""
-
-    @property
-    def program(self) -> Program: ...
-
-    @property
-    def runs_program(self) -> bool:
-        """The device that there is was made by it."""
-
-    @property
-    def made_by(self) -> str: ...
-
-    @property
-    def problem(self) -> str:
-        """What goes wrong beside rounds; empty: nothing does."""
-
-    @property
-    def hangs(self) -> bool:
-        """Its program gives no answer, and has to be started anew."""
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Its program gave no answer, and is to be asked again now."""
-
-    @property
-    def without_s(self) -> Mapping[bytes, float]:
-        """Peers that nothing gets to although there is a way, and since when (monotonic)."""
-
-    def observe(self, want: TunnelState) -> TunnelState:
-        """What is, read anew. Raises: KernelError."""
-
-    def readings(self) -> Mapping[bytes, PeerReading]:
-        """Raises: KernelError."""
-
-    def apply(self, changes: Iterable[TunnelChange]) -> list[KernelError]:
-        """Tries every change; returns the failures."""
-
-    def close(self) -> None:
-        """The device stays."""
 
 
 class Tunnel:

@@ -1,0 +1,82 @@
+"""The kernel's notifications: one socket for links, addresses and routes, one for nftables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+import structlog
+
+from limpet.base.errors import KernelError
+from limpet.base.timer import Timer
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
+
+_log = structlog.get_logger("round")
+
+_GATHER_S = 0.02
+"""How long notifications are gathered: they are heard together."""
+_NFT_NEW_GENERATION = (10 << 8) | 15
+"""NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN."""
+_NFTA_GEN_PROC_PID = 2
+
+
+class Notified:
+    """Of the network namespace of the thread that makes it."""
+
+    def __init__(self, on_some: Callable[[], None]) -> None:
+        """`on_some`: some wait to be read, and some more may. Raises: KernelError."""
+        self.route = Notifications(socket.NETLINK_ROUTE, ())
+        self._nftables = Notifications(NETLINK_NETFILTER, NFTABLES_GROUPS)
+        self._on_some = on_some
+        self._gathering = Timer("notifications", self._gathered)
+        self._listens = False
+
+    def listen(self) -> None:
+        """From now on, on the event loop of the calling thread."""
+        self._listens = True
+        for source in (self.route, self._nftables):
+            asyncio.get_running_loop().add_reader(source.fileno(), self._gather)
+
+    def close(self) -> None:
+        self._gathering.stop()
+        if self._listens:
+            self._rest()
+        self.route.close()
+        self._nftables.close()
+
+    def _rest(self) -> None:
+        for source in (self.route, self._nftables):
+            asyncio.get_running_loop().remove_reader(source.fileno())
+
+    def _gather(self) -> None:
+        """The readers rest meanwhile."""
+        self._rest()
+        self._gathering.set_in(_GATHER_S)
+
+    def _gathered(self) -> None:
+        self.listen()
+        self._on_some()
+
+    def why_nftables(self) -> str:
+        """Why nftables may be other than planned, by what was notified; empty: it is not."""
+        why = ""
+        try:
+            for message in self._nftables.drain():
+                if message is None:
+                    why = "nftables notifications were lost"
+                elif message.type == _NFT_NEW_GENERATION:
+                    pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
+                    if len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
+                        why = why or "another program changed nftables"
+        except KernelError as error:
+            _log.warning("notifications cannot be read", error=str(error))
+        return why
+
+
+def _is_ours(thread: int) -> bool:
+    """A thread of this process: the kernel tells threads apart here."""
+    return os.path.isdir(f"/proc/self/task/{thread}")
