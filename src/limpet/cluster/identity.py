@@ -59,12 +59,21 @@ class Identity:
         return self.folder / "node.key.pem"
 
 
+VERSION = 1
+"""Of the format of `cluster.json`."""
+
+
 class ClusterFile(msgspec.Struct, frozen=True):
     """What `limpet join` writes last: while it is missing, the node has not joined."""
 
     name: str
     pinned_key: bytes
     controllers: tuple[str, ...]
+    version: int = VERSION
+
+
+class _Versioned(msgspec.Struct):
+    version: int = VERSION
 
 
 def load_identity(folder: Path) -> Identity | None:
@@ -79,6 +88,12 @@ def load_identity(folder: Path) -> Identity | None:
     except OSError as error:
         raise StorageError("read", error.filename, cause(error)) from error
     try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version > VERSION:
+            raise ConfigError(
+                f"read {folder / _CLUSTER_FILE}: it has format {version}, this Limpet knows "
+                f"{VERSION} (install the later Limpet again; the file was left alone)"
+            )
         found = msgspec.json.decode(text, type=ClusterFile)
     except msgspec.MsgspecError as error:
         raise _damaged(folder / _CLUSTER_FILE, str(error)) from error

@@ -28,6 +28,8 @@ MAGIC = b"Lmp\x01"
 RELAY_MAGIC = b"Lmr\x01"
 """Of what is for the relay itself at a port where it forwards everything else."""
 _CONTEXT = b"limpet 1 datagram\0"
+_VERSION_AT = 3
+_MARKS = (MAGIC[:_VERSION_AT], RELAY_MAGIC[:_VERSION_AT])
 _KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
 _SIGNATURE_BYTES = 64
 UID_BYTES = 15
@@ -61,6 +63,8 @@ class Drop(StrEnum):
     TOO_BIG = "too_big"
     FOREIGN = "foreign"
     """Of another cluster, or not ours at all."""
+    NEWER = "newer"
+    """Of a later Limpet."""
     OWN = "own"
     """An echo of our own."""
     NOT_FOR_US = "not_for_us"
@@ -142,6 +146,10 @@ class Codec:
         It costs next to nothing: the signature is left to `Datagram.check`.
         """
         to_relay = data[:_KIND_AT] == RELAY_MAGIC
+        if data[:_VERSION_AT] in _MARKS and data[_VERSION_AT:_KIND_AT] > MAGIC[_VERSION_AT:]:
+            raise DatagramError(
+                Drop.NEWER, f"it is of version {data[_VERSION_AT]}, this Limpet knows 1 (update it)"
+            )
         if data[:_KIND_AT] != MAGIC and not to_relay:
             raise DatagramError(Drop.FOREIGN, "it is not ours")
         if data[_CLUSTER_AT:_KEY_AT] != self._cluster:
