@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.node_state import NodeState
-from limpet.datapath.node.attachment import (
+from limpet.datapath.node.plan import derived_mac, host_ifname, host_mac
+from limpet.datapath.node.pod.attachment import (
     Attachment,
     Bandwidth,
     BridgeSpec,
     PortMapping,
     RouteSpec,
 )
-from limpet.datapath.node.plan import derived_mac, host_ifname, host_mac
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.ipam.leases import Holder
 

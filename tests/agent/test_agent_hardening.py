@@ -26,11 +26,11 @@ from limpet.cni import server
 from limpet.cni.server import Server
 from limpet.cni.shim_binary import shim_path
 from limpet.datapath.loop import Loop
-from limpet.datapath.node.announcer import Announcer
-from limpet.datapath.node.attachment import Attachment, BridgeSpec
-from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.part import NodePart
-from limpet.datapath.node.pod_keeper import PodKeeper
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf

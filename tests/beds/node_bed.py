@@ -19,10 +19,10 @@ from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import plan_attachment, plan_network
 from limpet.cni.protocol.values import CniRequest, MainConf, NetworkConf, PodWishes, Verb
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
 from limpet.datapath.node.diff import Change, diff_node
 from limpet.datapath.node.plan import NodeFacts, plan_node
-from limpet.datapath.node.pods import create_pod_interface
+from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
+from limpet.datapath.node.pod.interface import create_pod_interface
 from limpet.datapath.node.state import NodePlan
 from limpet.linux.namespaces import Namespace, namespace_id
 from limpet.linux.netlink import codec as wire

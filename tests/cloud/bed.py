@@ -18,7 +18,7 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.membership import Membership
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
-from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.pod.attachments import Attachments
 from tests.controller.machines import Controller
 from tests.waiting import until
 

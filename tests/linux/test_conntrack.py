@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.datapath.node.attachment import PortMapping
+from limpet.datapath.node.pod.attachment import PortMapping
 from limpet.linux.conntrack import forget_flows
 from tests.beds.namespaces import Netns
 from tests.beds.node_bed import NODE, OUTSIDE, NodeBed, Pod

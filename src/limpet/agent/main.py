@@ -37,12 +37,12 @@ from limpet.cni.server import Server
 from limpet.cni.verbs import Node
 from limpet.datapath.event import Event
 from limpet.datapath.loop import Loop
-from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.part import NodePart
-from limpet.datapath.node.pod_keeper import PodKeeper
-from limpet.datapath.node.reaper import Reaper
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.keeper import PodKeeper
+from limpet.datapath.node.pod.reaper import Reaper
 from limpet.linux.nftables import give_memory_back
 from limpet.linux.sysctl import read_sysctl
 

@@ -16,7 +16,7 @@ from limpet.agent.answers.verbs import Admin
 from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.datapath.account import Account
-from limpet.datapath.tunnel.report import unable_peers
+from limpet.datapath.tunnel.traffic.report import unable_peers
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.wiring import ClusterSide

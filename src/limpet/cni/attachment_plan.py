@@ -19,8 +19,8 @@ from limpet.cni.protocol.values import (
     ResultAddress,
     ResultInterface,
 )
-from limpet.datapath.node.attachment import Attachment, BridgeSpec, RouteSpec
 from limpet.datapath.node.plan import bridge_of_segments, derived_mac, host_ifname, host_mac
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, RouteSpec
 from limpet.ipam.ranges import Range, RangeSet, segment_range_sets
 
 _DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.values import CniResult
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.pods import read_inside
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.interface import read_inside
 from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink import codec as wire
 

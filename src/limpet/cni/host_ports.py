@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limpet.base.errors import KernelError
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.part import NodePart
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.ruleset import HostPort, host_port_commands, plan_host_ports_of
 from limpet.linux.nftables import Nftables
 

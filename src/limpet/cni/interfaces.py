@@ -1,4 +1,4 @@
-"""Pods' interfaces, made and put aside for the verbs by what `datapath.node.pods` does."""
+"""Pods' interfaces, made and put aside for the verbs by what `datapath.node.pod.interface` does."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable
 
 from limpet.base.errors import CniCode, CniError, KernelError
 from limpet.base.ownership import POD_IFNAME_PREFIX
-from limpet.datapath.node.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.plan import host_ifname
-from limpet.datapath.node.pods import (
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.interface import (
     InterfaceExists,
     create_pod_interface,
     delete_inside,
     retire_host_end,
     retire_inside,
 )
-from limpet.datapath.node.reaper import Reaper
+from limpet.datapath.node.pod.reaper import Reaper
 from limpet.ipam.leases import Holder
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id, own_namespace_id
 from limpet.linux.netlink.socket import RouteSocket

@@ -19,8 +19,8 @@ from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.cni.attachment_plan import PlannedNetwork
 from limpet.cni.protocol.values import CniRequest
 from limpet.cni.turns import Turns
-from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.plan import host_ifname
+from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, Reservation
 from limpet.ipam.ledger import Ledger
 from limpet.ipam.ranges import Range

@@ -10,7 +10,7 @@ import structlog
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 from limpet.cni.verbs import Node
-from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.pod.attachment import Attachment
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger
 from limpet.linux.namespace_scan import NamespaceScan, scan_namespaces

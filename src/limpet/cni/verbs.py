@@ -34,12 +34,12 @@ from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf
 from limpet.cni.resolv_conf import read_dns
 from limpet.cni.turns import Turns
 from limpet.datapath.event import PodsChanged
-from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachments import Attachments
 from limpet.datapath.node.part import NodePart
-from limpet.datapath.node.reaper import Reaper
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.reaper import Reaper
 from limpet.ipam.hostlocal import UNKNOWN_HOLDER
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger

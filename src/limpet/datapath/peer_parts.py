@@ -16,7 +16,7 @@ from limpet.datapath.own_node import OwnNode
 from limpet.datapath.peers import Peers
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.setup import TunnelSetup
-from limpet.datapath.tunnel.watch import TunnelWatch
+from limpet.datapath.tunnel.traffic.watch import TunnelWatch
 from limpet.linux.netlink.socket import RouteSocket
 
 

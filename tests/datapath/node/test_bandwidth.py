@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from limpet.datapath.node.attachment import Bandwidth
+from limpet.datapath.node.pod.attachment import Bandwidth
 from tests.beds.namespaces import Netns
 from tests.beds.node_bed import NodeBed, Pod
 from tests.waiting import PATIENCE_S

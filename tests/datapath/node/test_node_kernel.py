@@ -17,8 +17,8 @@ import pytest
 from limpet.base.errors import KernelError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.datapath.node.attachment import BridgeSpec, PortMapping
 from limpet.datapath.node.diff import DropAddress, DropRoute, PutBridge
+from limpet.datapath.node.pod.attachment import BridgeSpec, PortMapping
 from limpet.datapath.node.state import Bridge
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket

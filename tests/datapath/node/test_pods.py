@@ -16,9 +16,9 @@ import pytest
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP
 from limpet.cni.protocol.values import IpamConf
-from limpet.datapath.node.announcer import Announcer
-from limpet.datapath.node.attachment import Attachment, Bandwidth, RouteSpec
-from limpet.datapath.node.pods import (
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, RouteSpec
+from limpet.datapath.node.pod.interface import (
     InterfaceExists,
     delete_inside,
     read_inside,

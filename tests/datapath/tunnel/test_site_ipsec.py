@@ -23,7 +23,7 @@ from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.ipsec import apply as ipsec
 from limpet.datapath.tunnel.ipsec import keeper as ipsec_keeper
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
-from limpet.datapath.tunnel.report import tunnel_documents, unable_peers
+from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
 from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_traffic import is_silent
 from tests.datapath.tunnel.ipsec_bed import charon, identity

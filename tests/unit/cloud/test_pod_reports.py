@@ -17,7 +17,7 @@ from limpet.cni.usage import segment_usage
 from limpet.controller.state.records import ReportRecord
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.reports import merge_report
-from limpet.datapath.node.attachments import Attachments
+from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey
 from limpet.ipam.ranges import segment_range
 from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts

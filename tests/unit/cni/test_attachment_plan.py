@@ -33,8 +33,8 @@ from limpet.cni.protocol.values import (
     ResultInterface,
     Verb,
 )
-from limpet.datapath.node.attachment import Attachment, Bandwidth, PortMapping, RouteSpec
 from limpet.datapath.node.plan import derived_mac
+from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, PortMapping, RouteSpec
 from limpet.ipam.ranges import Range, segment_range_sets
 from tests.strategies import macs
 

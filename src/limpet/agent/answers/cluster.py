@@ -46,8 +46,8 @@ from limpet.cni.verbs import Node
 from limpet.datapath.overlay.plan import transport_of
 from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.peer_parts import PeerParts
-from limpet.datapath.tunnel.report import peer_document, tunnel_documents, unable_peers
 from limpet.datapath.tunnel.state import PeerReading
+from limpet.datapath.tunnel.traffic.report import peer_document, tunnel_documents, unable_peers
 from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate

@@ -34,7 +34,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
 from limpet.cni.verbs import Node
-from limpet.datapath.node.attachment_codec import attachment_document
+from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
 from limpet.ipam.ledger import Ledger
 

@@ -14,8 +14,8 @@ from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.install.service import UNIT, systemd_runs
 from limpet.cli.output import count
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachment_codec import decode_attachment
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachment_codec import decode_attachment
 from limpet.datapath.node.ruleset import HostPort, plan_host_ports_of
 
 _FEW_ADDRESSES = 0.1

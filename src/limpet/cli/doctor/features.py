@@ -19,7 +19,7 @@ from limpet.base.ownership import (
 )
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
-from limpet.datapath.node.announcer import Announcer
+from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.ruleset import HostPort, plan_ruleset
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.namespaces import in_new_namespace

@@ -25,9 +25,7 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
     if _kernel_has_it():
         yield ok("the kernel has WireGuard")
         return
-    from limpet.datapath.tunnel.report import (
-        is_slow,  # half of the agent: only where it is asked for
-    )
+    from limpet.datapath.tunnel.traffic.report import is_slow
 
     program = settings.tunnel.program
     process = WireguardProcess(

@@ -24,8 +24,8 @@ from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.cli.owners import owners
-from limpet.datapath.node.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.node.plan import bridge_of_segments
+from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.ipam.hostlocal import JOURNAL

@@ -13,7 +13,7 @@ from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, keys, show
 from limpet.cni.protocol.ipam import IPAM, OWN_TYPE, parse_ipam
 from limpet.cni.protocol.values import Dns, IpamConf, MainConf, NetworkConf
-from limpet.datapath.node.attachment import Bandwidth
+from limpet.datapath.node.pod.attachment import Bandwidth
 
 VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """The CNI versions that we speak, oldest first."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, invalid, keys, list_items
 from limpet.cni.protocol.values import IpamConf
-from limpet.datapath.node.attachment import RouteSpec
+from limpet.datapath.node.pod.attachment import RouteSpec
 from limpet.ipam.ranges import Range, RangeSet
 
 OWN_TYPE = "limpet"

@@ -25,7 +25,7 @@ from limpet.cni.protocol.fields import Fields, invalid, keys, show, to_address, 
 from limpet.cni.protocol.ipam import check_overlaps, parse_range_sets
 from limpet.cni.protocol.result import parse_result
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, NetworkConf, PodWishes, Verb
-from limpet.datapath.node.attachment import Bandwidth, PortMapping
+from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping
 from limpet.ipam.leases import Holder
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from limpet.cni.protocol.conf import VERSIONS, parse_dns
 from limpet.cni.protocol.fields import Fields, invalid, keys
 from limpet.cni.protocol.ipam import parse_route
 from limpet.cni.protocol.values import CniResult, Dns, ResultAddress, ResultInterface
-from limpet.datapath.node.attachment import RouteSpec
+from limpet.datapath.node.pod.attachment import RouteSpec
 
 _RESULT = keys("cniVersion", "interfaces", "ips", "routes", "dns")
 _INTERFACE = keys("name", "mac", "mtu", "sandbox", "socketPath", "pciID")

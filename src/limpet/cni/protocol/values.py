@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from limpet.base.addresses import Address, InterfaceAddress
-from limpet.datapath.node.attachment import Bandwidth, PortMapping, RouteSpec
+from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping, RouteSpec
 from limpet.ipam.leases import Holder, PodKey
 from limpet.ipam.ranges import RangeSet
 

@@ -19,7 +19,7 @@ from limpet.base.ownership import (
     RULE_PRIORITY,
 )
 from limpet.datapath.node import diff
-from limpet.datapath.node.pods import retire_host_end
+from limpet.datapath.node.pod.interface import retire_host_end
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import CniCode, CniError
-from limpet.datapath.node.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 
 
 class Bridges:

@@ -14,7 +14,6 @@ from limpet.datapath.account import Account
 from limpet.datapath.event import BridgeMade
 from limpet.datapath.loop import Loop, round_failure
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachment import BridgeSpec
 from limpet.datapath.node.bridges import Bridges
 from limpet.datapath.node.diff import (
     Change,
@@ -30,7 +29,8 @@ from limpet.datapath.node.diff import (
 from limpet.datapath.node.forward_keeper import ForwardKeeper
 from limpet.datapath.node.owned import owned_by_node
 from limpet.datapath.node.plan import NodeFacts, plan_node
-from limpet.datapath.node.pod_keeper import PodKeeper
+from limpet.datapath.node.pod.attachment import BridgeSpec
+from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.state import NodePlan
 from limpet.datapath.part import Part
 from limpet.linux.netlink import codec as wire

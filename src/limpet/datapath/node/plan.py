@@ -10,7 +10,7 @@ from ipaddress import IPv6Interface, IPv6Network, ip_interface
 from limpet.base.addresses import Address, InterfaceAddress, Prefix, is_plain_name
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import SEGMENT_METRIC, UNREACHABLE_METRIC
-from limpet.datapath.node.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.ipam.ranges import segment_range

@@ -8,7 +8,7 @@ from ipaddress import collapse_addresses
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.ownership import MASQUERADE_MARK, NFT_TABLE
-from limpet.datapath.node.attachment import Attachment, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, PortMapping
 
 
 @dataclass(frozen=True, slots=True, order=True)

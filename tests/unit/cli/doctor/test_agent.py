@@ -13,7 +13,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.status import Status
 from limpet.cli.doctor.agent import agent_findings, host_port_findings, unheard
 from limpet.cli.doctor.findings import Level
-from limpet.datapath.node.attachment import Attachment, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, PortMapping
 from limpet.ipam.leases import Holder
 
 SOUND: dict[str, Any] = {

@@ -23,7 +23,7 @@ from limpet.cni.protocol.cni import (
 )
 from limpet.cni.protocol.fields import to_address, to_prefix
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, ResultAddress, ResultInterface
-from limpet.datapath.node.attachment import RouteSpec
+from limpet.datapath.node.pod.attachment import RouteSpec
 from tests.unit.cni.protocol.cni_inputs import CONF, CONTAINERD_RUNTIME, conf, environ
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")

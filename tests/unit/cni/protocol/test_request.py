@@ -10,7 +10,7 @@ import pytest
 from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.cni import VERSIONS, parse_request, reply_version
 from limpet.cni.protocol.values import Dns, Verb
-from limpet.datapath.node.attachment import Bandwidth, PortMapping
+from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping
 from limpet.ipam.leases import Holder
 from tests.unit.cni.protocol.cni_inputs import (
     CONF,

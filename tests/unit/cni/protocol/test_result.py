@@ -17,7 +17,7 @@ from limpet.cni.protocol.cni import (
     version_reply,
 )
 from limpet.cni.protocol.values import CniResult, Dns, ResultAddress, ResultInterface
-from limpet.datapath.node.attachment import RouteSpec
+from limpet.datapath.node.pod.attachment import RouteSpec
 
 RESULT = CniResult(
     interfaces=(

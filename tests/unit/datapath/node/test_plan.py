@@ -23,7 +23,6 @@ from limpet.base.ownership import (
     SHAPER_IFNAME_PREFIX,
     UNREACHABLE_METRIC,
 )
-from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.diff import MissingPort, PutRuleset, diff_node, route_key
 from limpet.datapath.node.plan import (
     NodeFacts,
@@ -34,6 +33,7 @@ from limpet.datapath.node.plan import (
     host_mac,
     plan_node,
 )
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.state import NodePlan, Route
 from limpet.linux.netlink.codec import parse_mac
 

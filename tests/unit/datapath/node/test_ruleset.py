@@ -15,8 +15,8 @@ from tests.strategies import attachment, port_mappings
 
 from limpet.base.addresses import is_plain_name
 from limpet.base.node_state import NodeState
-from limpet.datapath.node.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.ruleset import (
     HostPort,
     host_port_commands,

@@ -12,7 +12,7 @@ import threading
 from queue import SimpleQueue
 
 from limpet.base.errors import KernelError
-from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.frames import announcement
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from limpet.base.disk import refusals
 from limpet.base.errors import StorageError
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachment_codec import decode_attachment, encode_attachment
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachment_codec import decode_attachment, encode_attachment
 from limpet.ipam.leases import Holder
 
 Key = tuple[str, Holder]

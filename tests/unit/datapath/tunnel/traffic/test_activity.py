@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.cluster.exchange.inner_traffic import InnerPackets
-from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity, has_payload
 from limpet.datapath.tunnel.state import PeerReading, TunnelPeer
+from limpet.datapath.tunnel.traffic.activity import ACTIVE_S, TunnelActivity, has_payload
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 HERE, THERE = (ip_address("192.0.2.1"), 7000), (ip_address("192.0.2.2"), 7000)

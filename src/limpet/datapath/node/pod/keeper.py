@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from limpet.datapath.node.announcer import Announcer
 from limpet.datapath.node.apply import NodeKernel
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachments import Attachments
-from limpet.datapath.node.pods import create_pod_interface
+from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.interface import create_pod_interface
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
 
 _log = structlog.get_logger("round")

@@ -14,7 +14,7 @@ import time
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP, DYING_IFNAME_PREFIX, POD_GROUP, SHAPER_IFNAME_PREFIX
-from limpet.datapath.node.attachment import Attachment
+from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.strategies import attachment, attachments_of_any_kind
 
-from limpet.datapath.node.attachment import Attachment
-from limpet.datapath.node.attachment_codec import (
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.node.pod.attachment_codec import (
     attachment_document,
     decode_attachment,
     encode_attachment,

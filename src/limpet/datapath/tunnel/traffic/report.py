@@ -8,8 +8,8 @@ from typing import Any
 from limpet.base.errors import KernelError
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.state import PeerReading
+from limpet.datapath.tunnel.traffic.watch import TunnelWatch
 from limpet.datapath.tunnel.tunnel import Tunnel
-from limpet.datapath.tunnel.watch import TunnelWatch
 from limpet.datapath.tunnel.wireguard.process import SLOW_BEFORE
 
 Document = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from limpet.base.addresses import Address
-from limpet.datapath.node.attachment import (
+from limpet.datapath.node.pod.attachment import (
     Attachment,
     Bandwidth,
     BridgeSpec,

@@ -19,8 +19,8 @@ from limpet.base.timer import Timer
 from limpet.cluster.exchange.inner_traffic import InnerPackets, InnerTraffic
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.event import ActivePeersChanged, PeerUnanswered, Tell
-from limpet.datapath.tunnel.activity import ACTIVE_S, TunnelActivity
 from limpet.datapath.tunnel.part import TunnelPart
+from limpet.datapath.tunnel.traffic.activity import ACTIVE_S, TunnelActivity
 from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.link_traffic import parse_link_packets
