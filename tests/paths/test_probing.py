@@ -22,9 +22,9 @@ from limpet.datapath.event import Event, TunnelOnlyChanged
 from limpet.paths import prober as probing
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
+from limpet.paths.ladder.unproven_budget import ADDRESS_BURST
 from limpet.paths.probe.codec import encode_answer, encode_probe, parse_probe
 from limpet.paths.probe.messages import Answer, Probe
-from limpet.paths.unproven_budget import ADDRESS_BURST
 from tests.beds.namespaces import Netns
 from tests.paths.probing_bed import PORT, Node, PathBed, introduce
 from tests.waiting import PATIENCE_S

@@ -140,7 +140,7 @@ class ClusterSide:
         """Raises: LimpetError when the node's port is taken."""
         self.courier.start()
         self._connected = True
-        self.probing.ipv6_last = not self.site.tunnels.wireguard.kernel.has_kernels
+        self.probing.own.ipv6_last = not self.site.tunnels.wireguard.kernel.has_kernels
         self._set_links(self.site.own.links)
         self._tell_tunnelled()
         self.exchange.start()

@@ -83,10 +83,12 @@ class Ladder:
         at_s: float,
         urgent: bool,
         reprobe: bool = True,
+        stretch: float = 1.0,
     ) -> None:
         """Takes up what is known now.
 
         `reprobe`: from `at_s` on everything is asked again, else only what is new.
+        `stretch`: factor on what is waited before a way of the last run is asked for its size.
         """
         before, moved = self._states, bool(self._links) and links != self._links
         withdrawn = {candidate_of_end(end) for end in self._facts.relay_ends}
@@ -104,7 +106,9 @@ class Ladder:
             if state is None:
                 state = ProbeState(at_s, urgent, proven=candidate in kept)
                 if path is not None and candidate == tunnel_candidate(path):
-                    state.sizes = search_of(path.mtu_bytes, at_s, sure=state.proven)
+                    state.sizes = search_of(
+                        path.mtu_bytes, at_s, sure=state.proven, stretch=stretch
+                    )
             elif reprobe:
                 state.restart(at_s, urgent=urgent)
             self._states[candidate] = state
@@ -312,10 +316,13 @@ class Ladder:
         rtt_s: float,
         via: str,
         stretch: float = 1.0,
+        first_share: float = 1.0,
         packet_bytes: int = 0,
     ) -> None:
         """The peer has answered, by link `via`. `stretch`: factor on what is waited now.
 
+        `first_share`: how much of that is waited the first time, by chance, so that peers that were
+        asked together when the node started are not for ever after.
         `packet_bytes`: size of the question's packet, if it was to tell what the way carries.
         """
         state = self._states.get(candidate)
@@ -338,6 +345,9 @@ class Ladder:
         if state.grade != grade or via != via_before or beside or self._in_doubt():
             self._choose(now_s)
         if used or not state.used or candidate.kind is not ProbeKind.TUNNEL:
+            if state.proven and not state.streaks.rested:
+                state.streaks.rested = True
+                stretch *= first_share
             state.next_s = now_s + self._pause_s(candidate, state, rtt_s, stretch)
 
     def _carries(self, state: ProbeState, packet_bytes: int, now_s: float) -> None:

@@ -76,11 +76,11 @@ class SizeSearch:
         self.next_s = now_s + (AGAIN_S if found else retry_s) * stretch
 
 
-def search_of(mtu_bytes: int, at_s: float, *, sure: bool) -> SizeSearch:
+def search_of(mtu_bytes: int, at_s: float, *, sure: bool, stretch: float) -> SizeSearch:
     """Of a way that carried so much. `sure`: it is still the same; else it is asked from `at_s` on.
 
     The least may be what was taken while nothing was known, and is always asked.
     """
     if mtu_bytes <= LEAST_BYTES:
         return SizeSearch(at_s)
-    return SizeSearch(at_s + AGAIN_S if sure else at_s, mtu_bytes)
+    return SizeSearch(at_s + AGAIN_S * stretch if sure else at_s, mtu_bytes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.cluster.kinds.network import Encryption
@@ -17,10 +17,6 @@ from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable
 T = TypeVar("T")
 
 
-class Same(Protocol):
-    def __call__(self, value: T, /) -> T: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """What a peer's presence does not say."""
@@ -32,44 +28,52 @@ class Learnt:
     relay_ends: tuple[RelayEnd, ...] = ()
 
 
-def peer_facts(
-    view: View,
-    entry: NodeEntry,
-    own: Presence | None,
-    learnt: Learnt,
-    links: tuple[UnderlayLink, ...],
-    *,
-    port: int,
-    ipv6_last: bool,
-    same: Same,
-) -> Facts:
-    """`port`: of a peer that tells none. `ipv6_last`: of our tunnel (`candidates.nearness`).
+@dataclass(slots=True, eq=False)
+class OwnEnds:
+    """What of this node decides what may be proven, beside what its presence says."""
 
-    `same`: the object that is kept for equal values.
-    """
-    presence, network = entry.presence, view.network
-    devices = devices_of(own) if own is not None else frozenset()
-    theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
-    addresses = usable(presence.addresses) if presence is not None else ()
-    endpoints: tuple[Endpoint, ...] = ()
-    tunnel = bool(own and own.tunnel_port and presence and presence.tunnel_port)
-    if tunnel and presence is not None:
-        cidrs = network.pod_cidrs if network is not None else ()
-        endpoints = tunnel_endpoints(
-            presence, learnt.tunnel_heard, links, overlay=cidrs, ipv6_last=ipv6_last
+    port: int
+    """Of a peer that tells none: our own."""
+    links: tuple[UnderlayLink, ...] = ()
+    """That lead to peers."""
+    ipv6_last: bool = False
+    """Our tunnel is at its best with endpoints of IPv4 (`candidates.nearness`)."""
+    _shared: dict[Any, Any] = field(default_factory=dict)
+
+    def facts(self, view: View, entry: NodeEntry, own: Presence | None, learnt: Learnt) -> Facts:
+        """Of a peer. `own`: this node's presence."""
+        presence, network = entry.presence, view.network
+        devices = devices_of(own) if own is not None else frozenset()
+        theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
+        addresses = usable(presence.addresses) if presence is not None else ()
+        heard = learnt.heard
+        endpoints: tuple[Endpoint, ...] = ()
+        tunnel = bool(own and own.tunnel_port and presence and presence.tunnel_port)
+        if tunnel and presence is not None:
+            endpoints = tunnel_endpoints(
+                presence,
+                learnt.tunnel_heard,
+                self.links,
+                overlay=network.pod_cidrs if network is not None else (),
+                ipv6_last=self.ipv6_last,
+            )
+        return Facts(
+            addresses,
+            (presence.port if presence is not None else 0) or self.port,
+            heard if heard is not None and heard[0] not in addresses else None,
+            self._same(tuple(each for each in view.sources if each in theirs)),
+            devices if presence is None else self._same(devices & devices_of(presence)),
+            clear=network is None or network.encryption is not Encryption.ALL,
+            tunnel=tunnel,
+            endpoints=endpoints,
+            relay_ends=learnt.relay_ends,
+            ipv6_last=self.ipv6_last,
         )
-    return Facts(
-        addresses,
-        (presence.port if presence is not None else 0) or port,
-        learnt.heard if learnt.heard is not None and learnt.heard[0] not in addresses else None,
-        same(tuple(each for each in view.sources if each in theirs)),
-        devices if presence is None else same(devices & devices_of(presence)),
-        clear=network is None or network.encryption is not Encryption.ALL,
-        tunnel=tunnel,
-        endpoints=endpoints,
-        relay_ends=learnt.relay_ends,
-        ipv6_last=ipv6_last,
-    )
+
+    def _same(self, value: T) -> T:
+        """The object that others of thousands of peers have too."""
+        shared: T = self._shared.setdefault(value, value)
+        return shared
 
 
 def own_facts(view: View) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ OTHER_BURST = 25.0
 OTHER_BESIDE_PER_S = 15.0
 """Others, however much is vital."""
 _UNSTRETCHED = 100
-"""Peers with a path that the budget suffices for, as often as the ladder wants."""
+"""Peers that the budget suffices for, as often as the ladder wants."""
 
 _ACTIVE, _VITAL, _OTHER = 0, 1, 2
 
@@ -76,7 +76,7 @@ class ProbeScheduler:
 
 
 def stretch_for(peers: int, luck: float) -> float:
-    """Factor on the ladders' pauses when so many peers have a path.
+    """Factor on the ladders' pauses when so many peers are asked.
 
     `luck`: from 0 to 1, so that not all nodes ask at the same time.
     """

@@ -52,6 +52,8 @@ class Streaks:
     failing_s: float = -math.inf
     """Since when answers were missed, the last time that any was."""
     proven_s: float = -math.inf
+    rested: bool = False
+    """Proven, it was left alone for a pause at least once."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Proof:
     """An answer that came by the way that was asked for."""
 
     uid: str
-    candidate: Candidate
+    question: Question
     rtt_s: float
     via: str
     """Link that it came in by."""
@@ -60,8 +60,6 @@ class Proof:
     """By which the peer reaches us."""
     seen: Endpoint
     """Where the probe came from, as the peer saw it."""
-    packet_bytes: int = 0
-    """Size of the probe's whole IP packet, if it was asked for; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,13 +330,12 @@ class ProbePort:
         self._on_proof(
             Proof(
                 asked.uid,
-                asked.question.candidate,
+                asked.question,
                 rtt_s,
                 via,
                 answer.sequence,
                 answer.way,
                 (answer.seen_from, answer.seen_port),
-                asked.question.packet_bytes,
             )
         )
 

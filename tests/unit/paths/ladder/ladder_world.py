@@ -17,7 +17,7 @@ from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_state import Question
-from limpet.paths.unproven_budget import UnprovenBudget
+from limpet.paths.ladder.unproven_budget import UnprovenBudget
 
 PORT, TUNNEL_PORT = 7471, 51820
 RELAYS = ("relay-one", "relay-two", "relay-tls")

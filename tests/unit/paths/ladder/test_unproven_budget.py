@@ -13,7 +13,7 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.unproven_budget import (
+from limpet.paths.ladder.unproven_budget import (
     ADDRESS_BURST,
     ADDRESS_PER_S,
     PEER_BURST,

@@ -1,0 +1,143 @@
+"""The ladders of all peers together: whom to ask what, and when next. Pure; time and chance passed
+in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from limpet.base.addresses import UnderlayLink
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import ProbeKind
+from limpet.paths.ladder.candidates import Facts
+from limpet.paths.ladder.ladder import Ladder
+from limpet.paths.ladder.peer_facts import Learnt
+from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
+from limpet.paths.ladder.probe_state import Question
+from limpet.paths.ladder.unproven_budget import UnprovenBudget
+from limpet.paths.probe.messages import Candidate
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    uid: str
+    ladder: Ladder
+    facts: Facts = field(default_factory=Facts)
+    learnt: Learnt = Learnt()
+    heard_s: float = -math.inf
+    """When it was taken up last at an address that was not known."""
+    needs_relay: bool = False
+
+
+class PeerLadders:
+    """Of one node. Whatever a ladder was told, `settle` has to follow."""
+
+    def __init__(self, own_uid: str, chance: Callable[[], float]) -> None:
+        """`chance`: from 0 to 1, another each time."""
+        self._own_uid = own_uid
+        self._chance = chance
+        self._peers: dict[str, Peer] = {}
+        self._active: frozenset[str] = frozenset()
+        self._scheduler = ProbeScheduler()
+        self._unproven = UnprovenBudget()
+
+    # Who they are
+
+    def get(self, uid: str) -> Peer | None:
+        return self._peers.get(uid)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def add(self, uid: str, path: PeerPath | None) -> Peer:
+        """`path`: that was proven last."""
+        peer = self._peers[uid] = Peer(uid, self._ladder(uid, path))
+        return peer
+
+    def start_over(self, peer: Peer, path: PeerPath | None) -> None:
+        """Its ladder is as if it had only now been heard of."""
+        peer.ladder = self._ladder(peer.uid, path)
+
+    def know(
+        self,
+        peer: Peer,
+        links: tuple[UnderlayLink, ...],
+        *,
+        at_s: float,
+        urgent: bool,
+        reprobe: bool = True,
+    ) -> None:
+        """Its facts, or our links, are others; the rest as `Ladder.settle`."""
+        stretch = self._stretch() * (0.5 + self._chance())  # not all that was kept at one time
+        peer.ladder.settle(
+            peer.facts, links, at_s=at_s, urgent=urgent, reprobe=reprobe, stretch=stretch
+        )
+
+    def drop(self, uid: str) -> None:
+        self._peers.pop(uid, None)
+        self._scheduler.drop(uid)
+
+    def _ladder(self, uid: str, path: PeerPath | None) -> Ladder:
+        return Ladder(path, leads=self._own_uid < uid, active=uid in self._active)
+
+    def set_active(self, uids: frozenset[str], now_s: float) -> list[Peer]:
+        """Peers with traffic of pods just now; those for whom that has changed."""
+        changed = self._active ^ uids
+        self._active = uids
+        peers = [self._peers[uid] for uid in changed if uid in self._peers]
+        for peer in peers:
+            peer.ladder.set_active(now_s, active=peer.uid in uids)
+        return peers
+
+    # Asking
+
+    def settle(self, peer: Peer) -> None:
+        """When it is asked next."""
+        ladder = peer.ladder
+        vital_s, other_s = ladder.due_s(vital=True), ladder.due_s(vital=False)
+        self._scheduler.put(peer.uid, vital_s=vital_s, other_s=other_s, active=ladder.active)
+
+    def next_s(self, now_s: float) -> float:
+        """When `take` has somebody."""
+        return self._scheduler.next_s(now_s)
+
+    def take(self, now_s: float) -> tuple[Peer, bool] | None:
+        """Who is to be asked now, and whether about what is vital. It has to be settled again."""
+        found = self._scheduler.take(now_s)
+        return (self._peers[found[0]], found[1]) if found is not None else None
+
+    def questions(self, peer: Peer, now_s: float, *, vital: bool) -> tuple[list[Question], int]:
+        """What is to be sent now, and how many more are held back, which counts as not answered."""
+        due = peer.ladder.take_due(now_s, vital=vital, stretch=self._stretch())
+        sent = [each for each in due if self._may_ask(peer.uid, each.candidate, now_s)]
+        self._scheduler.spend(len(sent), now_s, vital=vital)
+        return sent, len(due) - len(sent)
+
+    def _may_ask(self, uid: str, candidate: Candidate, now_s: float) -> bool:
+        """Relays are the cluster's, and what is asked in clear is on a link or in a site."""
+        if candidate.kind is not ProbeKind.TUNNEL or candidate.relay:
+            return True
+        return self._unproven.may_ask(uid, candidate.address, now_s)
+
+    def answered(
+        self, peer: Peer, question: Question, now_s: float, rtt_s: float, via: str
+    ) -> None:
+        """The peer has answered, by link `via`."""
+        candidate = question.candidate
+        peer.ladder.answered(
+            candidate,
+            now_s,
+            rtt_s=rtt_s,
+            via=via,
+            stretch=self._stretch(),
+            first_share=self._chance(),
+            packet_bytes=question.packet_bytes,
+        )
+        if candidate.kind is ProbeKind.TUNNEL and not candidate.relay:
+            self._unproven.answered(candidate.address, now_s)
+
+    def _stretch(self) -> float:
+        # Of all that are asked, whether they have answered by now or not: just after the start few
+        # have, and those few would be asked again as often as if there were no others.
+        return stretch_for(len(self._peers), self._chance())
