@@ -246,7 +246,7 @@ class Ladder:
 
     def _open(self, *, vital: bool) -> Iterator[tuple[Candidate, ProbeState]]:
         """What is asked, as far as the answer could tell anything that others have not told."""
-        bound = self._bound()
+        bound: tuple[int, int] | None = None
         for candidate, state in self._states.items():
             if (state.urgent or (state.used and state.proven)) is not vital:
                 continue
@@ -256,12 +256,11 @@ class Ladder:
                 gate.streaks.misses for gate in state.gates
             ):
                 continue
-            beside = (
-                candidate.kind is ProbeKind.TUNNEL and not state.used and candidate != self._lead
-            )
-            # Other relays are measured beside the one in use.
-            if beside and not (state.rank < bound or (candidate.relay and state.rank == bound)):
-                continue
+            if candidate.kind is ProbeKind.TUNNEL and not state.used and candidate != self._lead:
+                bound = bound or self._bound()
+                # Other relays are measured beside the one in use.
+                if not (state.rank < bound or (candidate.relay and state.rank == bound)):
+                    continue
             yield candidate, state
 
     def _bound(self) -> tuple[int, int]:
