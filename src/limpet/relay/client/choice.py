@@ -134,7 +134,7 @@ class RelayChoice:
         peer = self.peers.get(uid)
         if peer is not None:
             for end in peer.ends.values():
-                end.invited_s = -math.inf
+                end.interest.invited_s = -math.inf
             self._release(peer, now_s)
         return self._done(now_s)
 
@@ -215,19 +215,19 @@ class RelayChoice:
             self._plan(peer, now_s)
             return
         line = self.contacts.lines.get((end.relay, end.address[0].version))
-        end.quick_s = line.quick_s if line is not None else end.quick_s
-        was_bound = end.bound is not None
+        end.sent.quick_s = line.quick_s if line is not None else end.sent.quick_s
+        was_bound = end.port.bound is not None
         for message in end.take_due(now_s, self._make_nonce):
             self._send_by(end, message, now_s)
         self._due.put(end, end.next_s)
-        if end.phase is Phase.FAILED and not end.wanted:
+        if end.phase is Phase.FAILED and not end.interest.wanted:
             self._drop_end(peer, end)  # the peer, who wanted it, has given it up
-        if end.phase is Phase.FAILED or (was_bound and end.bound is None):
+        if end.phase is Phase.FAILED or (was_bound and end.port.bound is None):
             self._hurry(now_s, (end.relay,))
             self._plan(peer, now_s)
 
     def _send_by(self, end: End, message: RelayMessage, now_s: float) -> None:
-        port = end.port if isinstance(message, Check) else end.address[1]
+        port = end.port.number if isinstance(message, Check) else end.address[1]
         self._send(end.relay, (end.address[0], port), message, now_s)
 
     def _send(self, relay: str, endpoint: Endpoint, message: RelayMessage, now_s: float) -> None:
@@ -276,14 +276,14 @@ class RelayChoice:
             if line is not None and line.at is not None and count < _MOST_ENDS:
                 peer = self.peers.setdefault(pair.peer, RelayPeer(pair.peer))
                 end = self._begin_end(peer, relay, line.at, now_s)
-                end.wanted = False
+                end.interest.wanted = False
         if peer is None or end is None:
             return
         if pair.refusal in (Refusal.QUOTA, Refusal.FULL):
             self._full[relay] = now_s + _FULL_S
         end.told(pair, now_s)
-        if end.port:
-            self._by_port[relay, end.port] = end
+        if end.port.number:
+            self._by_port[relay, end.port.number] = end
         self._due.put(end, end.next_s)
         self._plan(peer, now_s)
 
@@ -299,7 +299,7 @@ class RelayChoice:
             each_s = len(self._by_port) * 2 / _CHECKS_PER_S
             recheck_s = max(RECHECK_S * self._haste, each_s)
             if end.bind(message, now_s, min(recheck_s, _SLOWEST_RECHECK_S * self._haste)):
-                self._effects.append(SeenAs((end.address[0], end.port), message.endpoint))
+                self._effects.append(SeenAs((end.address[0], end.port.number), message.endpoint))
             self._plan(self.peers[end.peer], now_s)
         self._due.put(end, end.next_s)
 
@@ -370,10 +370,10 @@ class RelayChoice:
             end, line = peer.ends.get(relay), self.contacts.best_line(relay)
             if end is None and line is not None and line.at is not None:
                 end = self._begin_end(peer, relay, line.at, now_s)
-            if end is not None and not end.wanted:
-                end.wanted = True
+            if end is not None and not end.interest.wanted:
+                end.interest.wanted = True
                 self._hurry_end(end, now_s)  # only who asks keeps a pair
-        long_bound = {end.relay for end in peer.bound if end.bound_s <= now_s - SETTLED_S}
+        long_bound = {end.relay for end in peer.bound if end.port.bound_s <= now_s - SETTLED_S}
         if wanted and long_bound.issuperset(wanted):
             for end in [end for uid, end in peer.ends.items() if uid not in wanted]:
                 self._let_go(peer, end, now_s)
@@ -401,19 +401,19 @@ class RelayChoice:
 
     def _let_go(self, peer: RelayPeer, end: End, now_s: float) -> None:
         """This node does not want it any more; the peer may."""
-        if end.wanted and (end.port or end.asked):
+        if end.interest.wanted and (end.port.number or end.sent.asked):
             free = FreePair(self._make_nonce(), peer.uid)
             self._send(end.relay, end.address, free, now_s)
-            end.kept_s = -math.inf
-        end.wanted = False
+            end.interest.kept_s = -math.inf
+        end.interest.wanted = False
         if not end.is_kept(now_s):
             self._drop_end(peer, end)
 
     def _drop_end(self, peer: RelayPeer, end: End) -> None:
         self._due.drop(end)
         peer.ends.pop(end.relay, None)
-        if self._by_port.get((end.relay, end.port)) is end:
-            del self._by_port[end.relay, end.port]
+        if self._by_port.get((end.relay, end.port.number)) is end:
+            del self._by_port[end.relay, end.port.number]
 
     def _done(self, now_s: float) -> list[Effect]:
         silent = self.contacts.is_silent(now_s)

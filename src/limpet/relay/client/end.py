@@ -33,29 +33,43 @@ class Phase(Enum):
     FAILED = auto()
 
 
-@dataclass(slots=True, eq=False)
-class End:
-    peer: str
-    relay: str
-    address: Endpoint
-    """Of the relay's tunnel's port, by which it is asked."""
-    next_s: float
-    phase: Phase = Phase.ASKING
+@dataclass(slots=True)
+class Interest:
+    """Who wants the pair."""
+
     wanted: bool = True
     """By this node; else only the peer has asked for it."""
     invited_s: float = -math.inf
     """When the relay said last that the peer has asked for it."""
-    port: int = 0
-    """The relay's, for us."""
+    kept_s: float = -math.inf
+    """When the relay last answered our question for the pair: only that keeps it there."""
+
+    def is_invited(self, now_s: float) -> bool:
+        return self.invited_s > now_s - INVITED_S
+
+
+@dataclass(slots=True)
+class Port:
+    """What the relay has given."""
+
+    number: int = 0
+    """The relay's, for us; 0: none yet."""
     bound: Endpoint | None = None
     """Where the relay sees us; None: it is of no use yet."""
     bound_s: float = math.inf
     """Since when."""
-    tries: int = 0
-    kept_s: float = -math.inf
-    """When the relay last answered our question for the pair: only that keeps it there."""
     lifetime_s: float = math.inf
     """Without a check for so long the relay frees the pair."""
+
+    def unbind(self) -> None:
+        self.bound, self.bound_s = None, math.inf
+
+
+@dataclass(slots=True)
+class Sent:
+    """What the relay was asked, and how often in vain."""
+
+    tries: int = 0
     asked: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_NONCES))
     """Nonces of questions for the pair; answers to earlier ones may be late."""
     checked: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_NONCES))
@@ -64,23 +78,36 @@ class End:
     """That were sent back since it was last due: a NAT may make each of them worthless."""
     failures: int = 0
     quick_s: float = QUICK_S
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    peer: str
+    relay: str
+    address: Endpoint
+    """Of the relay's tunnel's port, by which it is asked."""
+    next_s: float
+    phase: Phase = Phase.ASKING
+    interest: Interest = field(default_factory=Interest)
+    port: Port = field(default_factory=Port)
+    sent: Sent = field(default_factory=Sent)
     problem: str = ""
     """Why there is no pair, in the relay's words."""
 
     @property
     def endpoint(self) -> Endpoint | None:
         """Where packets for the peer are sent; None: not yet."""
-        return (self.address[0], self.port) if self.bound is not None else None
+        return (self.address[0], self.port.number) if self.port.bound is not None else None
 
     def is_kept(self, now_s: float) -> bool:
         """Whether anybody wants it."""
-        return self.wanted or self.invited_s > now_s - INVITED_S
+        return self.interest.wanted or self.interest.is_invited(now_s)
 
     def begin(self, address: Endpoint, now_s: float) -> None:
         """Everything anew, at this address of the relay."""
         self.address = address
-        self.phase, self.tries, self.next_s = Phase.ASKING, 0, now_s
-        self.bound, self.bound_s = None, math.inf
+        self.phase, self.sent.tries, self.next_s = Phase.ASKING, 0, now_s
+        self.port.unbind()
 
     def hurry(self, now_s: float) -> None:
         """Checks now whether it holds."""
@@ -96,84 +123,89 @@ class End:
         if self.phase is Phase.FAILED:
             self.begin(self.address, now_s)
         elif self.phase is Phase.BOUND:
-            self.phase, self.tries = Phase.CHECKING, 0
-        if self.tries >= TRIES:
-            if self.bound is None or not self.wanted:
-                asking = self.phase is Phase.ASKING
-                self.fail(now_s, "no answer" if asking else f"no answer at its port {self.port}")
+            self.phase, self.sent.tries = Phase.CHECKING, 0
+        if self.sent.tries >= TRIES:
+            if self.port.bound is None or not self.interest.wanted:
+                where = "" if self.phase is Phase.ASKING else f" at its port {self.port.number}"
+                self.fail(now_s, f"no answer{where}")
                 return []
             self.begin(self.address, now_s)
-        self.tries += 1
-        self.tokens = 0
-        self.next_s = now_s + self.quick_s
+        self.sent.tries += 1
+        self.sent.tokens = 0
+        self.next_s = now_s + self.sent.quick_s
         if self.phase is Phase.ASKING:
             return [self._ask(make_nonce())]
-        check = Check(make_nonce(), self.port)
-        self.checked.append(check.nonce)
-        if self.wanted and now_s >= self.kept_s + _RENEW_S:
+        check = Check(make_nonce(), self.port.number)
+        self.sent.checked.append(check.nonce)
+        if self.interest.wanted and now_s >= self.interest.kept_s + _RENEW_S:
             return [check, self._ask(make_nonce())]
         return [check]
 
     def _ask(self, nonce: bytes) -> AskPair:
-        self.asked.append(nonce)
+        self.sent.asked.append(nonce)
         return AskPair(nonce, self.peer)
 
     def fail(self, now_s: float, problem: str) -> None:
         """It is tried again later."""
         self.phase, self.problem = Phase.FAILED, problem
-        self.bound, self.bound_s = None, math.inf
-        self.next_s = now_s + min(_FAILED_S * 2.0**self.failures, _SLOWEST_FAILED_S)
-        self.failures = min(self.failures + 1, 10)
+        self.port.unbind()
+        self.next_s = now_s + min(_FAILED_S * 2.0**self.sent.failures, _SLOWEST_FAILED_S)
+        self.sent.failures = min(self.sent.failures + 1, 10)
 
     # Hearing
 
     def told(self, pair: Pair, now_s: float) -> None:
         """The relay's answer, or the news that the peer has asked."""
         unasked = not any(pair.nonce)
-        if not unasked and pair.nonce not in self.asked:
+        if not unasked and pair.nonce not in self.sent.asked:
             return
         if pair.port == 0:
             if self._lives_by_invitation(pair, now_s):
-                self.kept_s = now_s
+                self.interest.kept_s = now_s
             elif not unasked:
                 self.fail(now_s, pair.refusal.name.lower().replace("_", " "))
             return
         if unasked:
-            self.invited_s = now_s
+            self.interest.invited_s = now_s
         else:
-            self.kept_s = now_s
-        self.lifetime_s = pair.lifetime_s or math.inf
-        if pair.port == self.port and self.phase in (Phase.BOUND, Phase.CHECKING):
+            self.interest.kept_s = now_s
+        self.port.lifetime_s = pair.lifetime_s or math.inf
+        if pair.port == self.port.number and self.phase in (Phase.BOUND, Phase.CHECKING):
             return
-        self.port, self.phase, self.tries, self.next_s = pair.port, Phase.CHECKING, 0, now_s
-        self.bound, self.bound_s, self.problem = None, math.inf, ""
+        self.port = Port(pair.port, lifetime_s=self.port.lifetime_s)
+        self.phase, self.sent.tries, self.next_s, self.problem = Phase.CHECKING, 0, now_s, ""
 
     def _lives_by_invitation(self, refused: Pair, now_s: float) -> bool:
         """There is no room for a pair of ours, but that of the peer is there and serves."""
         no_room = refused.refusal in (Refusal.QUOTA, Refusal.FULL)
-        return no_room and self.bound is not None and self.invited_s > now_s - INVITED_S
+        return no_room and self.port.bound is not None and self.interest.is_invited(now_s)
 
     def token(self, token: Token, now_s: float, nonce: bytes) -> Check | None:
         """The check that binds the end; one for each that was sent without a token."""
-        if not self._awaits(token) or self.tokens >= TRIES:
+        if not self._awaits(token) or self.sent.tokens >= TRIES:
             return None
-        self.tokens += 1
-        self.checked.remove(token.nonce)
-        self.checked.append(nonce)
-        self.next_s = now_s + self.quick_s
-        return Check(nonce, self.port, token.token)
+        self.sent.tokens += 1
+        self.sent.checked.remove(token.nonce)
+        self.sent.checked.append(nonce)
+        self.next_s = now_s + self.sent.quick_s
+        return Check(nonce, self.port.number, token.token)
 
     def bind(self, bound: Bound, now_s: float, recheck_s: float) -> bool:
         """Whether it answers a check of ours."""
         if not self._awaits(bound):
             return False
-        self.checked.clear()
-        if self.bound is None:
-            self.bound_s = now_s
-        self.bound, self.phase, self.tries, self.failures = bound.endpoint, Phase.BOUND, 0, 0
-        self.problem, self.next_s = "", now_s + min(recheck_s, self.lifetime_s / 3)
+        self.sent.checked.clear()
+        if self.port.bound is None:
+            self.port.bound_s = now_s
+        self.port.bound, self.phase, self.sent.tries, self.sent.failures = (
+            bound.endpoint,
+            Phase.BOUND,
+            0,
+            0,
+        )
+        self.problem, self.next_s = "", now_s + min(recheck_s, self.port.lifetime_s / 3)
         return True
 
     def _awaits(self, answer: Token | Bound) -> bool:
-        checking = self.phase is Phase.CHECKING and answer.port == self.port
-        return checking and answer.nonce in self.checked
+        checking = self.phase is Phase.CHECKING and answer.port == self.port.number
+        return checking and answer.nonce in self.sent.checked

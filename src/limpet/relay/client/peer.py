@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
-from limpet.relay.client.end import INVITED_S, End, Phase
+from limpet.relay.client.end import End, Phase
 
 SETTLED_S = 10.0
 """So long the ends that are wanted are bound, then others go."""
@@ -73,7 +73,7 @@ class RelayPeer:
 
     @property
     def bound(self) -> list[End]:
-        return [end for end in self.ends.values() if end.bound is not None]
+        return [end for end in self.ends.values() if end.port.bound is not None]
 
     def ends_now(self, contacts: Contacts) -> tuple[RelayEnd, ...]:
         """The ends that lead to it, the nearest first and streams last."""
@@ -106,7 +106,7 @@ class RelayPeer:
 
         def weight(uid: str) -> tuple[bool, float, str]:
             end, rtt_s = self.ends.get(uid), contacts.rtt_s(uid)
-            invited = end is not None and end.invited_s > now_s - INVITED_S
+            invited = end is not None and end.interest.is_invited(now_s)
             if end is not None:
                 rtt_s = rtt_s * _STICKY - _STICKY_S
             return (follows and not invited, rtt_s, uid)
@@ -127,9 +127,9 @@ class RelayPeer:
             now_s + (_SHORT_LOOK_S if short else _LOOK_S),
             self.nudge_s,
             self.endless_s + ENDLESS_S,
-            *(end.bound_s + SETTLED_S for end in self.bound),
+            *(end.port.bound_s + SETTLED_S for end in self.bound),
             *(stream.retry_s for stream in self.streams.values()),
         ]
         if self.streams:
-            moments.extend(end.bound_s + STREAM_KEPT_S for end in self.bound)
+            moments.extend(end.port.bound_s + STREAM_KEPT_S for end in self.bound)
         return min(moment for moment in moments if moment > now_s)

@@ -23,7 +23,7 @@ class StreamPlan:
 
     def plan(self, peer: RelayPeer, count: int, now_s: float) -> list[Effect]:
         """Opens what the peer lacks, up to `count`, and closes what it needs no more."""
-        bound_s = min((end.bound_s for end in peer.bound), default=math.inf)
+        bound_s = min((end.port.bound_s for end in peer.bound), default=math.inf)
         if peer.streams and (not peer.needed or bound_s <= now_s - STREAM_KEPT_S):
             peer.streams.clear()
             return [CloseStreams(peer.uid)]
