@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
+from limpet.base.disk import Disk
+from limpet.cloud.pod_reports import PodReports
 from limpet.cluster.exchange import codec as exchange
 from limpet.cluster.exchange.digest import make_pushes
 from limpet.cluster.identity import ClusterFile
@@ -16,15 +22,57 @@ from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.cni.ledgers import Ledgers
 from limpet.controller.settings import load_settings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.sqlite import SqliteStore
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.overlay.vtep import keep_vtep_macs
+from limpet.ipam.folder import Folder
+from limpet.ipam.journal_codec import encode_entries
+from limpet.ipam.journal_file import JournalFile
+from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
 from limpet.paths.path_file import write_paths
+from limpet.relay.messages import Refusal
+from limpet.relay.stream.codec import (
+    Close,
+    Control,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Refused,
+    Wanted,
+    encode_control,
+    encode_frame,
+)
 from tests.unit.cluster_values import PINNED, documents, grant, known_of, node_key
 
 KNOWN = known_of(documents(1, sequence=3), documents(2, sequence=7), generation=4)
 CLUSTER = ClusterFile("node-1", PINNED, ("192.0.2.254:7470",))
 PATHS = {grant(2).uid: PeerPath(transports.VXLAN, underlay=ip_address("192.0.2.2"))}
+
+ENTRIES = {
+    number_of(ip_address("192.0.2.66")): Entry(
+        Holder("sandbox-1", "eth0"),
+        Binding(PodKey("default", "web-0", "eth0"), 1, "sandbox-1"),
+    ),
+    number_of(ip_address("2001:db8::2")): Entry(
+        None, Binding(PodKey("default", "web-1", "eth0"), 2, "sandbox-2")
+    ),
+}
+MARKS = {0: number_of(ip_address("192.0.2.66"))}
+MACS = {4: "0e:4c:00:00:00:04", 6: "0e:4c:00:00:00:06"}
+CONTROLS: tuple[Control, ...] = (
+    Ping(),
+    Pong(),
+    Open(1, grant(2).uid),
+    Opened(1),
+    Refused(2, Refusal.FULL),
+    Close(1),
+    Wanted(grant(2).uid),
+)
+PACKET = b"a packet"
 
 
 def main(folder: Path) -> None:
@@ -42,6 +90,32 @@ def main(folder: Path) -> None:
         Codec(node_key(2), PINNED).encode(Kind.PUSH, body, to_uid=grant(1).uid)
     )
     asyncio.run(_database(folder))
+    journal = JournalFile(Folder(folder), Disk(), 4096)
+    for number, entry in ENTRIES.items():
+        journal.append([encode_entries({number: entry}, MARKS)])
+    journal.close()
+    with TemporaryDirectory() as node, ledgers(Path(node), folder / "limpet.journal") as found:
+        pods = PodReports(found, folder / "reports.json")
+        report = pods.report(None)
+        assert report is not None
+        pods.acknowledged(report.sequence)
+    keep_vtep_macs(folder / "vtep.json", grant(1).uid, recorded=MACS, existing={})
+    frames = [*map(encode_control, CONTROLS), encode_frame(1, PACKET)]
+    (folder / "relay.frames").write_bytes(b"".join(frames))
+
+
+@contextmanager
+def ledgers(folder: Path, journal: Path) -> Iterator[Ledgers]:
+    """Of a node that has this journal."""
+    network = folder / "networks" / "net"
+    network.mkdir(parents=True)
+    shutil.copy(journal, network)
+    found = Ledgers(folder / "networks", 30.0, Attachments(folder / "run"))
+    try:
+        found.ledger("net")
+        yield found
+    finally:
+        found.close()
 
 
 async def _database(folder: Path) -> None:

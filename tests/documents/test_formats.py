@@ -9,11 +9,15 @@ import shutil
 from collections import Counter
 from ipaddress import ip_address
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.disk import Disk
+from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.cloud.pod_reports import PodReports
 from limpet.cluster.exchange.codec import parse_push
 from limpet.cluster.identity import load_identity
 from limpet.cluster.kinds import KINDS
@@ -21,8 +25,23 @@ from limpet.cluster.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.seal import open_sealed
 from limpet.cluster.snapshot.file import read_documents
 from limpet.controller.store.database import read_item
+from limpet.datapath.overlay.vtep import keep_vtep_macs
+from limpet.ipam.folder import read_folder
+from limpet.ipam.journal_codec import encode_base
+from limpet.ipam.ledger import Ledger
 from limpet.paths.path_file import read_paths
-from tests.documents.make_fixtures import CLUSTER, KNOWN, PATHS
+from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
+from tests.documents.make_fixtures import (
+    CLUSTER,
+    CONTROLS,
+    ENTRIES,
+    KNOWN,
+    MACS,
+    MARKS,
+    PACKET,
+    PATHS,
+    ledgers,
+)
 from tests.unit.cluster_values import NOTHING, PINNED, grant, node_key
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "v1"
@@ -85,6 +104,70 @@ def test_a_datagram_is_read_and_a_later_one_refused() -> None:
     with pytest.raises(DatagramError, match="version 2, this Limpet knows 1") as caught:
         codec.parse(data[:3] + b"\x02" + data[4:])
     assert caught.value.drop is Drop.NEWER
+
+
+def test_a_journal_is_read_and_a_later_one_refused_and_left_alone(tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "limpet.journal", tmp_path / "limpet.journal")
+    folder = read_folder(tmp_path, "net", Disk())
+    assert (folder.entries, folder.marks, folder.findings) == (ENTRIES, MARKS, [])
+
+    data = (FIXTURES / "limpet.journal").read_bytes()
+    base = bytearray(encode_base(9, b"anything", 0))
+    base[4] = 2
+    base[17:21] = crc32(base[21:], crc32(base[:17] + bytes(4))).to_bytes(4, "little")
+    later = data[:2048] + base + data[2048 + len(base) :]
+    (tmp_path / "limpet.journal").write_bytes(later)
+    with pytest.raises(StorageError, match=r"journal: it has format 2, .* knows 1 \(install the"):
+        Ledger.open(tmp_path, "net")
+    assert (tmp_path / "limpet.journal").read_bytes() == later
+    assert not list(tmp_path.glob("*damaged*"))
+
+
+def test_what_was_reported_is_read_and_a_later_file_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "reports.json"
+    shutil.copy(FIXTURES / "reports.json", path)
+    kept = msgspec.json.decode(path.read_bytes())
+    with ledgers(tmp_path, FIXTURES / "limpet.journal") as found:
+        assert PodReports(found, path).report(kept["sequence"]) is None
+
+        later = msgspec.json.encode({"version": 2, "sequence": "anything"})
+        path.write_bytes(later)
+        with capture_logs() as logs:
+            pods = PodReports(found, path)
+        assert logs[0]["path"] == str(path)
+        assert logs[0]["error"] == "it has format 2, this Limpet knows 1"
+        report = pods.report(kept["sequence"])
+        assert report is not None
+        assert len(report.pods) == len(ENTRIES)
+        pods.acknowledged(report.sequence)
+        assert pods.report(report.sequence) is None
+        assert path.read_bytes() == later
+
+
+def test_macs_are_read_and_a_later_file_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "vtep.json"
+    shutil.copy(FIXTURES / "vtep.json", path)
+    uid = grant(1).uid
+    assert keep_vtep_macs(path, uid, recorded={}, existing={}) == MACS
+
+    later = msgspec.json.encode({"version": 2, "macs": "anything"})
+    path.write_bytes(later)
+    with capture_logs() as logs:
+        assert keep_vtep_macs(path, uid, recorded=MACS, existing={}) == MACS
+    assert logs[0]["path"] == str(path)
+    assert logs[0]["error"] == "it has format 2, this Limpet knows 1"
+    assert path.read_bytes() == later
+
+
+def test_frames_of_a_relay_are_read_and_a_later_ping_refused() -> None:
+    frames = FrameParser().feed((FIXTURES / "relay.frames").read_bytes())
+    *controls, packet = frames
+    assert tuple(parse_control(body) for _, body in controls) == CONTROLS
+    assert packet == (1, PACKET)
+
+    for _, body in controls[:2]:
+        with pytest.raises(StreamError, match=r"version 2, this Limpet knows 1 \(install"):
+            parse_control(body[:1] + b"\x02 and more")
 
 
 def test_addresses_in_the_fixtures_are_those_for_documentation() -> None:

@@ -31,6 +31,8 @@ _MAX_ADDRESSES = 16
 """Of one interface; a controller takes no more."""
 _LONGEST_JUMP = 1 << 20
 """Of the sequence, at each start."""
+_VERSION = 1
+"""Of what is kept on the disk."""
 _KEPT = "kept-from-the-machine-before"
 """Stands for the container that held an address elsewhere."""
 
@@ -47,8 +49,13 @@ _State = Mapping[_Key, tuple[str, ...]]
 class _Acknowledged(msgspec.Struct, frozen=True):
     """What is kept on the disk: a restart is no reason to tell everything again."""
 
+    version: int
     sequence: int
     digest: bytes
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +69,13 @@ class PodReports:
     """Makes reports of what the ledgers say, whole or what changed. For one event loop."""
 
     def __init__(self, books: Ledgers, path: Path) -> None:
-        """`path`: where the last acknowledged report is remembered; it may be lost."""
+        """`path`: where the last acknowledged report is remembered; it may be lost.
+
+        A file of a later Limpet is left alone, and nothing is remembered.
+        """
         self._books = books
-        self._path = path
-        self._known = _read(path)
+        self._known, is_ours = _read(path)
+        self._path = path if is_ours else None
         self._sequence = self._known.sequence if self._known is not None else 0
         # A report whose answer was lost is remembered nowhere here: its number must not come back
         # with something else in it, or a controller restored to it would be taken for up to date.
@@ -104,7 +114,9 @@ class PodReports:
         if sent is None:
             return
         self._sent = [sent]
-        self._known = _Acknowledged(sequence, _digest(sent.state))
+        self._known = _Acknowledged(_VERSION, sequence, _digest(sent.state))
+        if self._path is None:
+            return
         with suppress(OSError):  # then everything is told again after a restart
             new = self._path.with_name(self._path.name + ".new")
             new.write_bytes(msgspec.json.encode(self._known))
@@ -123,7 +135,7 @@ class PodReports:
         for sent in self._sent:
             if sent.sequence == base:
                 return sent.state
-        if self._known is not None and self._known == _Acknowledged(base, _digest(now)):
+        if self._known is not None and self._known == _Acknowledged(_VERSION, base, _digest(now)):
             self._sent = [_Sent(base, now)]
             return now
         return None
@@ -231,8 +243,19 @@ def _digest(state: _State) -> bytes:
     return hashlib.sha256(msgspec.json.encode(sorted(state.items()))).digest()
 
 
-def _read(path: Path) -> _Acknowledged | None:
+def _read(path: Path) -> tuple[_Acknowledged | None, bool]:
+    """What is remembered, and whether the file may be written."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Acknowledged)
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > _VERSION:
+            _log.warning(
+                "which pods the controller knows is not remembered: they are told anew at each "
+                "start (install the later Limpet again, or remove the file)",
+                path=str(path),
+                error=f"it has format {version}, this Limpet knows {_VERSION}",
+            )
+            return None, False
+        return msgspec.json.decode(data, type=_Acknowledged), True
     except (OSError, msgspec.MsgspecError):
-        return None
+        return None, True

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from limpet.base.addresses import Address
 from limpet.base.disk import Disk, refusals
+from limpet.base.errors import StorageError
 from limpet.ipam.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,
@@ -22,7 +23,7 @@ from limpet.ipam.hostlocal import (
     parse_holder,
     parse_name,
 )
-from limpet.ipam.journal_codec import Journal, parse_journal
+from limpet.ipam.journal_codec import Journal, NewerJournalError, parse_journal
 from limpet.ipam.leases import FREE, Binding, Entry, Finding, Holder, address_of, number_of
 
 
@@ -50,13 +51,13 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
     The journal wins for every address that it mentions. Each address has at most one binding, and
     each pod at most one per interface and family (or those of one sandbox): the one used last.
 
-    Raises: StorageError if the folder or its journal cannot be read.
+    Raises: StorageError if the folder or its journal cannot be read, or is of a later Limpet.
     """
     folder = Folder(path)
     names = sorted(_list(path, disk))
     if JOURNAL in names:
         folder.journal_data = _read_journal(path / JOURNAL, disk)
-        folder.journal = parse_journal(folder.journal_data)
+        folder.journal = _parse_journal(path / JOURNAL, folder.journal_data)
     journalled = folder.journal.entries if folder.journal else {}
     bindings: dict[Address, list[tuple[Binding, str]]] = defaultdict(list)
     for name in names:
@@ -101,6 +102,14 @@ def _read_journal(path: Path, disk: Disk) -> bytes:
     hint = "it may hold addresses that no other file does; check the disk before you remove it"
     with refusals("read", path, hint):
         return disk.read(path)
+
+
+def _parse_journal(path: Path, data: bytes) -> Journal:
+    try:
+        return parse_journal(data)
+    except NewerJournalError as error:
+        hint = "install the later Limpet again; the file may hold addresses that no other does"
+        raise StorageError("read", str(path), str(error), hint=hint) from error
 
 
 def _find(folder: Folder, name: str, problem: str, action: str) -> None:

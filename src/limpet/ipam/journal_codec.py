@@ -6,7 +6,7 @@ of the folder hold everything numbered lower, but for the entries that it carrie
 half is nearly full and its entries are safe in their files, a new base is written to the other
 half: one atomic step that needs no room on the disk.
 
-    record   "LMJ" kind | length u32 | number u64 | crc32 u32 | payload, JSON
+    record   "LMJ" kind | version u8 | length u32 | number u64 | crc32 u32 | payload, JSON
     base     kind "b", [[entries, marks], bytes of the file]
     change   kind "c", [[entries, marks], …]: all that was written at once
 
@@ -15,6 +15,9 @@ same number: whether the base is on the disk after all or not, that change comes
 
 An entry is the whole new state of an address (a number, as in ipam/leases.py), so a change that
 is replayed twice, or on top of files that have it already, does no harm.
+
+Records of every version have this header. A whole one of a later version, wherever in the file,
+makes it a journal that only a later Limpet reads.
 """
 
 from __future__ import annotations
@@ -26,13 +29,19 @@ from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from limpet.base.errors import LimpetError
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey
 
-_HEADER = Struct("<4sIQI")
+VERSION = 1
+_HEADER = Struct("<4sBIQI")
 _MAGIC = b"LMJ"
 _BASE, _CHANGE = b"LMJb", b"LMJc"
 HEADER_BYTES = _HEADER.size
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class NewerJournalError(LimpetError):
+    """The journal is of a format that only a later Limpet knows."""
 
 
 def encode_entries(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> bytes:
@@ -72,12 +81,12 @@ def encode_base(number: int, carried: bytes, file_bytes: int) -> bytes:
 
 
 def _encode(magic: bytes, number: int, payload: bytes) -> bytes:
-    crc = _crc(magic, number, payload)
-    return _HEADER.pack(magic, len(payload), number, crc) + payload
+    crc = _crc(magic, VERSION, number, payload)
+    return _HEADER.pack(magic, VERSION, len(payload), number, crc) + payload
 
 
-def _crc(magic: bytes, number: int, payload: bytes) -> int:
-    return crc32(payload, crc32(_HEADER.pack(magic, len(payload), number, 0)))
+def _crc(magic: bytes, version: int, number: int, payload: bytes) -> int:
+    return crc32(payload, crc32(_HEADER.pack(magic, version, len(payload), number, 0)))
 
 
 @dataclass(slots=True)
@@ -98,6 +107,7 @@ def parse_journal(data: bytes) -> Journal:
     """Everything that can be read, in order, whatever is damaged around it.
 
     An incomplete last record is no damage: it was being written when the power went.
+    Raises: NewerJournalError.
     """
     records = list(_records(data))
     base = max((r for r in records if r.magic == _BASE), key=lambda r: r.number, default=None)
@@ -142,14 +152,17 @@ def _records(data: bytes) -> Iterator[_Record]:
 
 
 def _record_at(data: bytes, position: int) -> _Record | None:
+    """Raises: NewerJournalError."""
     start = position + HEADER_BYTES
     if start > len(data):
         return None
-    magic, length, number, crc = _HEADER.unpack_from(data, position)
+    magic, version, length, number, crc = _HEADER.unpack_from(data, position)
     payload = data[start : start + length]
-    if magic not in (_BASE, _CHANGE) or len(payload) != length:
+    if len(payload) != length or _crc(magic, version, number, payload) != crc:
         return None
-    if _crc(magic, number, payload) != crc:
+    if version > VERSION:
+        raise NewerJournalError(f"it has format {version}, this Limpet knows {VERSION}")
+    if magic not in (_BASE, _CHANGE):
         return None
     return _Record(magic, number, start + length, json.loads(payload))
 

@@ -141,7 +141,9 @@ def test_a_restart_tells_nothing_again_unless_something_changed(tmp_path: Path) 
         assert report.sequence > (controller.sequence or 0)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"sequence":"x"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b'{"version":1,"sequence":"x"}', b'{"version":"x"}']
+)
 def test_a_damaged_memory_of_reports_only_costs_a_whole_report(
     tmp_path: Path, content: bytes
 ) -> None:

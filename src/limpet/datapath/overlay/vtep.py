@@ -15,6 +15,7 @@ from limpet.base.ownership import VXLAN_GROUPS, VXLAN_IFNAME_PREFIX
 from limpet.linux.netlink.socket import RouteSocket
 
 _log = structlog.get_logger("vtep")
+_FORMAT = 1
 VERSIONS = (4, 6)
 """IP versions of the underlay."""
 _UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
@@ -27,9 +28,10 @@ def keep_vtep_macs(
     """By IP version of the underlay: what is kept in `path`, else `recorded` (what the cluster
     knows of this node), else that of an `existing` device, else made of the node's uid.
 
-    What was decided is on disk when this returns. Raises: StorageError.
+    What was decided is on disk when this returns; a file of a later Limpet is left alone.
+    Raises: StorageError.
     """
-    kept = _read(path)
+    kept, is_ours = _read(path)
     macs = {
         version: kept.get(version)
         or recorded.get(version)
@@ -37,7 +39,7 @@ def keep_vtep_macs(
         or derived_vtep_mac(uid, version)
         for version in VERSIONS
     }
-    if macs != kept:
+    if macs != kept and is_ours:
         _write(path, macs)
     return macs
 
@@ -47,22 +49,44 @@ def derived_vtep_mac(uid: str, version: int) -> str:
     return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
 
 
-def _read(path: Path) -> dict[int, str]:
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _File(msgspec.Struct, frozen=True):
+    version: int
+    macs: dict[int, str]
+
+
+def _read(path: Path) -> tuple[dict[int, str], bool]:
+    """What is kept, and whether the file may be written. Raises: StorageError."""
+    data = read_if_there(path)
+    if data is None:
+        return {}, True
+    # What it holds is in the cluster's record, or on the device, nearly always.
     try:
-        macs = msgspec.json.decode(read_if_there(path) or b"{}", type=dict[int, str])
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > _FORMAT:
+            _log.warning(
+                "the MACs of VXLAN devices are not kept: they are made anew at each start "
+                "(install the later Limpet again, or remove the file)",
+                path=str(path),
+                error=f"it has format {version}, this Limpet knows {_FORMAT}",
+            )
+            return {}, False
+        macs = msgspec.json.decode(data, type=_File).macs
         if wrong := [mac for mac in macs.values() if not _UNICAST_MAC.fullmatch(mac)]:
             raise ValueError(f"{wrong[0]!r} is no MAC of one device")
-        return macs
+        return macs, True
     except (msgspec.MsgspecError, ValueError) as error:  # also of what is no UTF-8
-        # What it held is in the cluster's record, or on the device, nearly always.
         _log.warning("the kept MACs cannot be read", path=str(path), error=str(error))
-        return {}
+        return {}, True
 
 
 def _write(path: Path, macs: Mapping[int, str]) -> None:
     with refusals("make folder", path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_durably(path, msgspec.json.encode(macs))
+    write_durably(path, msgspec.json.encode(_File(_FORMAT, dict(macs))))
 
 
 def read_vtep_macs(route: RouteSocket) -> dict[int, str]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+import structlog
+
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBucket
 from limpet.relay.messages import Refusal
@@ -23,6 +25,8 @@ from limpet.relay.stream.codec import (
     StreamError,
 )
 from limpet.relay.stream.session import TlsSession
+
+_log = structlog.get_logger("relay")
 
 IDLE_S = 45.0
 """Three pings of a node that did not come."""
@@ -103,6 +107,7 @@ class RelayedNode:
     def session_ended(self, why: str) -> None:
         if self.session.malformed:
             self._counters["malformed"] += 1
+            _log.warning("a node's TLS connection was ended", uid=self.uid, error=why)
         ends, self._ends = self._ends, {}
         self._channels.clear()
         for _, end in ends.values():

@@ -6,8 +6,11 @@
     REFUSED   3 | channel 2 | refusal 1   relay: they are not, or not any more
     CLOSE     4 | channel 2               node: they are not needed any more
     WANTED    5 | peer 15                 relay: the peer has asked for the two
-    PING      6                           node
-    PONG      7                           relay
+    PING      6 | version 1               node, before all else
+    PONG      7 | version 1               relay
+
+In every version the first frame is a PING, and PING and PONG begin so; a version that an end does
+not know ends the connection.
 
 Channel 0 carries control, each other one the packets of one pair; the node chooses its number, and
 may use it again once it has closed it. Integers are big-endian; a peer is its uid, raw.
@@ -25,6 +28,7 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.peer_datagram import UID_BYTES, uid_bytes, uid_text
 from limpet.relay.messages import Refusal
 
+VERSION = 1
 MAX_PACKET_BYTES = 9216
 """Of one packet: jumbo frames have 9000 bytes and a little more."""
 MAX_CHANNEL = (1 << 16) - 1
@@ -36,7 +40,6 @@ _CHANNEL = struct.Struct(">H")
 _OPEN = struct.Struct(f">H{UID_BYTES}s")
 _REFUSED = struct.Struct(">HB")
 _WANTED = struct.Struct(f">{UID_BYTES}s")
-_NOTHING = struct.Struct("")
 
 Frame = tuple[int, bytes]
 """Channel, and its packet or control; never empty."""
@@ -77,12 +80,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    pass
+    """Its version is `VERSION`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    pass
+    """Its version is `VERSION`."""
 
 
 Control = Open | Opened | Refused | Close | Wanted | Ping | Pong
@@ -117,9 +120,9 @@ def encode_control(message: Control) -> bytes:
         case Wanted(peer):
             body = bytes([_Kind.WANTED]) + _WANTED.pack(uid_bytes(peer))
         case Ping():
-            body = bytes([_Kind.PING])
+            body = bytes([_Kind.PING, VERSION])
         case Pong():
-            body = bytes([_Kind.PONG])
+            body = bytes([_Kind.PONG, VERSION])
     return encode_frame(CONTROL, body)
 
 
@@ -176,13 +179,24 @@ def _parse_refused(body: bytes) -> Refused:
 
 
 def _parse_ping(body: bytes) -> Ping:
-    _NOTHING.unpack(body)
+    _check_version(body)
     return Ping()
 
 
 def _parse_pong(body: bytes) -> Pong:
-    _NOTHING.unpack(body)
+    _check_version(body)
     return Pong()
+
+
+def _check_version(body: bytes) -> None:
+    """Raises: ValueError, StreamError for a version that is not ours."""
+    if not body or (body[0] == VERSION and len(body) > 1):
+        raise ValueError(f"{len(body)} bytes instead of 1")
+    if body[0] != VERSION:
+        raise StreamError(
+            f"read a control frame: it is of version {body[0]}, this Limpet knows {VERSION} "
+            "(install the same Limpet on the node and on its relay)"
+        )
 
 
 _PARSERS: Final[dict[int, Callable[[bytes], Control]]] = {

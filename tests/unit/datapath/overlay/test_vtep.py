@@ -39,11 +39,13 @@ def test_what_was_decided_is_never_changed_by_a_later_record(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        b'{"4": "02:0',
-        b'{"4": "\xff\xfe"}',
-        b'{"4": "none"}',
-        b'{"4": "03:00:00:00:00:01"}',
-        b'{"4": "00:00:00:00:00:00"}',
+        b"",
+        b'{"4": "02:00:00:00:00:07"}',
+        b'{"version": 1, "macs": {"4": "02:0',
+        b'{"version": 1, "macs": {"4": "\xff\xfe"}}',
+        b'{"version": 1, "macs": {"4": "none"}}',
+        b'{"version": 1, "macs": {"4": "03:00:00:00:00:01"}}',
+        b'{"version": 1, "macs": {"4": "00:00:00:00:00:00"}}',
     ],
 )
 def test_a_damaged_file_is_made_anew_from_the_record(tmp_path: Path, text: bytes) -> None:
