@@ -9,6 +9,7 @@ from collections.abc import Callable
 from limpet.base.addresses import Endpoint
 from limpet.base.timer import Timer
 from limpet.nat.endpoints import KnownEndpoints
+from limpet.nat.port_mapping import PortMapping
 
 
 class PublicEndpoints:
@@ -25,6 +26,8 @@ class PublicEndpoints:
         self._known = KnownEndpoints(static)
         self._on_endpoints = on_endpoints
         self._alarm = Timer("candidates", self._tick)
+        self.mapping: PortMapping | None = None
+        """What the gateway is asked for."""
         self._running = False
 
     @property
@@ -36,11 +39,19 @@ class PublicEndpoints:
         self._running = True
         self._tick()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._running = False
         self._set_timer()
+        if self.mapping is not None:
+            await self.mapping.stop()
 
-    def set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:
+    def map_port(self, port: int) -> None:
+        """From now on the gateway is asked to lead that port of its own to the tunnel's."""
+        if self.mapping is None:
+            self.mapping = PortMapping(port, self._set_forwarded)
+            self.mapping.start()
+
+    def _set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Those that the gateway leads to the tunnel's port on our request."""
         self._known.set_forwarded(endpoints, time.monotonic())
         self._set_timer()
@@ -52,8 +63,14 @@ class PublicEndpoints:
 
     def doubt(self) -> None:
         """The network has changed: what is not confirmed again goes soon."""
+        self.ask_gateway()
         self._known.doubt(time.monotonic())
         self._set_timer()
+
+    def ask_gateway(self) -> None:
+        """At once: it may be another one."""
+        if self.mapping is not None:
+            self.mapping.network_changed()
 
     def _set_timer(self) -> None:
         self._alarm.set(self._known.wake_at_s if self._running else math.inf)

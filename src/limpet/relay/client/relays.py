@@ -7,13 +7,12 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import structlog
 
 from limpet.base.addresses import Endpoint, UnderlayLink, is_public
-from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
@@ -27,34 +26,17 @@ from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
-from limpet.nat.port_mapping import PortMapping
 from limpet.nat.public_endpoints import PublicEndpoints
 from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.relay.client.openings import Openings, Streams
 from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import NONCE_BYTES, Check, Pair
 
 _log = structlog.get_logger("relays")
 
-_OPENED_AT_ONCE = 16
 _VERSIONS = (4, 6)
-
-
-class Streams(Protocol):
-    """Ends of pairs in TLS connections to relays."""
-
-    on_lost: Callable[[str], None]
-    on_refused: Callable[[str, str], None]
-    on_wanted: Callable[[str, str], None]
-
-    async def end_for(
-        self, relay_uid: str, addresses: Iterable[Endpoint], peer_uid: str
-    ) -> RelayEnd:
-        """Raises: LimpetError."""
-
-    def release(self, peer_uid: str) -> None:
-        """No end of a pair with the peer is needed any more."""
 
 
 class Relays:
@@ -75,16 +57,13 @@ class Relays:
         self._membership = membership
         self._courier = courier
         self._tell = tell
-        self._tls = tls
+        self._openings = Openings(tls) if tls is not None else None
         self._settings = settings
         self._choice = self._new_choice()
         self._nat = NatView()
         self._candidates = PublicEndpoints(settings.endpoints, self._publish)
-        self._mapping: PortMapping | None = None
         self._links: tuple[UnderlayLink, ...] = ()
         self._alarm = Timer("relays", self._tick)
-        self._opening: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._running = False
 
     # Life
@@ -94,10 +73,11 @@ class Relays:
         self._running = True
         for kind in (Kind.RELAY_SEEN, Kind.RELAY_PAIR, Kind.RELAY_TOKEN, Kind.RELAY_BOUND):
             self._courier.on(kind, self._received)
-        if self._tls is not None:
-            self._tls.on_lost = self._streams_lost
-            self._tls.on_refused = self._stream_refused
-            self._tls.on_wanted = self._stream_wanted
+        if self._openings is not None:
+            tls = self._openings.tls
+            tls.on_lost = self._streams_lost
+            tls.on_refused = self._stream_refused
+            tls.on_wanted = self._stream_wanted
         self._membership.subscribe(self._heard_news)
         self._candidates.start()
         self._look()
@@ -107,12 +87,9 @@ class Relays:
         """Ends of pairs are left as they are: the node may be back in a moment."""
         self._running = False
         self._alarm.stop()
-        self._candidates.stop()
-        for task in self._opening:
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
-        if self._mapping is not None:
-            await self._mapping.stop()
+        if self._openings is not None:
+            await self._openings.stop()
+        await self._candidates.stop()
 
     # What is known
 
@@ -126,15 +103,12 @@ class Relays:
             return
         self._candidates.doubt()
         self._do(self._choice.network_changed(time.monotonic()))
-        if self._mapping is not None:
-            self._mapping.network_changed()
 
     def _map_port(self) -> None:
         presence = self._membership.presence
         port = presence.tunnel_port if presence is not None else 0
-        if self._mapping is None and port and self._settings.port_mapping:
-            self._mapping = PortMapping(port, self._candidates.set_forwarded)
-            self._mapping.start()
+        if port and self._settings.port_mapping:
+            self._candidates.map_port(port)
 
     def _heard_news(self, news: News) -> None:
         if not self._running:
@@ -201,8 +175,7 @@ class Relays:
         self._candidates.confirm(self._nat.mapped(now_s))
         if moved:
             self._do(self._choice.mapping_moved(now_s))
-            if self._mapping is not None:
-                self._mapping.network_changed()
+            self._candidates.ask_gateway()
         elif doubtful or self._nat.is_unclear(self._choice.contacts.near_endpoints, now_s):
             self._do(self._choice.look_again(now_s))
 
@@ -221,13 +194,11 @@ class Relays:
             case Ends():
                 self._tell(RelayEndsChanged(effect.peer, effect.ends))
             case OpenStream():
-                task = asyncio.get_running_loop().create_task(self._open(effect))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
+                self._open(effect)
             case SeenAs():
                 self._see(effect.asked_at, effect.seen_as)
-            case CloseStreams() if self._tls is not None:
-                self._tls.release(effect.peer)
+            case CloseStreams() if self._openings is not None:
+                self._openings.tls.release(effect.peer)
 
     def _send(self, effect: Send) -> None:
         self.counters[f"sent_{type(effect.message).__name__.lower()}"] += 1
@@ -270,22 +241,23 @@ class Relays:
 
     # Streams
 
-    async def _open(self, wanted: OpenStream) -> None:
-        site = self._choice.contacts.sites.get(wanted.relay, RelaySite())
-        try:
-            if self._tls is None:
-                raise LimpetError("this node has no TLS connections to relays")
-            async with self._room:
-                end = await self._tls.end_for(wanted.relay, site.tls, wanted.peer)
-        except LimpetError as error:
-            _log.debug("no end at a relay over TLS", relay=wanted.relay, error=str(error))
-            problem = str(error)
-            effects = self._choice.stream_failed(
-                wanted.peer, wanted.relay, problem, time.monotonic()
+    def _open(self, wanted: OpenStream) -> None:
+        if self._openings is None:
+            asyncio.get_running_loop().call_soon(
+                self._opened, wanted, "this node has no TLS connections to relays"
             )
+            return
+        site = self._choice.contacts.sites.get(wanted.relay, RelaySite())
+        self._openings.begin(wanted, site.tls, self._opened)
+
+    def _opened(self, wanted: OpenStream, found: RelayEnd | str) -> None:
+        """`found`: the end, or why there is none."""
+        now_s = time.monotonic()
+        if isinstance(found, RelayEnd):
+            self._do(self._choice.stream_opened(wanted.peer, found, now_s))
         else:
-            effects = self._choice.stream_opened(wanted.peer, end, time.monotonic())
-        self._do(effects)
+            _log.debug("no end at a relay over TLS", relay=wanted.relay, error=found)
+            self._do(self._choice.stream_failed(wanted.peer, wanted.relay, found, now_s))
 
     def _streams_lost(self, relay: str) -> None:
         if self._running:
@@ -314,11 +286,12 @@ class Relays:
 
     def report(self) -> dict[str, Any]:
         """NATs, endpoints, relays and pairs; of what is in trouble why."""
+        mapping = self._candidates.mapping
         return {
             "nat": {f"ipv{v}": self.kind(v).name.lower() for v in _VERSIONS},
             "endpoints": [_text(endpoint) for endpoint in self._candidates.endpoints],
             "mapped": [_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
-            "port_mapping": self._mapping.report() if self._mapping is not None else None,
+            "port_mapping": mapping.report() if mapping is not None else None,
             "relays": [self._relay_report(uid) for uid in self._choice.contacts.sites],
             "pairs": [line for uid in list(self._choice.peers) for line in self._pair_reports(uid)],
         }
