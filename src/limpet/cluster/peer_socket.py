@@ -90,6 +90,39 @@ Handler = Callable[[Received], bool | None]
 """False: there was no room for it just now; the same datagram counts when it comes again."""
 
 
+class _Rates:
+    """How much is checked and answered, of each sender and of all."""
+
+    def __init__(self) -> None:
+        self._of_members = TokenBucket(_MEMBERS_RATE, 2 * _MEMBERS_RATE)
+        self._of_strangers = TokenBucket(_STRANGERS_RATE, 2 * _STRANGERS_RATE)
+        self._of_source = TokenBuckets(_SOURCE_RATE, _SOURCE_BURST, most=_MOST_SOURCES)
+        self._sources_of_members: OrderedDict[Address, None] = OrderedDict()
+        self._refusals = TokenBucket(_REFUSALS_RATE, _REFUSALS_RATE)
+        self._refusals_of = TokenBuckets(1 / _PATIENCE_S, 1, most=_MOST_SOURCES)
+
+    def spend(self, source: Address, port: int) -> None:
+        """Takes room for a signature check. Raises: DatagramError when there is none."""
+        now_s = time.monotonic()
+        is_known = source in self._sources_of_members
+        everybody = self._of_members if is_known else self._of_strangers
+        # Each port of loopback stands for a node that comes in a stream.
+        one = (source, port) if source.is_loopback else source
+        if not (self._of_source.take(one, now_s) and everybody.take(now_s)):
+            raise DatagramError(Drop.OVER_RATE, "too many come")
+
+    def know(self, source: Address) -> None:
+        """A member writes from there."""
+        self._sources_of_members[source] = None
+        self._sources_of_members.move_to_end(source)
+        if len(self._sources_of_members) > _MOST_SOURCES:
+            self._sources_of_members.popitem(last=False)
+
+    def may_refuse(self, uid: str) -> bool:
+        now_s = time.monotonic()
+        return self._refusals_of.take(uid, now_s) and self._refusals.take(now_s)
+
+
 class PeerSocket:
     """Runs on the event loop's thread."""
 
@@ -119,12 +152,7 @@ class PeerSocket:
         self._shared = SharedPort()
         self._links: dict[int, UnderlayLink] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._member_sources: OrderedDict[Address, None] = OrderedDict()
-        self._sources = TokenBuckets(_SOURCE_RATE, _SOURCE_BURST, most=_MOST_SOURCES)
-        self._members = TokenBucket(_MEMBERS_RATE, 2 * _MEMBERS_RATE)
-        self._strangers = TokenBucket(_STRANGERS_RATE, 2 * _STRANGERS_RATE)
-        self._refusals = TokenBucket(_REFUSALS_RATE, _REFUSALS_RATE)
-        self._refused = TokenBuckets(1 / _PATIENCE_S, 1, most=_MOST_SOURCES)
+        self._rates = _Rates()
 
     def start(self) -> None:
         """Listens, in the network namespace of the calling thread; within a running loop.
@@ -329,7 +357,7 @@ class PeerSocket:
         )
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
-        self._spend(source, where[1])
+        self._rates.spend(source, where[1])
         datagram.check()
         self._seen[datagram.signature] = None
         if len(self._seen) > _MOST_REPLAYED:
@@ -340,7 +368,7 @@ class PeerSocket:
             self._refuse(received, tombstone)
             raise DatagramError(Drop.REMOVED, "its sender was removed from the cluster")
         if self._is_member(received.uid):
-            _keep(self._member_sources, source, _MOST_SOURCES)
+            self._rates.know(source)
         handler = self._handlers.get(datagram.kind)
         if handler is None:
             raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
@@ -348,19 +376,9 @@ class PeerSocket:
         if handler(received) is False:
             self._seen.pop(datagram.signature, None)
 
-    def _spend(self, source: Address, port: int) -> None:
-        """Takes room for a signature check. Raises: DatagramError when there is none."""
-        now_s = time.monotonic()
-        everybody = self._members if source in self._member_sources else self._strangers
-        # Each port of loopback stands for a node that comes in a stream.
-        one = (source, port) if source.is_loopback else source
-        if not (self._sources.take(one, now_s) and everybody.take(now_s)):
-            raise DatagramError(Drop.OVER_RATE, "too many come")
-
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
         """Tells a removed node so, now and then: it may not have heard."""
-        now_s = time.monotonic()
-        if self._refused.take(received.uid, now_s) and self._refusals.take(now_s):
+        if self._rates.may_refuse(received.uid):
             body = exchange.encode(Push((tombstone,)))
             self.answer(received, Kind.PUSH, body)
 
@@ -413,13 +431,6 @@ def _received(
         by_tunnel=by_tunnel,
         to_relay=datagram.to_relay,
     )
-
-
-def _keep(found: OrderedDict[Address, None], key: Address, most: int) -> None:
-    found[key] = None
-    found.move_to_end(key)
-    if len(found) > most:
-        found.popitem(last=False)
 
 
 def _open_ipv4(port: int, *, by_tunnel: bool = False) -> socket.socket:

@@ -43,6 +43,15 @@ _PARSERS: dict[Kind, Callable[[bytes], Message]] = {
 }
 
 
+class _Room:
+    """For what others tell."""
+
+    def __init__(self) -> None:
+        self.of_members = TokenBuckets(_MEMBER_PER_S, _MEMBER, most=_MOST_MEMBERS)
+        self.of_strangers = TokenBucket(_STRANGERS_PER_S, _STRANGERS)
+        self.of_changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
+
+
 class Exchange:
     """Runs on the event loop's thread. What it learns it offers to the membership."""
 
@@ -58,9 +67,7 @@ class Exchange:
         self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
-        self._members = TokenBuckets(_MEMBER_PER_S, _MEMBER, most=_MOST_MEMBERS)
-        self._strangers = TokenBucket(_STRANGERS_PER_S, _STRANGERS)
-        self._changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
+        self._room = _Room()
 
     @property
     def heard(self) -> Mapping[str, Heard]:
@@ -175,9 +182,9 @@ class Exchange:
         assert self._gossip is not None
         now_s = time.monotonic()
         if self._membership.is_member(received.uid):
-            room = self._members.take(received.uid, now_s, len(push.documents))
+            room = self._room.of_members.take(received.uid, now_s, len(push.documents))
         else:
-            room = self._strangers.take(now_s, len(push.documents))
+            room = self._room.of_strangers.take(now_s, len(push.documents))
         if not room:
             self._counters["over_rate"] += 1
             return False
@@ -197,7 +204,7 @@ class Exchange:
                 known[what].append(key)
         for key in known[Outcome.FRESH]:
             if (sayer := self._sayer(key)) is not None:
-                self._changes.take(sayer, now_s)
+                self._room.of_changes.take(sayer, now_s)
         self._gossip.heard_again(known[Outcome.STALE], received.uid, link)
         late = outcomes.count(Outcome.LATER)
         self._counters["over_rate"] += late
@@ -211,7 +218,7 @@ class Exchange:
         """For another thing that one node says. What the cluster has signed counts at any time: a
         node that floods could not be removed else."""
         sayer = self._sayer(key)
-        return sayer is None or self._changes.has_room(sayer, now_s)
+        return sayer is None or self._room.of_changes.has_room(sayer, now_s)
 
     def _run(self, effects: list[Effect]) -> None:
         encoded: dict[int, bytes] = {}

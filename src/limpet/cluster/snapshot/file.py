@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
@@ -31,6 +32,29 @@ _ANEW_BYTES = 1 << 20
 _WHAT_TO_DO = "free space on this file system or check the disk; it is tried again by itself"
 
 
+@dataclass(slots=True)
+class _Inbox:
+    """What other threads have left for the file's own."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Guards the others."""
+    pending: dict[Key, Document] = field(default_factory=dict)
+    busy: bool = True
+    """Something is being written, or what was read is not known to be on the disk."""
+    told: list[Future[None]] = field(default_factory=list)
+    waiters: list[Future[None]] = field(default_factory=list)
+    closed: bool = False
+
+    def add(self, documents: Iterable[Document]) -> None:
+        for document in documents:
+            if document.is_newer(self.pending.get(document.key)):
+                self.pending[document.key] = document
+
+    def is_asked(self) -> bool:
+        """What the disk has refused waits for its time, unless somebody asks."""
+        return self.closed or bool(self.told or self.waiters)
+
+
 class SnapshotFile:
     """Written by a thread of its own, many documents with one fdatasync."""
 
@@ -49,7 +73,6 @@ class SnapshotFile:
         Raises: StorageError if it cannot be read, or is of a later Limpet.
         """
         self._path = path
-        self._own_path = path.with_name(OWN_NAME)
         self._own_uid = own_uid
         self._disk = disk or Disk()
         self._retry_s = retry_s
@@ -62,14 +85,7 @@ class SnapshotFile:
         self._troubles: dict[str, StorageError] = {}
         """By what was to be done."""
         self._trouble = ""
-
-        self._changed = threading.Condition()  # guards the next five
-        self._pending: dict[Key, Document] = {}
-        self._busy = True
-        """Something is being written, or what was read is not known to be on the disk."""
-        self._told: list[Future[None]] = []
-        self._waiters: list[Future[None]] = []
-        self._closed = False
+        self._inbox = _Inbox()
         self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
 
     # What is on the disk
@@ -81,19 +97,20 @@ class SnapshotFile:
         was checked with another key than `pinned_key`, or nobody knows with which, is doubted.
         """
         nothing, problems = Known(KINDS, pinned_key), []
+        own_path = self._path.with_name(OWN_NAME)
         try:
-            found_own = _load(self._own_path)
+            found_own = _load(own_path)
         except StorageError as error:
             found_own = None
             problems.append(str(error))
         known, damage = self._take_up(self._path, self._found, nothing)
         if damage:
             problems.insert(0, self._keep_damaged(damage, known))
-        own, damage = self._take_up(self._own_path, found_own, nothing)
+        own, damage = self._take_up(own_path, found_own, nothing)
         if damage:
-            problems.append(f"{self._own_path}: {damage} (it is made again)")
+            problems.append(f"{own_path}: {damage} (it is made again)")
         known, lost = merge(known, own)
-        self._add(found for key in lost if (found := known.find(key)) is not None)
+        self._inbox.add(found for key in lost if (found := known.find(key)) is not None)
         self._found = None
         self._thread.start()
         return known, problems
@@ -137,19 +154,15 @@ class SnapshotFile:
         What was refused is kept and tried again; `trouble` and `durable` say so.
         """
         future: Future[None] = Future()
-        with self._changed:
-            self._add(documents)
-            if self._closed:
+        inbox = self._inbox
+        with inbox.changed:
+            inbox.add(documents)
+            if inbox.closed:
                 future.set_result(None)
             else:
-                self._told.append(future)
-                self._changed.notify()
+                inbox.told.append(future)
+                inbox.changed.notify()
         return future
-
-    def _add(self, documents: Iterable[Document]) -> None:
-        for document in documents:
-            if document.is_newer(self._pending.get(document.key)):
-                self._pending[document.key] = document
 
     def durable(self) -> Future[None]:
         """Done when all that was put is on disk; StorageError when it can't be.
@@ -157,15 +170,16 @@ class SnapshotFile:
         What the disk has refused is tried again first.
         """
         future: Future[None] = Future()
-        with self._changed:
-            if not (self._pending or self._busy):
+        inbox = self._inbox
+        with inbox.changed:
+            if not (inbox.pending or inbox.busy):
                 future.set_result(None)
-            elif self._closed:
+            elif inbox.closed:
                 why = self._trouble or "it is closed"
                 future.set_exception(StorageError("write", str(self._path), why))
             else:
-                self._waiters.append(future)
-                self._changed.notify()
+                inbox.waiters.append(future)
+                inbox.changed.notify()
         return future
 
     @property
@@ -175,9 +189,9 @@ class SnapshotFile:
 
     def close(self) -> None:
         """Brings to the disk what it takes, and ends."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        with self._inbox.changed:
+            self._inbox.closed = True
+            self._inbox.changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -186,34 +200,31 @@ class SnapshotFile:
     def _run(self) -> None:
         closing = self._pass()
         while not closing:
-            with self._changed:
-                self._changed.wait_for(self._is_asked, timeout=self._pause_s())
+            with self._inbox.changed:
+                self._inbox.changed.wait_for(self._inbox.is_asked, timeout=self._pause_s())
             closing = self._pass()
         for writer in self._writers:
             writer.close()
-
-    def _is_asked(self) -> bool:
-        """What the disk has refused waits for its time, unless somebody asks."""
-        return self._closed or bool(self._told or self._waiters)
 
     def _pause_s(self) -> float | None:
         return self._retry_s if self._troubles else None
 
     def _pass(self) -> bool:
         """Writes what there is to write; True: it was the last time."""
-        with self._changed:
-            closing = self._closed
-            batch, self._pending = self._pending, {}
-            told, self._told = self._told, []
-            waiters, self._waiters = self._waiters, []
-            self._busy = True
+        inbox = self._inbox
+        with inbox.changed:
+            closing = inbox.closed
+            batch, inbox.pending = inbox.pending, {}
+            told, inbox.told = inbox.told, []
+            waiters, inbox.waiters = inbox.waiters, []
+            inbox.busy = True
         log, _own = self._writers
         error = self._attempt("write", log, lambda: log.take(batch.values()))
-        with self._changed:
-            self._busy = error is not None
+        with inbox.changed:
+            inbox.busy = error is not None
             if error is not None:
-                later, self._pending = self._pending, batch
-                self._add(later.values())
+                later, inbox.pending = inbox.pending, batch
+                inbox.add(later.values())
         for future in told:
             _tell(future, None)
         for future in waiters:
