@@ -18,12 +18,11 @@ from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import NEAR_S, Contacts, Line, RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.relay.client.end import RECHECK_S, End, Phase
-from limpet.relay.client.peer import SETTLED_S, RelayPeer, Stream
+from limpet.relay.client.pace import Pace
+from limpet.relay.client.peer import SETTLED_S, Needs, RelayPeer, Stream
 from limpet.relay.client.streams import StreamPlan
 from limpet.relay.messages import Bound, Check, FreePair, Pair, Refusal, RelayMessage, Seen, Token
 
-RATE_PER_S, BURST = 100.0, 100.0
-"""Messages that are begun, however many peers and relays there are; each token costs one more."""
 TWO_UP_TO = 32
 """Peers that get a second relay: a relay gives a node so many pairs and no more."""
 _CHECKS_PER_S = 40.0
@@ -48,23 +47,19 @@ class RelayChoice:
         self._make_nonce = make_nonce
         self._effects: list[Effect] = []
         self._due: DueQueue[Line | End | RelayPeer] = DueQueue()
-        self._spent_s = -math.inf
         self._streams = StreamPlan(own_uid, self.contacts)
         self._full: dict[str, float] = {}
         """Until when a relay is asked for no more, by its uid."""
         self._by_port: dict[tuple[str, int], End] = {}
-        self._needed: set[str] = set()
-        self._short: set[str] = set()
-        """Peers that have fewer ends than they should."""
-        self._was_silent = False
-        self._hurried_s = self._moved_s = -math.inf
+        self._needs = Needs()
+        self._pace = Pace()
 
     @property
     def wake_at_s(self) -> float:
         due_s = self._due.first_s
         if due_s < math.inf:
-            due_s = max(due_s, self._spent_s)
-        if self._short and not self._was_silent:
+            due_s = max(due_s, self._pace.spent_s)
+        if self._needs.short and not self._needs.in_silence:
             due_s = min(due_s, self.contacts.silent_from_s())
         return due_s
 
@@ -96,16 +91,16 @@ class RelayChoice:
 
     def mapping_moved(self, now_s: float) -> list[Effect]:
         """A NAT sends our packets from elsewhere: the relays have to hear it."""
-        if now_s >= self._moved_s + _MOVED_S:
-            self._moved_s = now_s
+        if now_s >= self._pace.moved_s + _MOVED_S:
+            self._pace.moved_s = now_s
             self._hurry(now_s, self.contacts.nearest)
             self._check_all(now_s)
         return self._done(now_s)
 
     def look_again(self, now_s: float) -> list[Effect]:
         """The nearest relays are asked how they see the node."""
-        if now_s >= self._hurried_s + _HURRY_S:
-            self._hurried_s = now_s
+        if now_s >= self._pace.hurried_s + _HURRY_S:
+            self._pace.hurried_s = now_s
             self._hurry(now_s, self.contacts.nearest)
         return self._done(now_s)
 
@@ -122,7 +117,7 @@ class RelayChoice:
             if peer is None:
                 peer = self.peers[uid] = RelayPeer(uid)
             peer.needed = True
-            self._needed.add(uid)
+            self._needs.needed.add(uid)
             peer.nudge_s = max(now_s, peer.nudged_s + _NUDGE_S)
             self._plan(peer, now_s)
         elif peer is not None:
@@ -140,7 +135,7 @@ class RelayChoice:
 
     def _release(self, peer: RelayPeer, now_s: float) -> None:
         peer.needed = False
-        self._needed.discard(peer.uid)
+        self._needs.needed.discard(peer.uid)
         for end in list(peer.ends.values()):
             self._let_go(peer, end, now_s)
         self._plan(peer, now_s)
@@ -150,8 +145,8 @@ class RelayChoice:
             self._hurry_end(end, now_s)
         if self.contacts.nearest:
             self._hurry(now_s, peer.ends)
-        elif now_s >= self._hurried_s + _HURRY_S:
-            self._hurried_s = now_s
+        elif now_s >= self._pace.hurried_s + _HURRY_S:
+            self._pace.hurried_s = now_s
             self._hurry(now_s)
 
     def _hurry(self, now_s: float, uids: Iterable[str] | None = None) -> None:
@@ -174,7 +169,7 @@ class RelayChoice:
     # Time
 
     def tick(self, now_s: float) -> list[Effect]:
-        while self._spent_s <= now_s and (item := self._due.take(now_s)) is not None:
+        while self._pace.spent_s <= now_s and (item := self._due.take(now_s)) is not None:
             if isinstance(item, Line):
                 self._ask_line(item, now_s)
             elif isinstance(item, End):
@@ -185,7 +180,7 @@ class RelayChoice:
 
     def _ask_line(self, line: Line, now_s: float) -> None:
         was_alive = line.alive
-        urgent = bool(self._short)
+        urgent = bool(self._needs.short)
         for endpoint, hello in self.contacts.take_due(line, now_s, urgent=urgent):
             self._send(line.relay, endpoint, hello, now_s)
         self._put_lines()
@@ -231,7 +226,7 @@ class RelayChoice:
         self._send(end.relay, (end.address[0], port), message, now_s)
 
     def _send(self, relay: str, endpoint: Endpoint, message: RelayMessage, now_s: float) -> None:
-        self._spent_s = max(self._spent_s, now_s - BURST / RATE_PER_S) + 1 / RATE_PER_S
+        self._pace.spend(now_s)
         self._effects.append(Send(relay, endpoint, message))
 
     # Hearing
@@ -263,8 +258,8 @@ class RelayChoice:
             self._full[relay] = now_s + _FULL_S
         self._put_lines()
         if not was_alive:
-            for uid in list(self._needed):
-                if uid in self._short or len(self.peers[uid].ends) < self._ends_each:
+            for uid in list(self._needs.needed):
+                if uid in self._needs.short or len(self.peers[uid].ends) < self._ends_each:
                     self._plan(self.peers[uid], now_s)
 
     def _told(self, relay: str, pair: Pair, now_s: float) -> None:
@@ -358,7 +353,7 @@ class RelayChoice:
 
     @property
     def _ends_each(self) -> int:
-        return 2 if len(self._needed) <= TWO_UP_TO else 1
+        return 2 if len(self._needs.needed) <= TWO_UP_TO else 1
 
     def _plan(self, peer: RelayPeer, now_s: float) -> None:
         """Begins what the peer lacks and lets go what it does not need."""
@@ -385,11 +380,11 @@ class RelayChoice:
             peer.told = ends
             self._effects.append(Ends(peer.uid, ends))
         if peer.needed and len(bound) < max(len(wanted), 1):
-            self._short.add(peer.uid)
+            self._needs.short.add(peer.uid)
         else:
-            self._short.discard(peer.uid)
+            self._needs.short.discard(peer.uid)
         if peer.needed or peer.ends or peer.streams:
-            self._due.put(peer, peer.next_look_s(now_s, short=peer.uid in self._short))
+            self._due.put(peer, peer.next_look_s(now_s, short=peer.uid in self._needs.short))
         else:
             self._due.drop(peer)
             self.peers.pop(peer.uid, None)
@@ -417,10 +412,10 @@ class RelayChoice:
 
     def _done(self, now_s: float) -> list[Effect]:
         silent = self.contacts.is_silent(now_s)
-        if silent and not self._was_silent:
-            self._was_silent = True
-            for uid in list(self._short):
+        if silent and not self._needs.in_silence:
+            self._needs.in_silence = True
+            for uid in list(self._needs.short):
                 self._plan(self.peers[uid], now_s)
-        self._was_silent = silent
+        self._needs.in_silence = silent
         effects, self._effects = self._effects, []
         return effects

@@ -133,3 +133,15 @@ class RelayPeer:
         if self.streams:
             moments.extend(end.port.bound_s + STREAM_KEPT_S for end in self.bound)
         return min(moment for moment in moments if moment > now_s)
+
+
+@dataclass(slots=True)
+class Needs:
+    """Peers by their uid."""
+
+    needed: set[str] = field(default_factory=set)
+    """That a relay has to lead to."""
+    short: set[str] = field(default_factory=set)
+    """That have fewer ends than they should."""
+    in_silence: bool = False
+    """They were looked at when no relay answered over UDP any more."""
