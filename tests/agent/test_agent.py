@@ -302,7 +302,8 @@ def test_a_pods_host_end_that_is_deleted_is_made_anew(node: LabNode) -> None:
     two.add()
     before = state(node)
 
-    node.run("ip", "link", "del", node.ask("attachments")["attachments"][0]["host_ifname"])
+    attached = node.ask("attachments")["attachments"][0]
+    node.run("ip", "link", "del", attached["link"]["host_ifname"])
 
     await_state(node, before)
     assert reach_each_other(one, two)

@@ -28,7 +28,7 @@ from limpet.cni.shim_binary import shim_path
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
-from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, Netns, PodLink, PodName
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.ipam.leases import Holder
@@ -591,7 +591,13 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
 def test_an_attachment_that_does_not_fit_on_the_disk_leaves_no_file(tmp_path: Path) -> None:
     attachments = Attachments(tmp_path)
     pod = Attachment(
-        "net", Holder("c", "eth0"), "/run/netns/x", 1, 2, "", "pod", (), (), host_ifname="limx"
+        "net",
+        Holder("c", "eth0"),
+        Netns("/run/netns/x", 1, 2),
+        PodName("", "pod"),
+        (),
+        (),
+        link=PodLink("limx"),
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))

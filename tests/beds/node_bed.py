@@ -142,7 +142,7 @@ class NodeBed:
     def create(self, attachment: Attachment) -> None:
         """Makes the interface. Raises: KernelError."""
         assert attachment.bridge is not None
-        with self.node.entered(), Namespace(attachment.netns) as netns:
+        with self.node.entered(), Namespace(attachment.netns.path) as netns:
             create_pod_interface(
                 self.kernel.route,
                 attachment,

@@ -20,7 +20,14 @@ from limpet.cni.protocol.values import (
     ResultInterface,
 )
 from limpet.datapath.node.plan import bridge_of_segments, derived_mac, host_ifname, host_mac
-from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, RouteSpec
+from limpet.datapath.node.pod.attachment import (
+    Attachment,
+    BridgeSpec,
+    Netns,
+    PodLink,
+    PodName,
+    RouteSpec,
+)
 from limpet.ipam.ranges import Range, RangeSet, segment_range_sets
 
 _DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -181,24 +188,23 @@ def plan_attachment(
     return Attachment(
         network=conf.name,
         holder=request.holder,
-        netns=request.netns,
-        netns_device=netns_device,
-        netns_inode=netns_inode,
-        pod_namespace=request.pod_namespace,
-        pod_name=request.pod_name,
+        netns=Netns(request.netns, netns_device, netns_inode),
+        pod=PodName(request.pod_namespace, request.pod_name),
         addresses=addresses,
         gateways=gateways,
         data_dir=conf.ipam.data_dir,
         bridge=network.bridge,
-        host_ifname=host,
-        host_mac=host_mac(host),
-        mac=request.wishes.mac or derived_mac(addresses[0].ip),
-        mtu_bytes=network.mtu_bytes,
+        link=PodLink(
+            host,
+            host_mac(host),
+            request.wishes.mac or derived_mac(addresses[0].ip),
+            network.mtu_bytes,
+            # With br_netfilter a pod's way to its own hostPort is bridged, back out of its port.
+            hairpin=conf.main.hairpin_mode
+            or (bool(request.wishes.port_mappings) and not conf.main.promisc_mode),
+            isolated=conf.main.port_isolation,
+        ),
         routes=plan_routes(conf, gateways),
-        # With br_netfilter a pod's way to its own hostPort is bridged, back out of its own port.
-        hairpin=conf.main.hairpin_mode
-        or (bool(request.wishes.port_mappings) and not conf.main.promisc_mode),
-        isolated=conf.main.port_isolation,
         port_mappings=request.wishes.port_mappings,
         bandwidth=request.wishes.bandwidth,
     )
@@ -209,11 +215,13 @@ def plan_result(attachment: Attachment, *, bridge_mac: str, dns: Dns) -> CniResu
     bridge = attachment.bridge
     interfaces: tuple[ResultInterface, ...] = ()
     if bridge is not None:
-        mtu = attachment.mtu_bytes
+        mtu = attachment.link.mtu_bytes
         interfaces = (
             ResultInterface(bridge.ifname, bridge_mac),
-            ResultInterface(attachment.host_ifname, attachment.host_mac, mtu),
-            ResultInterface(attachment.holder.ifname, attachment.mac, mtu, attachment.netns),
+            ResultInterface(attachment.link.host_ifname, attachment.link.host_mac, mtu),
+            ResultInterface(
+                attachment.holder.ifname, attachment.link.mac, mtu, attachment.netns.path
+            ),
         )
     return CniResult(
         interfaces,

@@ -48,8 +48,8 @@ def _inside(attachment: Attachment, netns: str) -> Iterator[str]:
         return
     if not link.up:
         yield "the interface is down"
-    if attachment.bridge is not None and link.mac != attachment.mac:
-        yield f"MAC is {link.mac}, not {attachment.mac}"
+    if attachment.bridge is not None and link.mac != attachment.link.mac:
+        yield f"MAC is {link.mac}, not {attachment.link.mac}"
     held = {(info.packed, info.prefix_length) for info in addresses if info.ifindex == link.ifindex}
     for address in attachment.addresses:
         if (address.packed, address.network.prefixlen) not in held:
@@ -73,13 +73,13 @@ def _inside(attachment: Attachment, netns: str) -> Iterator[str]:
 
 def _outside(kernel: NodeKernel, attachment: Attachment) -> Iterator[str]:
     assert attachment.bridge is not None
-    host: wire.LinkInfo | None = kernel.route.link(attachment.host_ifname)
+    host: wire.LinkInfo | None = kernel.route.link(attachment.link.host_ifname)
     bridge = kernel.route.link(attachment.bridge.ifname)
     if bridge is None:
         yield f"bridge {attachment.bridge.ifname} is gone"
     if host is None:
-        yield f"host end {attachment.host_ifname} is gone"
+        yield f"host end {attachment.link.host_ifname} is gone"
     elif not host.up:
-        yield f"host end {attachment.host_ifname} is down"
+        yield f"host end {attachment.link.host_ifname} is down"
     elif bridge is not None and host.master_ifindex != bridge.ifindex:
-        yield f"host end {attachment.host_ifname} is not on bridge {bridge.ifname}"
+        yield f"host end {attachment.link.host_ifname} is not on bridge {bridge.ifname}"

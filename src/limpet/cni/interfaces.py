@@ -39,7 +39,7 @@ class PodInterfaces:
         except InterfaceExists:
             # Left by a try of this very request that the agent did not survive? Then its host end
             # is there, or a round has put that aside already; the pod's end goes with it.
-            if retire_host_end(self._route, pod.host_ifname):
+            if retire_host_end(self._route, pod.link.host_ifname):
                 retire_inside(netns, pod.holder.ifname)
             self._reaper.remove_now()
             self._create_at_last(pod, bridge, netns)
@@ -54,7 +54,7 @@ class PodInterfaces:
         except InterfaceExists as error:
             raise CniError(
                 CniCode.INTERFACE_EXISTS,
-                f"interface {pod.holder.ifname} exists in {pod.netns} already",
+                f"interface {pod.holder.ifname} exists in {pod.netns.path} already",
                 "another plugin made it; DEL comes first",
             ) from error
 
@@ -68,12 +68,14 @@ class PodInterfaces:
 
     def disconnect(self, pod: Attachment, netns: str) -> None:
         """Both ends down, renamed and put aside. `netns`: where the runtime says that it is now."""
-        where = NamespaceId(pod.netns_device, pod.netns_inode)
-        path = next((p for p in (netns, pod.netns) if p and namespace_id(p) == where), None)
+        where = NamespaceId(pod.netns.device, pod.netns.inode)
+        path = next((p for p in (netns, pod.netns.path) if p and namespace_id(p) == where), None)
         if path is not None:
             with contextlib.suppress(KernelError), Namespace(path) as inside:
                 retire_inside(inside, pod.holder.ifname)
-        retire_host_end(self._route, pod.host_ifname, shaped=bool(pod.bandwidth.egress_rate_bits))
+        retire_host_end(
+            self._route, pod.link.host_ifname, shaped=bool(pod.bandwidth.egress_rate_bits)
+        )
 
     def disconnect_unrecorded(
         self, network: str, holder: Holder, netns: str = "", others: Iterable[Attachment] = ()
@@ -100,7 +102,7 @@ def _is_left_alone(netns: str, ifname: str, others: Iterable[Attachment]) -> boo
     """It is a namespace, not the node's own, and no newer sandbox has that interface in it."""
     where = namespace_id(netns) if netns else None
     return where not in (None, own_namespace_id()) and not any(
-        where == NamespaceId(other.netns_device, other.netns_inode)
+        where == NamespaceId(other.netns.device, other.netns.inode)
         and other.holder.ifname == ifname
         for other in others
     )

@@ -171,7 +171,7 @@ class Ledgers:
             try:
                 ledger.reserve(
                     attachment.holder,
-                    PodKey(attachment.pod_namespace, attachment.pod_name, attachment.holder.ifname),
+                    PodKey(attachment.pod.namespace, attachment.pod.name, attachment.holder.ifname),
                     [(_whole(address),) for address in attachment.addresses],
                     requested=[address.ip for address in attachment.addresses],
                     now_s=time.monotonic(),

@@ -35,13 +35,13 @@ def unrecorded(node: Node) -> set[Leak]:
 
 def seems_gone(node: Node, attachment: Attachment) -> bool:
     """Neither the pod's namespace is where the runtime said, nor its interface on the node."""
-    if namespace_id(attachment.netns) == _namespace_of(attachment):
+    if namespace_id(attachment.netns.path) == _namespace_of(attachment):
         return False
-    return attachment.bridge is None or node.kernel.route.link(attachment.host_ifname) is None
+    return attachment.bridge is None or node.kernel.route.link(attachment.link.host_ifname) is None
 
 
 def _namespace_of(attachment: Attachment) -> NamespaceId:
-    return NamespaceId(attachment.netns_device, attachment.netns_inode)
+    return NamespaceId(attachment.netns.device, attachment.netns.inode)
 
 
 def _lives(attachment: Attachment, sighting: NamespaceScan) -> bool:

@@ -126,7 +126,7 @@ class Node:
     async def _again(
         self, request: CniRequest, before: Attachment, *, attempt: int
     ) -> tuple[Attachment, Future[None]]:
-        same = namespace_id(request.netns) == NamespaceId(before.netns_device, before.netns_inode)
+        same = namespace_id(request.netns) == NamespaceId(before.netns.device, before.netns.inode)
         if attempt and same:
             ledger = await self.books.open(before.network, before.data_dir)
             return before, ledger.durable()
@@ -134,7 +134,7 @@ class Node:
             CniCode.INTERFACE_EXISTS,
             f"container {request.container_id} has an interface {request.ifname} "
             f"on network {request.conf.name} already",
-            f"host end {before.host_ifname}, made for {before.netns}; DEL comes first",
+            f"host end {before.link.host_ifname}, made for {before.netns.path}; DEL comes first",
         )
 
     def _result(self, request: CniRequest, attachment: Attachment, dns: Dns) -> CniResult:
@@ -256,8 +256,8 @@ class Node:
         _log.info(
             "a pod went without a DEL",
             network=attachment.network,
-            namespace=attachment.pod_namespace,
-            pod=attachment.pod_name,
+            namespace=attachment.pod.namespace,
+            pod=attachment.pod.name,
             container=attachment.holder.container_id,
             addresses=",".join(map(str, released)),
         )

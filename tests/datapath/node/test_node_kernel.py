@@ -76,7 +76,7 @@ def test_the_bridge_is_pinned_marked_and_quiet(bed: NodeBed) -> None:
 def ip(*commands: str) -> Callable[[NodeBed], object]:
     def breakage(bed: NodeBed) -> None:
         (pod,) = bed.pods.values()
-        bed.node.ip(*(command.format(port=pod.attachment.host_ifname) for command in commands))
+        bed.node.ip(*(command.format(port=pod.attachment.link.host_ifname) for command in commands))
 
     return breakage
 
@@ -149,7 +149,7 @@ def test_pods_are_found_for_others_after_all_addresses_of_the_bridge_were_flushe
 
 
 def test_a_port_with_other_settings_gets_its_own_back(bed: NodeBed) -> None:
-    name = bed.pod("one", 2, ports=WEB).attachment.host_ifname
+    name = bed.pod("one", 2, ports=WEB).attachment.link.host_ifname
     for setting in ("hairpin off", "isolated on"):
         bed.node.run("bridge", "link", "set", "dev", name, *setting.split())
         assert bed.settle() != []
@@ -162,7 +162,7 @@ def test_a_port_of_a_pod_that_is_unknown_is_put_aside(bed: NodeBed) -> None:
 
     bed.settle()
 
-    assert pod.attachment.host_ifname not in bed.links()
+    assert pod.attachment.link.host_ifname not in bed.links()
     assert bed.pending() == []
     bed.reap()
     assert bed.links() == {"limpet0"}

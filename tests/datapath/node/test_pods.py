@@ -56,7 +56,7 @@ def created(
 def retire(bed: NodeBed, netns: Netns, attachment: Attachment) -> None:
     with Namespace(netns.path) as pod:
         assert retire_inside(pod, attachment.holder.ifname)
-    assert retire_host_end(bed.kernel.route, attachment.host_ifname)
+    assert retire_host_end(bed.kernel.route, attachment.link.host_ifname)
 
 
 # Making.
@@ -88,11 +88,11 @@ def test_a_pod_is_as_it_was_asked_for(ready: NodeBed) -> None:
         ):
             assert expected in routes
         assert netns.sysctl("net/ipv6/conf/eth0/accept_ra") == "0"
-        host = ready.kernel.route.link(attachment.host_ifname)
+        host = ready.kernel.route.link(attachment.link.host_ifname)
         bridge = ready.kernel.route.link("limpet0")
         assert host is not None
         assert bridge is not None
-        assert (host.mac, host.mtu_bytes, host.up) == (attachment.host_mac, 1400, True)
+        assert (host.mac, host.mtu_bytes, host.up) == (attachment.link.host_mac, 1400, True)
         assert host.master_ifindex == bridge.ifindex
 
 
@@ -106,7 +106,9 @@ def test_addresses_can_be_used_at_once(ready: NodeBed) -> None:
                 # A dump, unlike a question for one link, says what is without changing it.
                 links = ready.kernel.route.dump(wire.dump_links())
                 (host,) = (
-                    link for link in links if wire.parse_link(link).ifname == attachment.host_ifname
+                    link
+                    for link in links
+                    if wire.parse_link(link).ifname == attachment.link.host_ifname
                 )
                 assert wire.link_is_operational(host)
                 with Namespace(netns.path) as pod:
@@ -143,15 +145,17 @@ def test_a_second_network_leaves_the_default_route_of_the_first(ready: NodeBed) 
 def test_an_interface_that_is_there_is_left_alone(ready: NodeBed) -> None:
     with created(ready, "one", 2) as (netns, attachment):
         before = netns.run("ip", "-o", "address", "show", "scope", "global")
-        other = replace(ready.attachment(netns, "two", 3), host_ifname="limffffffffffff")
+        other = ready.attachment(netns, "two", 3)
+        other = replace(other, link=replace(other.link, host_ifname="limffffffffffff"))
 
         with pytest.raises(InterfaceExists, match=r"interface eth0 in .*: EEXIST"):
             ready.create(other)
+        elsewhere = replace(attachment.netns, path=ready.make_netns("other").path)
         with pytest.raises(InterfaceExists):
-            ready.create(replace(attachment, netns=ready.make_netns("other").path))
+            ready.create(replace(attachment, netns=elsewhere))
 
         assert netns.run("ip", "-o", "address", "show", "scope", "global") == before
-        assert ready.links() == {"limpet0", attachment.host_ifname}
+        assert ready.links() == {"limpet0", attachment.link.host_ifname}
 
 
 NOWHERE = RouteSpec(ip_network("10.0.0.0/8"), ip_address("192.0.2.9"))
@@ -170,9 +174,10 @@ def test_a_failure_leaves_nothing_and_another_try_succeeds(
 ) -> None:
     netns = ready.make_netns("one")
     mtu_bytes = broken.pop("mtu_bytes", 1450)
-    attachment = replace(ready.attachment(netns, "one", 2, **broken), mtu_bytes=mtu_bytes)
+    attachment = ready.attachment(netns, "one", 2, **broken)
+    attachment = replace(attachment, link=replace(attachment.link, mtu_bytes=mtu_bytes))
     if "bandwidth" in broken:
-        ready.node.ip(f"link add {shaper_ifname(attachment.host_ifname)} type bridge")
+        ready.node.ip(f"link add {shaper_ifname(attachment.link.host_ifname)} type bridge")
 
     with pytest.raises(KernelError):
         ready.create(attachment)
@@ -198,10 +203,9 @@ def test_every_name_of_a_host_end_has_a_shaper_with_another_name(ready: NodeBed)
     # Names are hexadecimal: each of 16 pods would meet its own shaper's name, were that one too.
     netns = ready.make_netns("one")
     for first in "0bf":
-        attachment = replace(
-            ready.attachment(netns, "one", 2, bandwidth=SHAPED),
-            host_ifname=f"lim{first}00000000001",
-        )
+        attachment = ready.attachment(netns, "one", 2, bandwidth=SHAPED)
+        link = replace(attachment.link, host_ifname=f"lim{first}00000000001")
+        attachment = replace(attachment, link=link)
         ready.create(attachment)
         retire(ready, netns, attachment)
     ready.reap()
@@ -234,7 +238,7 @@ def test_what_is_gone_is_not_retired_again(ready: NodeBed) -> None:
     with created(ready, "one", 2) as (netns, attachment):
         retire(ready, netns, attachment)
 
-        assert retire_host_end(ready.kernel.route, attachment.host_ifname) is False
+        assert retire_host_end(ready.kernel.route, attachment.link.host_ifname) is False
         with Namespace(netns.path) as pod:
             assert retire_inside(pod, "eth0") is False
             assert delete_inside(pod, "eth0") is False
@@ -251,9 +255,9 @@ def test_a_pod_whose_namespace_is_gone_leaves_no_shaper_behind(ready: NodeBed) -
     attachment = ready.attachment(netns, "one", 2, bandwidth=SHAPED)
     ready.create(attachment)
     ready.remove_netns(netns)
-    assert ready.links() == {"limpet0", shaper_ifname(attachment.host_ifname)}
+    assert ready.links() == {"limpet0", shaper_ifname(attachment.link.host_ifname)}
 
-    assert retire_host_end(ready.kernel.route, attachment.host_ifname) is False
+    assert retire_host_end(ready.kernel.route, attachment.link.host_ifname) is False
 
     ready.reap()
     assert ready.links() == {"limpet0"}
@@ -320,7 +324,7 @@ def test_with_hairpin_a_pod_gets_back_what_it_sends_to_the_bridge(
             end.bind(("eth0", 0x88B5))
         with ready.node.entered():
             bridge = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        own, unknown = wire.parse_mac(attachment.mac), b"\x02\0\0\0\0\x63"
+        own, unknown = wire.parse_mac(attachment.link.mac), b"\x02\0\0\0\0\x63"
         with end, bridge:
             end.settimeout(PATIENCE_S)
             # The bridge floods what is for a MAC that nobody has; the second surely comes.
@@ -348,7 +352,7 @@ def test_other_pods_and_the_node_find_an_address_at_its_new_place_at_once(ready:
             with old.listening(address, 80) as server:
                 talk(other, address, 80, server)
                 talk(ready.node, address, 80, server)
-        before = attachment.mac
+        before = attachment.link.mac
         assert [neighbour(other, address) for address in addresses] == [before] * 2
         retire(ready, old, attachment)
 

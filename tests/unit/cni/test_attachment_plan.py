@@ -34,7 +34,7 @@ from limpet.cni.protocol.values import (
     Verb,
 )
 from limpet.datapath.node.plan import derived_mac
-from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, PortMapping, RouteSpec
+from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, Netns, PortMapping, RouteSpec
 from limpet.ipam.ranges import Range, segment_range_sets
 from tests.strategies import macs
 
@@ -272,17 +272,17 @@ def test_routes_to_one_destination_by_priority_and_table_are_all_kept() -> None:
 
 
 def test_a_pods_mac_follows_from_its_first_address_unless_one_is_asked_for() -> None:
-    assert planned(conf()).mac == derived_mac(ADDRESSES[0].ip) == "0a:58:0a:f4:07:02"
-    assert planned(conf(), PodWishes(mac="02:00:00:00:00:09")).mac == "02:00:00:00:00:09"
+    assert planned(conf()).link.mac == derived_mac(ADDRESSES[0].ip) == "0a:58:0a:f4:07:02"
+    assert planned(conf(), PodWishes(mac="02:00:00:00:00:09")).link.mac == "02:00:00:00:00:09"
 
 
 @given(macs)
 def test_the_host_end_has_a_name_and_a_mac_of_its_own(mac: str) -> None:
     one, two = planned(conf(), PodWishes(mac=mac)), planned(conf(), ifname="eth1")
 
-    assert one.host_ifname != two.host_ifname
-    assert len({one.host_mac, two.host_mac, two.mac}) == 3
-    assert planned(conf(), netns="/elsewhere").host_ifname == one.host_ifname
+    assert one.link.host_ifname != two.link.host_ifname
+    assert len({one.link.host_mac, two.link.host_mac, two.link.mac}) == 3
+    assert planned(conf(), netns="/elsewhere").link.host_ifname == one.link.host_ifname
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_pod_with_host_ports_may_be_sent_its_own_packets(
     wishes = PodWishes(port_mappings=(PortMapping(8080, 80, "tcp"),) if ports else ())
     made = conf(hairpin_mode=hairpin_mode, promisc_mode=promisc_mode)
 
-    assert planned(made, wishes).hairpin is hairpin
+    assert planned(made, wishes).link.hairpin is hairpin
 
 
 def test_what_was_asked_for_is_in_the_attachment() -> None:
@@ -310,10 +310,10 @@ def test_what_was_asked_for_is_in_the_attachment() -> None:
 
     found = planned(made, PodWishes(port_mappings=ports, bandwidth=limits), pod_namespace="ns")
 
-    assert (found.port_mappings, found.bandwidth, found.isolated) == (ports, limits, True)
-    assert (found.data_dir, found.pod_namespace, found.pod_name) == ("/data", "ns", "one")
-    assert (found.netns, found.netns_device, found.netns_inode) == ("/run/netns/p", 4, 99)
-    assert (found.addresses, found.gateways, found.mtu_bytes) == (ADDRESSES, GATEWAYS, 1450)
+    assert (found.port_mappings, found.bandwidth, found.link.isolated) == (ports, limits, True)
+    assert (found.data_dir, found.pod.namespace, found.pod.name) == ("/data", "ns", "one")
+    assert found.netns == Netns("/run/netns/p", 4, 99)
+    assert (found.addresses, found.gateways, found.link.mtu_bytes) == (ADDRESSES, GATEWAYS, 1450)
 
 
 # The result.
@@ -323,7 +323,7 @@ def test_the_result_names_bridge_host_end_and_pods_end_in_that_order() -> None:
     pod = planned(conf(is_default_gateway=True))
     result = plan_result(pod, bridge_mac="0a:58:0a:f4:07:01", dns=Dns(("10.0.0.10",)))
 
-    assert [each.name for each in result.interfaces] == ["limpet0", pod.host_ifname, "eth0"]
+    assert [each.name for each in result.interfaces] == ["limpet0", pod.link.host_ifname, "eth0"]
     assert [each.sandbox for each in result.interfaces] == ["", "", "/run/netns/p"]
     assert all(each.mac for each in result.interfaces)
     assert {each.interface for each in result.addresses} == {2}

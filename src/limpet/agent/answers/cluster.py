@@ -185,7 +185,7 @@ class ClusterAdmin:
         node, rounds = self._node, self._node.rounds
         settings = node.settings
         attached = [
-            LocalPod(each.pod_namespace, each.pod_name, address.ip, attached=True)
+            LocalPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
             for each in node.attachments
             for address in each.addresses
         ]

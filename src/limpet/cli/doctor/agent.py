@@ -148,5 +148,5 @@ def _port(port: HostPort) -> str:
 
 
 def _name(pod: Attachment) -> str:
-    name = f"{pod.pod_namespace}/{pod.pod_name}".strip("/")
+    name = f"{pod.pod.namespace}/{pod.pod.name}".strip("/")
     return name or f"container {pod.holder.container_id}"

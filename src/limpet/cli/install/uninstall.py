@@ -105,7 +105,7 @@ def _recorded(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _described(attachment: dict[str, Any]) -> str:
-    name = f"{attachment['pod_namespace']}/{attachment['pod_name']}".strip("/")
+    name = f"{attachment['pod']['namespace']}/{attachment['pod']['name']}".strip("/")
     addresses = ", ".join(address.split("/")[0] for address in attachment["addresses"])
     return f"{name or attachment['holder']['container_id']} ({addresses})"
 

@@ -87,7 +87,9 @@ def plan_node(
             for ifname, held in gateways.items()
         },
         ports={
-            pod.host_ifname: Port(pod.host_ifname, pod.bridge.ifname, pod.hairpin, pod.isolated)
+            pod.link.host_ifname: Port(
+                pod.link.host_ifname, pod.bridge.ifname, pod.link.hairpin, pod.link.isolated
+            )
             for pod in pods
             if pod.bridge is not None
         },

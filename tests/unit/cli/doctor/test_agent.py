@@ -13,7 +13,7 @@ from limpet.agent.settings import Settings
 from limpet.agent.status import Status
 from limpet.cli.doctor.agent import agent_findings, host_port_findings, unheard
 from limpet.cli.doctor.findings import Level
-from limpet.datapath.node.pod.attachment import Attachment, PortMapping
+from limpet.datapath.node.pod.attachment import Attachment, Netns, PodName, PortMapping
 from limpet.ipam.leases import Holder
 
 SOUND: dict[str, Any] = {
@@ -47,11 +47,8 @@ def pod(name: str, *addresses: str, port: int = 8080, protocol: str = "tcp") -> 
     return Attachment(
         network="limpet",
         holder=Holder(name, "eth0"),
-        netns="",
-        netns_device=0,
-        netns_inode=0,
-        pod_namespace="default",
-        pod_name=name,
+        netns=Netns("", 0, 0),
+        pod=PodName("default", name),
         addresses=tuple(map(ip_interface, addresses)),
         gateways=(),
         port_mappings=(PortMapping(port, 80, protocol),),

@@ -96,7 +96,7 @@ def test_one_pod_more_on_a_known_network_changes_nothing_but_its_own_port(
         plan_node("limpet0", state, pods, [network]),
     )
 
-    assert changes == [MissingPort(new.host_ifname)]
+    assert changes == [MissingPort(new.link.host_ifname)]
 
 
 def test_a_pod_with_the_first_host_port_changes_the_ruleset_and_lets_127_0_0_1_in() -> None:

@@ -46,4 +46,4 @@ class Announcer:
             pod, bridge = waiting
             for address in pod.addresses:
                 with contextlib.suppress(OSError):
-                    self._socket.sendto(announcement(address.ip, pod.mac), (bridge, 0))
+                    self._socket.sendto(announcement(address.ip, pod.link.mac), (bridge, 0))

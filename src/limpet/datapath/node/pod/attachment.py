@@ -56,6 +56,38 @@ class BridgeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Netns:
+    """A pod's network namespace."""
+
+    path: str
+    """As the runtime named it."""
+    device: int
+    inode: int
+    """What identifies the namespace: a path may be used again for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """Both empty where the runtime names none."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodLink:
+    """A veth pair, one end in the pod."""
+
+    host_ifname: str = ""
+    host_mac: str = ""
+    mac: str = ""
+    """Of the pod's end."""
+    mtu_bytes: int = 0
+    hairpin: bool = False
+    isolated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """A pod interface as it should be.
 
@@ -64,26 +96,16 @@ class Attachment:
 
     network: str
     holder: Holder
-    netns: str
-    """Path of the pod's network namespace as the runtime named it."""
-    netns_device: int
-    netns_inode: int
-    """What identifies the namespace: a path may be used again for another one."""
-    pod_namespace: str
-    pod_name: str
+    netns: Netns
+    pod: PodName
     addresses: tuple[InterfaceAddress, ...]
     gateways: tuple[Address, ...]
     """Of the addresses, in the same order."""
     data_dir: str | None = None
     """Where the record of its addresses is, where that is not the agent's own folder."""
     bridge: BridgeSpec | None = None
-    host_ifname: str = ""
-    host_mac: str = ""
-    mac: str = ""
-    mtu_bytes: int = 0
+    link: PodLink = PodLink()
     routes: tuple[RouteSpec, ...] = ()
     """Routes of the pod with their gateways filled in (None: on link), default routes included."""
-    hairpin: bool = False
-    isolated: bool = False
     port_mappings: tuple[PortMapping, ...] = ()
     bandwidth: Bandwidth = Bandwidth()

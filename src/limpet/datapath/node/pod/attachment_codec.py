@@ -14,6 +14,9 @@ from limpet.datapath.node.pod.attachment import (
     Attachment,
     Bandwidth,
     BridgeSpec,
+    Netns,
+    PodLink,
+    PodName,
     PortMapping,
     RouteSpec,
 )
@@ -74,6 +77,9 @@ def _attachment(found: dict[str, Any]) -> Attachment:
         **{
             **found,
             "holder": Holder(**found["holder"]),
+            "netns": Netns(**found["netns"]),
+            "pod": PodName(**found["pod"]),
+            "link": PodLink(**found["link"]),
             "addresses": tuple(map(ip_interface, found["addresses"])),
             "gateways": tuple(map(ip_address, found["gateways"])),
             "bridge": None if bridge is None else _bridge(bridge),

@@ -72,7 +72,7 @@ class Attachments:
         return attachment
 
     def _path(self, attachment: Attachment) -> Path:
-        return self._folder / f"{attachment.host_ifname}.json"
+        return self._folder / f"{attachment.link.host_ifname}.json"
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -38,20 +38,20 @@ def create_pod_interface(
     try:
         host.apply(
             wire.new_veth(
-                ifname=pod.host_ifname,
-                mac=pod.host_mac,
-                mtu_bytes=pod.mtu_bytes,
+                ifname=pod.link.host_ifname,
+                mac=pod.link.host_mac,
+                mtu_bytes=pod.link.mtu_bytes,
                 group=POD_GROUP,
                 master_ifindex=bridge_ifindex,
                 peer_ifname=pod.holder.ifname,
-                peer_mac=pod.mac,
+                peer_mac=pod.link.mac,
                 peer_netns_fd=netns.fd,
             )
         )
     except KernelError as error:
         if error.errno == errno.EEXIST:
             raise InterfaceExists(
-                "set up", f"interface {pod.holder.ifname} in {pod.netns}", errno.EEXIST
+                "set up", f"interface {pod.holder.ifname} in {pod.netns.path}", errno.EEXIST
             ) from error
         raise
     try:
@@ -59,7 +59,7 @@ def create_pod_interface(
         _set_up_outside(host, pod, bridge_ifindex)
     except BaseException:
         with contextlib.suppress(KernelError):
-            retire_host_end(host, pod.host_ifname)
+            retire_host_end(host, pod.link.host_ifname)
             retire_inside(netns, pod.holder.ifname)
         raise
 
@@ -84,7 +84,7 @@ def _set_up_inside(pod: Attachment, netns: Namespace) -> None:
 
 def _inside(pod: Attachment, ifindex: int) -> list[wire.Request]:
     """Addresses, up, routes; once more does no harm."""
-    on = f"{pod.holder.ifname} in {pod.netns}"
+    on = f"{pod.holder.ifname} in {pod.netns.path}"
     return [
         *(wire.new_address(ifindex, address, on=on) for address in pod.addresses),
         wire.set_link(ifindex, what=on, up=True),
@@ -108,18 +108,21 @@ def _inside(pod: Attachment, ifindex: int) -> list[wire.Request]:
 
 def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
     requests = [
-        wire.new_neighbour(bridge_ifindex, address.ip, pod.mac) for address in pod.addresses
+        wire.new_neighbour(bridge_ifindex, address.ip, pod.link.mac) for address in pod.addresses
     ]
     if pod.bridge is not None and not pod.bridge.gateways:
         requests = []  # the node has no address there, so it never resolves one
-    ifindex = _await_operational(host, pod.host_ifname)
+    ifindex = _await_operational(host, pod.link.host_ifname)
     # The bridge gets its carrier from its first port.
     if pod.bridge is not None and not host.flags(pod.bridge.ifname) & wire.IFF_RUNNING:
         _await_operational(host, pod.bridge.ifname)
-    if pod.hairpin or pod.isolated:
+    if pod.link.hairpin or pod.link.isolated:
         requests.append(
             wire.set_bridge_port(
-                ifindex, what=pod.host_ifname, hairpin=pod.hairpin, isolated=pod.isolated
+                ifindex,
+                what=pod.link.host_ifname,
+                hairpin=pod.link.hairpin,
+                isolated=pod.link.isolated,
             )
         )
     _limit(host, pod, ifindex)
@@ -155,11 +158,11 @@ def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
                 ifindex,
                 rate_bits=limits.ingress_rate_bits,
                 burst_bits=limits.ingress_burst_bits,
-                what=pod.host_ifname,
+                what=pod.link.host_ifname,
             )
         )
     if limits.egress_rate_bits:
-        name = shaper_ifname(pod.host_ifname)
+        name = shaper_ifname(pod.link.host_ifname)
         host.apply(wire.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
         shaper_ifindex = host.ifindex(name)
         host.apply(
@@ -169,8 +172,8 @@ def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
                 burst_bits=limits.egress_burst_bits,
                 what=name,
             ),
-            ingress_hook(ifindex, what=pod.host_ifname),
-            redirect_ingress(ifindex, to_ifindex=shaper_ifindex, what=pod.host_ifname),
+            ingress_hook(ifindex, what=pod.link.host_ifname),
+            redirect_ingress(ifindex, to_ifindex=shaper_ifindex, what=pod.link.host_ifname),
         )
 
 

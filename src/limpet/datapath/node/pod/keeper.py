@@ -45,7 +45,7 @@ class PodKeeper:
         return self._find(host_ifname) is not None
 
     def _find(self, host_ifname: str) -> Attachment | None:
-        return next((each for each in self if each.host_ifname == host_ifname), None)
+        return next((each for each in self if each.link.host_ifname == host_ifname), None)
 
     def restore(self, kernel: NodeKernel, host_ifname: str) -> None:
         """The interface is made anew if the pod is there, else the pod is gone too.
@@ -55,11 +55,11 @@ class PodKeeper:
         attachment = self._find(host_ifname)
         if attachment is None:
             return  # it has gone since the round was planned
-        where = NamespaceId(attachment.netns_device, attachment.netns_inode)
-        if attachment.bridge is None or namespace_id(attachment.netns) != where:
+        where = NamespaceId(attachment.netns.device, attachment.netns.inode)
+        if attachment.bridge is None or namespace_id(attachment.netns.path) != where:
             self._release(attachment)
             return
-        with Namespace(attachment.netns) as netns:
+        with Namespace(attachment.netns.path) as netns:
             create_pod_interface(
                 kernel.route,
                 attachment,
@@ -67,4 +67,4 @@ class PodKeeper:
                 netns=netns,
             )
         self._announcer.announce(attachment, attachment.bridge.ifname)
-        _log.info("a pod's interface was made anew", pod=attachment.pod_name, ifname=host_ifname)
+        _log.info("a pod's interface was made anew", pod=attachment.pod.name, ifname=host_ifname)
