@@ -282,7 +282,8 @@ class RelayingTls(Said, frozen=True, kw_only=True):
 
     listen: list[str]
     troubles: dict[str, str]
-    nodes: dict[str, int]
+    nodes: dict[str, list[str]]
+    """Uids that each node has a channel for, by its uid."""
     greeting: int
     refused: dict[str, int]
 
@@ -291,7 +292,8 @@ class TlsRelay(Said, frozen=True, kw_only=True):
     """A relay that this node is connected with in TLS."""
 
     rtt_ms: float
-    peers: int
+    peers: list[str]
+    """Uids that it has a channel for."""
     lost: int
 
 

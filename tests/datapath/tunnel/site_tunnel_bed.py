@@ -262,10 +262,11 @@ class SiteTunnelBed(OverlayBed):
 
     def start(self, node: Node, **fields: Any) -> Agent:
         agent = Agent(node, self.folder / f"n{node.number}", **fields)
-        self.undo.callback(self._end, agent)
+        self.undo.callback(self.end, agent)
         return agent
 
-    def _end(self, agent: Agent) -> None:
+    def end(self, agent: Agent) -> None:
+        """The agent, and the program that makes its tunnel and would outlive it."""
         agent.stop()
         program = agent.site.tunnels.wireguard.kernel.program
         with agent.node.netns.entered():

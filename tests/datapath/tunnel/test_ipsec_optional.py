@@ -12,9 +12,8 @@ import json, sys
 from pathlib import Path
 import limpet.agent.main, limpet.agent.wiring
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.seal import seal_network
 from tests.datapath.tunnel.site_tunnel_bed import SiteTunnelBed
-from tests.unit.cluster_values import CLUSTER_KEY, network
+from tests.unit.cluster_values import CLUSTER_KEY, network, seal_network
 from tests.waiting import wait_until
 
 def loaded():
@@ -27,7 +26,7 @@ try:
     found = [loaded()]
     named = seal_network(network(2, tunnel_backend=TunnelBackend.IPSEC), CLUSTER_KEY)
     agent.await_(agent._offer(named))
-    wait_until(lambda: "limpet.datapath.tunnel.ipsec.apply" in loaded(), "IPsec's modules")
+    wait_until(lambda: {"limpet.datapath.tunnel.ipsec.apply", "vici"} <= set(loaded()))
     Path(sys.argv[1], "found").write_text(json.dumps([*found, loaded()]))
 finally:
     bed.close()

@@ -195,7 +195,7 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
 ) -> None:
     bed = make_bed()
     one, other = bed.agents
-    one.stop()
+    bed.end(one)
     missing = tmp_path / "wireguard-go"
     lone = bed.start(one.node, program=str(missing))
     lone.hear(other)

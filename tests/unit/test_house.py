@@ -1,0 +1,130 @@
+"""Rules of the house that no linter knows: circles, full folders, classes that are two classes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "limpet"
+MOST_FILES = 14
+"""Of a folder, its `__init__` left out; above it there is a second noun."""
+MOST_FIELDS = 12
+MOST_ARGUMENTS = 8
+FORMATS = {"limpet.cluster.kinds.network.Network"}
+"""What a signed document says: its fields are those of its format."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module by its dotted name."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports_of(name: str) -> set[str]:
+    """Modules of ours that it imports anywhere: at the top, in a function, for types only."""
+    found = set()
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return (found & modules().keys()) - {name, "limpet"}
+
+
+def circles() -> Iterator[list[str]]:
+    """Groups of modules that import each other, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(name: str) -> Iterator[list[str]]:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(imports_of(name)):
+            if other not in index:
+                yield from visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = []
+            while not group or group[-1] != name:
+                group.append(stack.pop())
+            if len(group) > 1:
+                yield sorted(group)
+
+    for name in sorted(modules()):
+        if name not in index:
+            yield from visit(name)
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield f"{name}.{node.name}", node
+
+
+def fields_of(node: ast.ClassDef) -> int:
+    """Declared in its body, or assigned in `__init__`."""
+    declared = {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            declared |= {
+                each.attr
+                for each in ast.walk(method)
+                if isinstance(each, ast.Attribute)
+                and isinstance(each.ctx, ast.Store)
+                and isinstance(each.value, ast.Name)
+                and each.value.id == "self"
+            }
+    return len(declared)
+
+
+def arguments_of(node: ast.ClassDef) -> int:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            arguments = method.args
+            return len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) - 1
+    return 0
+
+
+def test_no_modules_import_each_other_in_a_circle_wherever_the_import_stands() -> None:
+    assert list(circles()) == []
+
+
+def test_every_folder_says_what_it_is_for_and_has_room() -> None:
+    for folder in sorted({path.parent for path in SOURCE.rglob("*.py")}):
+        face = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert face, f"{folder}: its __init__ does not say what it is for"
+        files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= MOST_FILES, f"{folder}: {len(files)} files, look for a second noun"
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "most"),
+    [("fields", fields_of, MOST_FIELDS), ("arguments", arguments_of, MOST_ARGUMENTS)],
+)
+def test_no_class_is_two_classes(
+    what: str, count: Callable[[ast.ClassDef], int], most: int
+) -> None:
+    large = {
+        f"{name}: {count(node)} {what}"
+        for name, node in classes()
+        if count(node) > most and name not in FORMATS
+    }
+    assert not large, "\n".join(sorted(large))
