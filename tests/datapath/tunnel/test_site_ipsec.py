@@ -118,7 +118,7 @@ class IpsecSites(SiteTunnelBed):
 
     def start(self, node: Node, **fields: Any) -> Agent:
         agent = IpsecAgent(node, runs=self.runs or node.number != 1)
-        self.undo.callback(self._end, agent)
+        self.undo.callback(self.end, agent)
         return agent
 
     @property
