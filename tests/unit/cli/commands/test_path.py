@@ -316,7 +316,7 @@ def test_relays_are_told_with_how_far_away_they_are() -> None:
     told = {
         **ACROSS,
         "relays": {**RELAYS, "relays": [HUB, silent]},
-        "tls": {"b": {"rtt_ms": 12.0, "peers": 1, "lost": 0}},
+        "tls": {"b": {"rtt_ms": 12.0, "peers": ["c"], "lost": 0}},
     }
 
     text = "\n".join(across_lines(convert(told, Across), ()))
