@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from limpet.cluster.topology.tunnel_end import TunnelEnd
-from tests.beds.overlay_bed import ping
+from tests.beds.overlay_bed import is_lost, ping
 from tests.beds.tunnel_bed import (
     KernelWireguardTunnel,
     Tunnel,
