@@ -91,11 +91,11 @@ async def follow(world: World, node: Node, heard: dict[str, Grant]) -> None:
                 async for line in lines:
                     if (sealed := of_kind(line, GRANT)) is not None:
                         grant = node.open(sealed)
-                        assert (
-                            grant.uid not in heard
-                            or grant.generation >= heard[grant.uid].generation
-                        )
-                        heard[grant.uid] = grant
+                        # A presence is told below the newest grant, and that grant's earlier
+                        # generations may follow when their turn comes: the newest counts.
+                        known = heard.setdefault(grant.uid, grant)
+                        if grant.generation >= known.generation:
+                            heard[grant.uid] = grant
                         if grant.uid == node.uid and grant.labels:
                             return
                     since = line.version or since
