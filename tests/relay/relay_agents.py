@@ -24,8 +24,17 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import Event, RelayingChanged
 from limpet.linux.nftables import Nftables
-from limpet.relay.codec import KIND_OF, encode, parse
-from limpet.relay.messages import AskPair, Bound, Check, Pair, RelayMessage, Token
+from limpet.relay.messages import (
+    KIND_OF,
+    AskPair,
+    Bound,
+    Check,
+    Pair,
+    RelayMessage,
+    Token,
+    encode,
+    parse,
+)
 from limpet.relay.server.service import RelayService
 from tests.relay.relay_bed import TUNNEL_PORT, Host
 from tests.unit.cluster_values import (

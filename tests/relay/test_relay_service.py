@@ -14,8 +14,18 @@ from limpet.cli.doctor.relays import own_relay_findings
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.peer_datagram import Codec, Drop, Kind
-from limpet.relay.codec import encode
-from limpet.relay.messages import AskPair, Bound, Check, FreePair, Hello, Pair, Refusal, Seen, Token
+from limpet.relay.messages import (
+    AskPair,
+    Bound,
+    Check,
+    FreePair,
+    Hello,
+    Pair,
+    Refusal,
+    Seen,
+    Token,
+    encode,
+)
 from tests.relay.relay_agents import SETTINGS, Cluster, Relay, at, hears, nonce, run
 from tests.relay.relay_bed import TUNNEL_PORT, Host, RelayBed
 from tests.unit.cluster_values import PINNED, network, node_key

@@ -1,4 +1,4 @@
-"""What nodes and relays say to each other, and what a node knows of relays. No secrets of pairs.
+"""What nodes and relays say to each other: values <-> bytes, no sockets.
 
 A relay joins two nodes' tunnels: each of the two has a UDP port of its own on the relay, and what
 one sends to its port comes to the other from the other's port. All of it travels in signed
@@ -19,19 +19,23 @@ CHECK goes to the pair's own port, with a magic word of its own that the relay's
 what it forwards; everything else goes to the relay's tunnel port. A token is made for one node,
 one port of the relay and one address, and lives for seconds: a recorded CHECK moves nothing.
 
-Whatever may be said twice carries a nonce: a signature of the same words is the same, and the
-courier drops it as a replay.
+Each message begins with a nonce: a signature of the same words is the same, and the courier drops
+it as a replay.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated, Any, Final
 
-from limpet.base.addresses import Endpoint
+from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
+from limpet.relay.layout import EndpointField, Field, Layout, Port, Uid
 
 TOKEN_BYTES = 16
 NONCE_BYTES = 8
+Nonce = Annotated[bytes, Field(f"{NONCE_BYTES}s")]
 
 
 class Refusal(IntEnum):
@@ -48,70 +52,78 @@ class Refusal(IntEnum):
     """All of the relay's ports are given away."""
 
 
+RefusalField = Annotated[Refusal, Field("B", parse=Refusal)]
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A node wants to know that the relay is there, how far away, and how it sees the node."""
 
-    nonce: bytes
+    nonce: Nonce
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    nonce: bytes
-    endpoint: Endpoint
+    nonce: Nonce
+    endpoint: EndpointField
     """Where the hello came from."""
-    pairs_left: int
+    pairs_left: Annotated[int, Field("H")]
     """That this node may still ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskPair:
-    nonce: bytes
-    peer: str
-    """Uid."""
-    stream: bool = False
-    """The node's end is a TLS connection and not an address."""
+    nonce: Nonce
+    peer: Uid
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """An answer, or, unasked, the news that a peer has asked for the two."""
 
-    nonce: bytes
+    nonce: Nonce
     """All zeros: unasked."""
-    peer: str
-    """Uid."""
-    port: int
+    peer: Uid
+    port: Annotated[int, Field("H")]
     """The relay's UDP port for the node that is told; 0: refused."""
-    refusal: Refusal = Refusal.NONE
-    lifetime_s: int = 0
+    refusal: RefusalField = Refusal.NONE
+    lifetime_s: Annotated[int, Field("H")] = 0
     """Without a check for so long the pair is freed."""
-    serial: int = 0
+    serial: Annotated[int, Field("I")] = 0
     """Unasked: tells it from what the relay has said before."""
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError."""
+        if (self.refusal is Refusal.NONE) == (self.port == 0):
+            raise ValueError(f"port {self.port} with the refusal {self.refusal}")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    nonce: bytes
-    port: int
+    nonce: Nonce
+    port: Port
     """The relay's port that the node sends to."""
-    token: bytes = b""
-    """Empty: the first one."""
+    token: Annotated[
+        bytes, Field(f"{TOKEN_BYTES}s", parse=lambda raw: raw if any(raw) else b"")
+    ] = b""
+    """Empty, sent as zeros: the first one. So no answer is larger than what it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    nonce: bytes
+    """The relay's kernel finds the port at this place, like Bound's (`server.forwarding`)."""
+
+    nonce: Nonce
     """Of the check that it answers, like Bound's."""
-    port: int
-    token: bytes
+    port: Port
+    token: Annotated[bytes, Field(f"{TOKEN_BYTES}s")]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    nonce: bytes
-    port: int
-    endpoint: Endpoint
+    nonce: Nonce
+    port: Port
+    endpoint: EndpointField
     """Where packets of this end come from and go to now."""
 
 
@@ -119,9 +131,38 @@ class Bound:
 class FreePair:
     """The node needs the pair no more; the other end may still."""
 
-    nonce: bytes
-    peer: str
-    """Uid."""
+    nonce: Nonce
+    peer: Uid
 
 
 RelayMessage = Hello | Seen | AskPair | Pair | Check | Token | Bound | FreePair
+_LAYOUTS: Final[dict[int, Layout[Any]]] = {
+    Kind.RELAY_HELLO: Layout(Hello),
+    Kind.RELAY_SEEN: Layout(Seen),
+    Kind.RELAY_ASK: Layout(AskPair),
+    Kind.RELAY_PAIR: Layout(Pair),
+    Kind.RELAY_CHECK: Layout(Check),
+    Kind.RELAY_TOKEN: Layout(Token),
+    Kind.RELAY_BOUND: Layout(Bound),
+    Kind.RELAY_FREE: Layout(FreePair),
+}
+KIND_OF: Final[dict[type[RelayMessage], Kind]] = {
+    layout.message: Kind(kind) for kind, layout in _LAYOUTS.items()
+}
+"""As what a message is sent."""
+
+
+def encode(message: RelayMessage) -> bytes:
+    """The body. Raises: ValueError, struct.error for what no parser would take."""
+    return _LAYOUTS[KIND_OF[type(message)]].encode(message)
+
+
+def parse(kind: int, body: bytes) -> RelayMessage:
+    """Raises: DatagramError (malformed)."""
+    if kind not in _LAYOUTS:
+        raise DatagramError(Drop.MALFORMED, f"kind {kind} is nothing of relays")
+    try:
+        message: RelayMessage = _LAYOUTS[kind].parse(body)
+    except (struct.error, ValueError) as error:
+        raise DatagramError(Drop.MALFORMED, f"it is no {Kind(kind).name}: {error}") from error
+    return message

@@ -14,8 +14,7 @@ import pytest
 
 from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.linux.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
-from limpet.relay.codec import encode
-from limpet.relay.messages import Hello, Seen
+from limpet.relay.messages import Hello, Seen, encode
 from tests.beds.namespaces import Netns
 from tests.relay.relay_agents import Cluster, nonce, run
 from tests.relay.relay_bed import Host, RelayBed

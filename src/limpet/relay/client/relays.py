@@ -31,8 +31,7 @@ from limpet.relay.client.choice import RelayChoice
 from limpet.relay.client.contact import RelaySite
 from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
 from limpet.relay.client.openings import Openings, Streams
-from limpet.relay.codec import KIND_OF, encode, parse
-from limpet.relay.messages import NONCE_BYTES, Check, Pair
+from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
 
 _log = structlog.get_logger("relays")
 

@@ -27,8 +27,8 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.datapath.event import NodeAwaited, RelayingChanged, Tell
-from limpet.relay.codec import KIND_OF, encode, parse
 from limpet.relay.messages import (
+    KIND_OF,
     AskPair,
     Bound,
     Check,
@@ -39,6 +39,8 @@ from limpet.relay.messages import (
     RelayMessage,
     Seen,
     Token,
+    encode,
+    parse,
 )
 from limpet.relay.server.pair_paths import RelayPaths, StreamEnd, remove_leftovers
 from limpet.relay.server.pairs import LIFETIME_S, Checked, End, Place, Relaying

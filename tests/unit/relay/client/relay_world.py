@@ -240,7 +240,7 @@ class RelayWorld:
     def _deliver(self, uid: str, relay: str, what: RelayMessage | RelayEnd, peer: str) -> None:
         node, its = self.nodes[uid], self.relays[relay]
         if isinstance(what, RelayEnd):
-            ask = AskPair(b"\1" * 8, peer, stream=True)
+            ask = AskPair(b"\1" * 8, peer)
             if its.up and its.hear(uid, what.endpoint, ask)[0][1].port:  # type: ignore[union-attr]
                 node.do(node.choice.stream_opened(peer, what, self.now_s))
             else:
