@@ -31,7 +31,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
-from limpet.paths.path_file import write_paths
+from limpet.paths.proven import write_paths
 
 if TYPE_CHECKING:
     from bench.measures import Bed

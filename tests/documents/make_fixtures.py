@@ -32,7 +32,7 @@ from limpet.ipam.folder import Folder
 from limpet.ipam.journal_codec import encode_entries
 from limpet.ipam.journal_file import JournalFile
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey, number_of
-from limpet.paths.path_file import write_paths
+from limpet.paths.proven import write_paths
 from limpet.relay.messages import Refusal
 from limpet.relay.stream.codec import (
     Close,

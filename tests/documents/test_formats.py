@@ -29,7 +29,7 @@ from limpet.datapath.overlay.vtep import keep_vtep_macs
 from limpet.ipam.folder import read_folder
 from limpet.ipam.journal_codec import encode_base
 from limpet.ipam.ledger import Ledger
-from limpet.paths.path_file import read_paths
+from limpet.paths.proven import read_paths
 from limpet.relay.stream.codec import FrameParser, StreamError, parse_control
 from tests.documents.make_fixtures import (
     CLUSTER,

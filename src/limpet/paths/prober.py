@@ -19,7 +19,7 @@ from limpet.base.faults import noted
 from limpet.base.timer import AGAIN_S, Timer
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.peer_socket import PeerSocket
+from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.event import (
@@ -36,7 +36,8 @@ from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
-from limpet.paths.probe.port import Heard, ProbePort, Proof
+from limpet.paths.probe.messages import Probe
+from limpet.paths.probe.port import ProbePort, Proof
 from limpet.paths.proven import Changes, ProvenPaths
 
 _log = structlog.get_logger("probing")
@@ -232,24 +233,25 @@ class Prober:
     # Hearing
 
     def _proven(self, proof: Proof) -> None:
-        peer = self._ladders.get(proof.uid)
+        uid, question, way = proof.asked.uid, proof.asked.question, proof.answer.way
+        peer = self._ladders.get(uid)
         if peer is None:
             return
         now_s = time.monotonic()
-        self._ladders.answered(peer, proof.question, now_s, proof.rtt_s, proof.via)
-        if proof.uid not in self.ways or self.ways[proof.uid] != proof.way:
-            self.ways[proof.uid] = proof.way
-            peer.ladder.told(proof.way)
-        self._tunnel_only.told(proof.uid, proof.way, now_s)
+        self._ladders.answered(peer, question, now_s, proof.rtt_s, proof.via)
+        if uid not in self.ways or self.ways[uid] != way:
+            self.ways[uid] = way
+            peer.ladder.told(way)
+        self._tunnel_only.told(uid, way, now_s)
         if self._tunnel_only.waits and not self._seal_alarm.is_set:
             self._seal_alarm.set_in(_SEALED_EVERY_S)
         self._settle(peer)
         self._set_timer()
-        self._compare(proof.uid, proof.sequence)
-        candidate = proof.question.candidate
+        self._compare(uid, proof.answer.sequence)
+        candidate = question.candidate
         if candidate.kind is ProbeKind.TUNNEL and not candidate.relay:
-            asked = (candidate.address, candidate.port)
-            self._tell(AnswerSeen(proof.uid, asked, proof.seen))
+            seen = (proof.answer.seen_from, proof.answer.seen_port)
+            self._tell(AnswerSeen(uid, (candidate.address, candidate.port), seen))
 
     def _lets_in(self, uid: str) -> bool:
         if self._tunnel_only.asked(uid, time.monotonic()):
@@ -260,31 +262,31 @@ class Prober:
         self._tunnel_only.seal()
         self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
 
-    def _heard_from(self, heard: Heard) -> None:
+    def _heard_from(self, received: Received, probe: Probe) -> None:
         """It is there, and where: worth asking, if it was silent."""
-        peer = self._ladders.get(heard.uid)
-        if peer is not None and heard.address is not None:
+        peer = self._ladders.get(received.uid)
+        if peer is not None and probe.kind is not ProbeKind.OVERLAY:
             now_s = time.monotonic()
-            end = (heard.address, heard.port)
-            if heard.by_tunnel:
-                self._heard_by_tunnel(peer, heard, end, now_s)
-            elif heard.address in peer.facts.addresses or end == peer.facts.heard:
-                peer.ladder.nudge(heard.address, now_s)
+            end = (received.address, received.port)
+            if probe.kind is ProbeKind.TUNNEL:
+                self._heard_by_tunnel(peer, probe, end, now_s)
+            elif received.address in peer.facts.addresses or end == peer.facts.heard:
+                peer.ladder.nudge(received.address, now_s)
                 self._settle(peer)
             elif now_s >= peer.heard_s + _HEARD_EVERY_S:
                 peer.learnt, peer.heard_s = replace(peer.learnt, heard=end), now_s
-                self._take_up(heard.uid, now_s, urgent=True)
+                self._take_up(peer.uid, now_s, urgent=True)
             self._set_timer()
-        self._compare(heard.uid, heard.sequence)
+        self._compare(received.uid, probe.sequence)
 
-    def _heard_by_tunnel(self, peer: Peer, heard: Heard, end: Endpoint, now_s: float) -> None:
+    def _heard_by_tunnel(self, peer: Peer, probe: Probe, end: Endpoint, now_s: float) -> None:
         """Where a NAT lets its packets out they may also come in."""
-        known = heard.relayed or end in peer.facts.endpoints or not usable([end[0]])
+        known = probe.relayed or end in peer.facts.endpoints or not usable([end[0]])
         if not known and peer.facts.tunnel and now_s >= peer.heard_s + _HEARD_EVERY_S:
             ends = (end, *peer.learnt.tunnel_heard)[:_MOST_HEARD]
             peer.learnt, peer.heard_s = replace(peer.learnt, tunnel_heard=ends), now_s
             self._learn(peer, now_s)
-        peer.ladder.heard(end, now_s, relayed=heard.relayed, in_use=heard.in_use, punch=heard.punch)
+        peer.ladder.heard(end, now_s, relayed=probe.relayed, in_use=probe.in_use, punch=probe.punch)
         self._settle(peer)
 
     def _compare(self, uid: str, sequence: int) -> None:

@@ -21,9 +21,9 @@ from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
-from limpet.paths.path_file import read_paths, write_paths
 from limpet.paths.probe.codec import encode_answer, parse_answer
 from limpet.paths.probe.messages import Answer
+from limpet.paths.proven import read_paths, write_paths
 from tests.unit.datapath.overlay.overlay_values import PEER, a_presence, node, view, vxlan
 
 UNDERLAY = ip_address("192.0.2.2")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from limpet.base.addresses import Address, Endpoint, UnderlayLink
+from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import KernelError
 from limpet.cluster.membership import Membership
 from limpet.cluster.nodes import NodeEntry, Snapshot
@@ -46,48 +46,25 @@ _ANSWER_WITHIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """An answer that came by the way that was asked for."""
+class Asked:
+    """A probe that was sent, and was not answered yet."""
 
-    uid: str
-    question: Question
-    rtt_s: float
-    via: str
-    """Link that it came in by."""
-    sequence: int
-    """Of the peer's presence."""
-    way: PeerPath | None
-    """By which the peer reaches us."""
-    seen: Endpoint
-    """Where the probe came from, as the peer saw it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A probe of a peer, which was answered."""
-
-    uid: str
-    address: Address | None
-    """On the underlay, with the port; None: it came from the peer's overlay address."""
-    port: int
-    sequence: int
-    """Of the peer's presence."""
-    by_tunnel: bool = False
-    relayed: bool = False
-    """By the tunnel's port through a relay: the address is the relay's."""
-    in_use: bool = False
-    """The peer sends its packets by this way."""
-    punch: bool = False
-    """The peer tries every way to us just now."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
     uid: str
     question: Question
     sent_s: float
-    answer: asyncio.Future[float] | None
+    waiter: asyncio.Future[float] | None
     """Gets the round trip in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An answer that came by the way that was asked for."""
+
+    asked: Asked
+    answer: Answer
+    rtt_s: float
+    via: str
+    """Link that it came in by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +84,13 @@ class ProbePort:
         courier: PeerSocket,
         *,
         on_proof: Callable[[Proof], None],
-        on_heard: Callable[[Heard], None],
+        on_heard: Callable[[Received, Probe], None],
         way_to: Callable[[str], PeerPath | None],
         lets_in: Callable[[str], bool],
     ) -> None:
-        """`lets_in`: whether what the peer sends in clear is let in; called when it asks for it."""
+        """`on_heard`: called for what a peer asked and was answered; what tells a size is left out.
+
+        `lets_in`: whether what the peer sends in clear is let in; called when it asks for it."""
         self.counters: Counter[str] = Counter()
         """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
         self._membership = membership
@@ -125,7 +104,7 @@ class ProbePort:
         self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
         """What is known of the cluster, as `look` has found it last."""
         self._links = _OwnLinks()
-        self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._asked: OrderedDict[bytes, Asked] = OrderedDict()
         self._frames: RawFrames | None = None
 
     def open(self) -> None:
@@ -168,7 +147,7 @@ class ProbePort:
         now_s = time.monotonic()
         self._forget(now_s)
         nonce = os.urandom(NONCE_BYTES)
-        self._asked[nonce] = _Asked(uid, question, now_s, answer)
+        self._asked[nonce] = Asked(uid, question, now_s, answer)
         self.counters[f"asked_{candidate.kind.name.lower()}"] += 1
         if candidate.kind is ProbeKind.OVERLAY:
             self._ask_over_link(uid, candidate, nonce)
@@ -281,20 +260,8 @@ class ProbePort:
                 hop_limit=hop_limit,
                 ifindex=ifindex,
             )
-        if probe.padding_bytes:
-            return
-        self._on_heard(
-            Heard(
-                received.uid,
-                received.address if probe.kind is not ProbeKind.OVERLAY else None,
-                received.port,
-                probe.sequence,
-                by_tunnel=probe.kind is ProbeKind.TUNNEL,
-                relayed=probe.relayed,
-                in_use=probe.in_use,
-                punch=probe.punch,
-            )
-        )
+        if not probe.padding_bytes:
+            self._on_heard(received, probe)
 
     def _is_answered(self, probe: Probe, received: Received) -> bool:
         entry = self.view.snapshot.nodes.get(received.uid)
@@ -324,22 +291,12 @@ class ProbePort:
             return
         del self._asked[answer.nonce]
         rtt_s = time.monotonic() - asked.sent_s
-        if asked.answer is not None and not asked.answer.done():
-            asked.answer.set_result(rtt_s)
+        if asked.waiter is not None and not asked.waiter.done():
+            asked.waiter.set_result(rtt_s)
         via = self._links.names.get(received.ifindex, "")
-        self._on_proof(
-            Proof(
-                asked.uid,
-                asked.question,
-                rtt_s,
-                via,
-                answer.sequence,
-                answer.way,
-                (answer.seen_from, answer.seen_port),
-            )
-        )
+        self._on_proof(Proof(asked, answer, rtt_s, via))
 
-    def _proves(self, asked: _Asked, answer: Answer, received: Received) -> bool:
+    def _proves(self, asked: Asked, answer: Answer, received: Received) -> bool:
         """Whether it came by the way that was asked for.
 
         Nothing may have translated an address, but for those that the tunnel uses.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from limpet.base.errors import StorageError
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
-from limpet.paths.path_file import PathFile, read_paths, write_paths
+from limpet.paths.proven import Changes, ProvenPaths, read_paths, write_paths
 
 ONE = PeerPath(transports.VXLAN, 1400, underlay=ip_address("192.0.2.1"))
 paths = st.builds(
@@ -60,25 +60,28 @@ def test_a_file_with_an_address_that_is_none_counts_as_missing(
 
 def test_closing_puts_on_the_disk_what_was_to_be_kept(tmp_path: Path) -> None:
     path = tmp_path / "paths.json"
+    told: list[Changes] = []
 
     async def scenario() -> None:
-        file = PathFile(path)
-        file.keep({"a": ONE})
-        file.keep({"a": ONE, "b": ONE})
-        await file.close()
+        proven = ProvenPaths(path, told.append)
+        proven.note("a", ONE)
+        await asyncio.sleep(0)
+        proven.note("b", ONE)
+        await proven.close()
 
     asyncio.run(scenario())
     assert read_paths(path) == {"a": ONE, "b": ONE}
+    assert told == [{"a": (None, ONE)}, {"b": (None, ONE)}]
 
 
 def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "paths.json"
 
     async def scenario() -> None:
-        file = PathFile(path)
-        file.keep({"a": ONE})
-        await file.close()
-        assert file.paths == {"a": ONE}
+        proven = ProvenPaths(path, lambda _changes: None)
+        proven.note("a", ONE)
+        await proven.close()
+        assert proven.now == {"a": ONE}
 
     asyncio.run(scenario())
     with pytest.raises(StorageError, match="No such file"):
