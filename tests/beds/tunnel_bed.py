@@ -22,7 +22,12 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.ownership import PEER_METRIC, ROUTE_TABLE, TUNNEL_MARK
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.topology.tunnel_end import TunnelEnd
+from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
+from limpet.cluster.topology.tunnel_end import (
+    TunnelEnd,
+    tunnel_device_mtu_bytes,
+    tunnel_mtu_bytes,
+)
 from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.assembly import route_key
 from limpet.datapath.overlay.diff import diff_overlay
@@ -31,7 +36,7 @@ from limpet.datapath.overlay.state import OverlayState, PeerRoute
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel
-from limpet.datapath.tunnel.state import PeerReading, PeerTunnel, TunnelKey, TunnelPlan, TunnelState
+from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.device import KernelWireguard
 from limpet.linux.netlink.socket import RouteSocket
@@ -90,6 +95,8 @@ class Tunnel:
         self.folder = folder
         self.ifname = ifname
         self.ends: dict[str, TunnelEnd] = {}
+        self.path_mtu_bytes = 1500
+        """Of the smallest link on the way to every peer."""
         self.plan = TunnelPlan()
         folder.mkdir()
         self.restart()
@@ -119,9 +126,14 @@ class Tunnel:
     def wanted(self, state: TunnelState) -> TunnelState:
         """The plan as this backend takes it."""
 
-    @abstractmethod
-    def mtu_bytes(self, part: PeerTunnel) -> int:
+    def mtu_bytes(self, uid: str, link_mtu_bytes: int) -> int:
         """Of routes to the peer."""
+        end = self.ends.get(uid, TunnelEnd()).endpoint
+        return tunnel_mtu_bytes(
+            min(self.path_mtu_bytes, link_mtu_bytes),
+            TUNNEL_OVERHEAD_BYTES[end[0].version if end is not None else 6],
+            device_mtu_bytes=tunnel_device_mtu_bytes(link_mtu_bytes),
+        )
 
     def connect(self, peers: Iterable[Tunnel]) -> None:
         """Every peer can be sent to."""
@@ -161,11 +173,10 @@ class Tunnel:
                 nodes[uid].grant.segments[(0, 1)[prefix.version == 6]].network_address,
                 view.view.sources[prefix.version],
                 PEER_METRIC,
-                self.mtu_bytes(part),
+                self.mtu_bytes(uid, view.view.own.link_mtu_bytes),
             )
-            for uid, part in self.plan.parts.items()
-            if part.peer is not None
-            for prefix in sorted(part.peer.allowed, key=str)
+            for uid, peer in self.plan.wishes.items()
+            for prefix in sorted(peer.allowed, key=str)
         ]
         want = OverlayState(routes={route_key(route): route for route in routes})
         overlay = self.node.kernel
@@ -221,9 +232,6 @@ class WireguardTunnel(Tunnel):
 
     def wanted(self, state: TunnelState) -> TunnelState:
         return state
-
-    def mtu_bytes(self, part: PeerTunnel) -> int:
-        return part.mtu_bytes
 
 
 class KernelWireguardTunnel(WireguardTunnel):

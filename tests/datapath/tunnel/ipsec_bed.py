@@ -28,7 +28,7 @@ from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
-from limpet.datapath.tunnel.state import PeerTunnel, TunnelState
+from limpet.datapath.tunnel.state import TunnelState
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node
 from tests.beds.tunnel_bed import Tunnel
@@ -110,11 +110,7 @@ class IpsecTunnel(Tunnel):
         return identity(self.node.number, self.node.uid, self.node.grant.public_key)
 
     def _uid_of(self, public_key: bytes) -> str:
-        return next(
-            uid
-            for uid, part in self.plan.parts.items()
-            if part.peer is not None and part.peer.public_key == public_key
-        )
+        return next(uid for uid, peer in self.plan.wishes.items() if peer.public_key == public_key)
 
     @property
     def pid(self) -> int:
@@ -126,8 +122,8 @@ class IpsecTunnel(Tunnel):
     def wanted(self, state: TunnelState) -> TunnelState:
         return ipsec_state(state, IPSEC_IFNAME)
 
-    def mtu_bytes(self, part: PeerTunnel) -> int:
-        return ipsec_mtu_bytes(part.mtu_bytes)
+    def mtu_bytes(self, uid: str, link_mtu_bytes: int) -> int:
+        return ipsec_mtu_bytes(super().mtu_bytes(uid, link_mtu_bytes))
 
     def connect(self, peers: Iterable[Tunnel]) -> None:
         keys = {peer.key.public_key for peer in peers}

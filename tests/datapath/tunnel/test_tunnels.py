@@ -86,7 +86,7 @@ def test_full_packets_fit_a_path_that_is_narrower_than_the_links(
         one, other = bed.tunnels
         bed.middle.ip(*(f"link set port{number} mtu 1492" for number in (1, 2)))
         for tunnel in bed.tunnels:
-            tunnel.ends = {uid: replace(end, mtu_bytes=1492) for uid, end in tunnel.ends.items()}
+            tunnel.path_mtu_bytes = 1492
         bed.settle_tunnels()
 
         for inner in (4, 6):

@@ -20,8 +20,6 @@ class TunnelEnd:
     """None: the peer has to speak first."""
     behind_nat: bool = False
     """A NAT is in the way that forgets a silent flow: either end's."""
-    mtu_bytes: int = 1500
-    """Of the underlay: the smallest link on the way, as far as known."""
 
 
 IPSEC_MTU_BYTES = 1400
@@ -98,7 +96,7 @@ def tunnel_end_of(path: PeerPath | None, entry: NodeEntry, own: OwnSide) -> Tunn
         and path.endpoint is not None
         and _is_translated(path.endpoint[0], entry, own)
     )
-    return TunnelEnd(path.endpoint, behind_nat=behind_nat, mtu_bytes=path.mtu_bytes)
+    return TunnelEnd(path.endpoint, behind_nat=behind_nat)
 
 
 def _is_translated(address: Address, entry: NodeEntry, own: OwnSide) -> bool:

@@ -15,28 +15,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
-from limpet.base.addresses import Endpoint, InterfaceAddress
+from limpet.base.addresses import InterfaceAddress
 from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.backends import backend_between, backends_of
 from limpet.cluster.topology.reach import in_clear_refused
-from limpet.cluster.topology.transports import MIN_MTU_BYTES, TUNNEL_OVERHEAD_BYTES
+from limpet.cluster.topology.transports import MIN_MTU_BYTES
 from limpet.cluster.topology.tunnel_end import (
     TunnelEnd,
     endpoint_problem,
     tunnel_device_mtu_bytes,
     tunnel_end_of,
-    tunnel_mtu_bytes,
 )
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.key import tunnel_public_key
 from limpet.datapath.tunnel.state import (
     Claim,
-    PeerTunnel,
     TunnelDevice,
     TunnelKey,
     TunnelPeer,
@@ -81,19 +78,18 @@ class TunnelView:
 
 
 def plan_tunnel(view: TunnelView) -> TunnelPlan:
-    """What should be: the device, and for every peer what it adds. A node without a grant has no
-    tunnel, nor one of a backend that the cluster does not name."""
+    """What should be: the device and its peers. A node without a grant has no tunnel, nor one of a
+    backend that the cluster does not name."""
     if not view.wanted:
         return TunnelPlan()
-    uids = (uid for uid in view.view.snapshot.nodes if uid != view.view.uid)
-    device = _device(view)
-    parts = {uid: plan_tunnel_peer(view, uid) for uid in uids}
-    return _assemble(device, _addresses(view, device), parts)
-
-
-def _device(view: TunnelView) -> TunnelDevice:
     mtu_bytes = tunnel_device_mtu_bytes(view.view.own.link_mtu_bytes)
-    return TunnelDevice(view.ifname, mtu_bytes, view.key.private_key, view.key.port)
+    device = TunnelDevice(view.ifname, mtu_bytes, view.key.private_key, view.key.port)
+    wishes = {
+        uid: peer
+        for uid in view.view.snapshot.nodes
+        if uid != view.view.uid and (peer := plan_tunnel_peer(view, uid)) is not None
+    }
+    return _assemble(device, _addresses(view, device), wishes)
 
 
 def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAddress]:
@@ -109,28 +105,29 @@ def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAdd
     )
 
 
-def plan_tunnel_peer(view: TunnelView, uid: str) -> PeerTunnel:
-    """What the peer adds; nothing, and why, where it has no tunnel."""
+def plan_tunnel_peer(view: TunnelView, uid: str) -> TunnelPeer | None:
+    """What the peer should have on the device; None: it has no tunnel, or another backend's.
+
+    Without an endpoint it is for the peer to begin.
+    """
     entry = view.view.snapshot.nodes[uid]
     admitted = view.admitted.get(uid)
-    if admitted is None:
-        return PeerTunnel(refused="nothing is planned for it")
-    if not admitted.sources:
-        return PeerTunnel(refused=admitted.refused or "it has no prefix")
-    if not is_by(view.view, uid, view.backend):
-        return PeerTunnel(refused="another backend makes its tunnel")
+    if admitted is None or not admitted.sources or not is_by(view.view, uid, view.backend):
+        return None
     if entry.presence is None or not entry.presence.tunnel_port:
-        return PeerTunnel(refused="it has told no tunnel")
+        return None
     key = tunnel_public_key(entry.grant.public_key)
     if not any(key) or key == view.key.public_key:
-        return PeerTunnel(refused="its key is none that a tunnel of this node could have")
+        return None
     end = view.ends.get(uid, _NO_END)
-    endpoint, refused = _endpoint(view, admitted, end)
+    cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
+    endpoint = end.endpoint
+    if endpoint_problem(endpoint, (*cidrs, *admitted.sources)):
+        endpoint = None
     keepalive_s = 0
     if end.behind_nat and endpoint is not None:
         keepalive_s = KEEPALIVE_S * view.view.own.nat_timeout_s // NAT_TIMEOUT_S
-    peer = TunnelPeer(key, frozenset(admitted.sources), endpoint, keepalive_s)
-    return PeerTunnel(peer, _mtu_bytes(view, entry, end), refused)
+    return TunnelPeer(key, frozenset(admitted.sources), endpoint, keepalive_s)
 
 
 def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
@@ -138,24 +135,6 @@ def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
     if view.network is None or view.grant is None:
         return False
     return backend_between(view.network, view.grant, view.snapshot.nodes[uid].grant) is backend
-
-
-def _endpoint(view: TunnelView, admitted: Admitted, end: TunnelEnd) -> tuple[Endpoint | None, str]:
-    """Where the peer is tried first, or why it has to speak first."""
-    cidrs = view.view.network.pod_cidrs if view.view.network is not None else ()
-    problem = endpoint_problem(end.endpoint, (*cidrs, *admitted.sources))
-    return (None, problem) if problem else (end.endpoint, "")
-
-
-def _mtu_bytes(view: TunnelView, entry: NodeEntry, end: TunnelEnd) -> int:
-    link_mtu_bytes = entry.presence.link_mtu_bytes if entry.presence is not None else 0
-    version = end.endpoint[0].version if end.endpoint is not None else 6
-    own = view.view.own.link_mtu_bytes
-    return tunnel_mtu_bytes(
-        min(end.mtu_bytes, link_mtu_bytes, own),
-        TUNNEL_OVERHEAD_BYTES[version],
-        device_mtu_bytes=tunnel_device_mtu_bytes(own),
-    )
 
 
 def tunnel_ends(
@@ -227,7 +206,7 @@ def replan_tunnel(
         uid: plan_tunnel_peer(after, uid) if uid in nodes else None
         for uid in _changed_peers(before, after)
     }
-    return _replace_parts(plan, changed)
+    return _replace_wishes(plan, changed)
 
 
 def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
@@ -244,56 +223,54 @@ def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
     ]
 
 
-def _replace_parts(
-    plan: TunnelPlan, changed: Mapping[str, PeerTunnel | None]
+def _replace_wishes(
+    plan: TunnelPlan, changed: Mapping[str, TunnelPeer | None]
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
-    """The plan with other parts for some peers (None: without them), and what that touches."""
-    parts = alter(plan.parts, changed)
-    old = [plan.parts.get(uid) for uid in changed]
-    claims_before, claims_after = _claims(old), _claims(changed.values())
+    """The plan with other wishes for some peers (None: without them), and what that touches."""
+    wishes = alter(plan.wishes, changed)
+    claims_before = _claims(plan.wishes.get(uid) for uid in changed)
+    claims_after = _claims(changed.values())
     if (
         not plan.contested.isdisjoint(claims_before)
         or len(claims_after) != len(set(claims_after))
         or any(plan.holders.get(claim) not in (None, *changed) for claim in claims_after)
     ):
         # Whose a key or a prefix is can change for peers that have not changed themselves.
-        return _assemble(plan.state.device, plan.addresses, parts), None
+        return _assemble(plan.state.device, plan.addresses, wishes), None
     touched = frozenset(each for each in (*claims_before, *claims_after) if isinstance(each, bytes))
     peers: dict[bytes, TunnelPeer | None] = dict.fromkeys(touched)
     holders: dict[Claim, str | None] = dict.fromkeys(claims_before)
     for uid, new in changed.items():
-        if new is not None and new.peer is not None:
-            peers[new.peer.public_key] = new.peer
+        if new is not None:
+            peers[new.public_key] = new
             holders |= dict.fromkeys(_claims([new]), uid)
     state = TunnelState(plan.state.device, alter(plan.state.peers, peers))
     held = alter(plan.holders, holders)
-    return TunnelPlan(state, parts, held, plan.contested, plan.addresses), touched
+    return TunnelPlan(state, wishes, held, plan.contested, plan.addresses), touched
 
 
-def _claims(parts: Iterable[PeerTunnel | None]) -> list[Claim]:
-    """The keys and the prefixes that the parts want for their peers."""
-    peers = [part.peer for part in parts if part is not None and part.peer is not None]
+def _claims(wishes: Iterable[TunnelPeer | None]) -> list[Claim]:
+    """The keys and the prefixes that are wished for."""
+    peers = [peer for peer in wishes if peer is not None]
     return [claim for peer in peers for claim in (peer.public_key, *peer.allowed)]
 
 
 def _assemble(
     device: TunnelDevice | None,
     addresses: frozenset[InterfaceAddress],
-    parts: Mapping[str, PeerTunnel],
+    wishes: Mapping[str, TunnelPeer],
 ) -> TunnelPlan:
-    """The union of the parts; what several want goes to the lowest uid."""
+    """All wishes together; what several claim goes to the lowest uid."""
     peers: dict[bytes, TunnelPeer] = {}
     holders: dict[Claim, str] = {}
     contested: set[Claim] = set()
-    for uid in sorted(parts):
-        peer = parts[uid].peer
-        if peer is None:
-            continue
+    for uid in sorted(wishes):
+        peer = wishes[uid]
         if holders.setdefault(peer.public_key, uid) != uid:
-            contested.update(_claims([parts[uid]]))
+            contested.update(_claims([peer]))
             continue
         lost = {each for each in peer.allowed if holders.setdefault(each, uid) != uid}
         contested |= lost
         peers[peer.public_key] = replace(peer, allowed=peer.allowed - lost) if lost else peer
     state = TunnelState(device, peers)
-    return TunnelPlan(state, parts, holders, frozenset(contested), addresses)
+    return TunnelPlan(state, wishes, holders, frozenset(contested), addresses)

@@ -70,5 +70,5 @@ class TunnelPlanner:
 
     def key_of(self, uid: str) -> bytes | None:
         """None: it is no peer of the tunnel."""
-        part = self.plan.parts.get(uid)
-        return part.peer.public_key if part is not None and part.peer is not None else None
+        peer = self.plan.wishes.get(uid)
+        return peer.public_key if peer is not None else None

@@ -59,23 +59,12 @@ class TunnelState:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerTunnel:
-    """What one peer adds to the plan."""
-
-    peer: TunnelPeer | None = None
-    mtu_bytes: int = 0
-    """Of routes to the peer through the tunnel."""
-    refused: str = ""
-    """Why the peer has no tunnel, or none that this node could begin; empty: it has."""
-
-
-@dataclass(frozen=True, slots=True)
 class TunnelPlan:
-    """The state that should be, and what each peer adds to it."""
+    """The state that should be, and what it is made of."""
 
     state: TunnelState = TunnelState()
-    parts: Mapping[str, PeerTunnel] = field(default_factory=dict)
-    """By the peer's uid."""
+    wishes: Mapping[str, TunnelPeer] = field(default_factory=dict)
+    """What each peer should have, by its uid; two may claim the same key or prefix."""
     holders: Mapping[Claim, str] = field(default_factory=dict)
     """Uid of the peer that has what is claimed; of several that claim one thing the lowest."""
     contested: frozenset[Claim] = frozenset()

@@ -80,17 +80,21 @@ def test_a_peer_on_a_tunnelled_rung_has_routes_through_the_device(
 
 
 @pytest.mark.parametrize(
-    ("path", "mtu_bytes"),
+    ("path", "own_mtu", "peers_mtu", "mtu_bytes"),
     [
-        (by(mtu_bytes=1492), 1424),
-        (by(endpoint=(ip_address("2001:db8::2"), 7)), 1408),
-        (by(transports.RELAY, mtu_bytes=1400), 1328),
+        (by(mtu_bytes=1492), 1500, 1500, 1424),
+        (by(), 1500, 1400, 1328),
+        (by(endpoint=(ip_address("2001:db8::2"), 7)), 1500, 1500, 1408),
+        (by(endpoint=(ip_address("2001:db8::2"), 7)), 9000, 1500, 1408),
+        (by(transports.RELAY, mtu_bytes=1400), 1500, 1500, 1328),
     ],
 )
-def test_the_mtu_is_what_goes_through_the_underlay_in_one_piece(
-    path: PeerPath, mtu_bytes: int
+def test_the_mtu_is_what_goes_through_the_smallest_part_of_the_way_in_one_piece(
+    path: PeerPath, own_mtu: int, peers_mtu: int, mtu_bytes: int
 ) -> None:
-    assert {route.mtu_bytes for route in part(path).routes} == {mtu_bytes}
+    made = part(path, peer(link_mtu_bytes=peers_mtu), replace(SIDE, link_mtu_bytes=own_mtu))
+
+    assert {route.mtu_bytes for route in made.routes} == {mtu_bytes}
 
 
 def test_what_is_behind_a_peer_goes_through_the_tunnel_as_well() -> None:

@@ -9,6 +9,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.cluster_values import network
 from tests.unit.datapath.overlay.overlay_values import (
     OURS,
     OWN,
@@ -29,7 +30,7 @@ from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.nodes import NodeEntry, Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES
-from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_mtu_bytes
+from limpet.cluster.topology.tunnel_end import TunnelEnd, endpoint_problem, tunnel_mtu_bytes
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.tunnel.diff import (
@@ -50,7 +51,6 @@ from limpet.datapath.tunnel.plan import (
     replan_tunnel,
 )
 from limpet.datapath.tunnel.state import (
-    PeerTunnel,
     TunnelDevice,
     TunnelKey,
     TunnelPeer,
@@ -80,40 +80,37 @@ def view(
     return TunnelView(seen, plan_overlay(seen).parts, ends, KEY)
 
 
-def part_of(number: int, found: NodeEntry, end: TunnelEnd | None, **own: object) -> PeerTunnel:
+def planned(
+    number: int, found: NodeEntry, end: TunnelEnd | None, **own: object
+) -> TunnelPeer | None:
     ends = {} if end is None else {uid(number): end}
     side = replace(OWN, **own)  # type: ignore[arg-type]
     return plan_tunnel_peer(view(snapshot(node(OURS), found), ends, own=side), uid(number))
 
 
 def test_a_peer_gets_its_segments_its_endpoint_and_no_keepalive() -> None:
-    part = part_of(2, peer(2), TunnelEnd(ENDPOINT))
+    made = planned(2, peer(2), TunnelEnd(ENDPOINT))
 
-    assert part == PeerTunnel(
-        TunnelPeer(tunnel_key(2), frozenset(segments(2)), ENDPOINT, 0), mtu_bytes=1440
-    )
+    assert made == TunnelPeer(tunnel_key(2), frozenset(segments(2)), ENDPOINT, 0)
 
 
 def test_a_nat_in_the_way_asks_for_keepalives() -> None:
-    part = part_of(2, peer(2), TunnelEnd(ENDPOINT, behind_nat=True))
+    made = planned(2, peer(2), TunnelEnd(ENDPOINT, behind_nat=True))
 
-    assert part.peer is not None
-    assert part.peer.keepalive_s == KEEPALIVE_S
+    assert made is not None
+    assert made.keepalive_s == KEEPALIVE_S
 
 
 @pytest.mark.parametrize("timeout_s", [4, 7, 29, NAT_TIMEOUT_S])
 def test_a_hasty_nat_is_reminded_sooner_than_it_forgets(timeout_s: int) -> None:
-    part = part_of(2, peer(2), TunnelEnd(ENDPOINT, behind_nat=True), nat_timeout_s=timeout_s)
+    made = planned(2, peer(2), TunnelEnd(ENDPOINT, behind_nat=True), nat_timeout_s=timeout_s)
 
-    assert part.peer is not None
-    assert timeout_s / 2 <= part.peer.keepalive_s < timeout_s
+    assert made is not None
+    assert timeout_s / 2 <= made.keepalive_s < timeout_s
 
 
 def test_a_peer_without_a_known_endpoint_may_speak_first() -> None:
-    part = part_of(2, peer(2), None)
-
-    assert part.peer == TunnelPeer(tunnel_key(2), frozenset(segments(2)))
-    assert part.refused == "no endpoint of it is known"
+    assert planned(2, peer(2), None) == TunnelPeer(tunnel_key(2), frozenset(segments(2)))
 
 
 @pytest.mark.parametrize(
@@ -131,39 +128,40 @@ def test_a_peer_without_a_known_endpoint_may_speak_first() -> None:
 def test_an_endpoint_that_is_none_or_leads_into_the_tunnel_is_not_taken(
     endpoint: tuple[str, int],
 ) -> None:
-    part = part_of(2, peer(2), TunnelEnd((ip_address(endpoint[0]), endpoint[1])))
+    where = ip_address(endpoint[0]), endpoint[1]
 
-    assert part.peer is not None
-    assert part.peer.endpoint is None
-    assert endpoint[0] in part.refused
+    made = planned(2, peer(2), TunnelEnd(where))
+
+    assert made is not None
+    assert made.endpoint is None
+    assert endpoint[0] in endpoint_problem(where, network().pod_cidrs)
 
 
 def test_an_endpoint_in_a_prefix_behind_its_own_peer_is_not_taken() -> None:
     behind = a_grant(2, prefixes_behind=(ip_network("198.51.100.0/24"),))
-    part = part_of(2, replace(peer(2), grant=behind), TunnelEnd(ENDPOINT))
+    made = planned(2, replace(peer(2), grant=behind), TunnelEnd(ENDPOINT))
 
-    assert part.peer is not None
-    assert part.peer.endpoint is None
-    assert "198.51.100.0/24, which goes through the tunnel" in part.refused
+    assert made is not None
+    assert made.endpoint is None
+    problem = endpoint_problem(ENDPOINT, made.allowed)
+    assert "198.51.100.0/24, which goes through the tunnel" in problem
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    "found",
     [
-        (peer(2, tunnel_port=0), "told no tunnel"),
-        (entry(a_grant(2)), "told no tunnel"),
-        (replace(peer(2), grant=a_grant(2, public_key=a_grant(OURS).public_key)), "its key"),
-        (replace(peer(2), grant=a_grant(2, public_key=b"\1" + bytes(31))), "its key"),
-        (replace(peer(2), grant=a_grant(2, tombstone=True)), "removed"),
-        (replace(peer(2), grant=a_grant(2, communities=("a",))), "shares no community"),
-        (replace(peer(2), grant=a_grant(2, segments=())), "no segment"),
+        peer(2, tunnel_port=0),
+        entry(a_grant(2)),
+        replace(peer(2), grant=a_grant(2, public_key=a_grant(OURS).public_key)),
+        replace(peer(2), grant=a_grant(2, public_key=b"\1" + bytes(31))),
+        replace(peer(2), grant=a_grant(2, tombstone=True)),
+        replace(peer(2), grant=a_grant(2, communities=("a",))),
+        replace(peer(2), grant=a_grant(2, segments=())),
     ],
+    ids=["port", "presence", "own-key", "no-key", "removed", "apart", "no-segment"],
 )
-def test_who_may_not_talk_or_tells_no_tunnel_has_no_tunnel(found: NodeEntry, reason: str) -> None:
-    part = part_of(2, found, TunnelEnd(ENDPOINT))
-
-    assert part.peer is None
-    assert reason in part.refused
+def test_who_may_not_talk_or_tells_no_tunnel_has_no_tunnel(found: NodeEntry) -> None:
+    assert planned(2, found, TunnelEnd(ENDPOINT)) is None
 
 
 def test_of_two_that_were_granted_one_key_only_one_has_it() -> None:
@@ -203,25 +201,6 @@ def test_the_largest_inner_packet_goes_through_in_one_piece(
     assert mtu_bytes > min(underlay_mtu_bytes - overhead, device_mtu_bytes) - 16
 
 
-@pytest.mark.parametrize(
-    ("end", "own_mtu", "peers_mtu", "expected"),
-    [
-        (TunnelEnd(ENDPOINT), 1500, 1500, 1440),
-        (TunnelEnd(ENDPOINT), 1500, 1400, 1328),
-        (TunnelEnd(ENDPOINT, mtu_bytes=1492), 1500, 1500, 1424),
-        (TunnelEnd((ip_address("2001:db8::2"), 7)), 1500, 1500, 1408),
-        (TunnelEnd((ip_address("2001:db8::2"), 7)), 9000, 1500, 1408),
-        (TunnelEnd(), 1500, 1500, 1408),
-    ],
-)
-def test_a_peers_mtu_is_that_of_the_smallest_part_of_the_way(
-    end: TunnelEnd, own_mtu: int, peers_mtu: int, expected: int
-) -> None:
-    part = part_of(2, peer(2, link_mtu_bytes=peers_mtu), end, link_mtu_bytes=own_mtu)
-
-    assert part.mtu_bytes == expected
-
-
 # Properties. Few values, so that peers get into each other's way.
 
 _keys = st.sampled_from(
@@ -230,7 +209,7 @@ _keys = st.sampled_from(
 _endpoints = st.sampled_from(
     [ENDPOINT, (ip_address("2001:db8::2"), 7), (ip_address("10.244.2.9"), 7)]
 )
-_ends = st.builds(TunnelEnd, st.none() | _endpoints, st.booleans(), st.sampled_from([1500, 1320]))
+_ends = st.builds(TunnelEnd, st.none() | _endpoints, st.booleans())
 
 
 def _own_key(number: int) -> bytes:
