@@ -22,3 +22,8 @@ def owners(run_dir: Path) -> tuple[Owned, ...]:
 def is_ours(link: LinkInfo) -> bool:
     """One of the owners tells it by its marks."""
     return any(owned.has(link) for owned in owners(Path()))
+
+
+def our_tables() -> frozenset[str]:
+    """Names of our nftables tables, all of family inet."""
+    return frozenset(name for owned in owners(Path()) for name in owned.nft_tables)

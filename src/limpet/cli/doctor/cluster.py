@@ -7,9 +7,9 @@ from pathlib import Path
 
 from limpet.agent.status import ClusterStatus, ControllerStatus, TunnelStatus
 from limpet.base.errors import LimpetError
-from limpet.base.ownership import VXLAN_GROUPS
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.owners import is_ours
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.vxlan import parse_vxlan
@@ -174,7 +174,7 @@ def examine_vxlan(vni: int, port: int) -> Iterator[Finding]:
     with RouteSocket() as route:
         for message in route.dump(wire.dump_links()):
             options, link = parse_vxlan(message), wire.parse_link(message)
-            if options is None or link.group in VXLAN_GROUPS.values():
+            if options is None or is_ours(link):
                 continue
             if (options.vni, options.port) == (vni, port):
                 yield error(

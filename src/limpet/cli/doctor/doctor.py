@@ -16,11 +16,10 @@ from limpet.cli.doctor.agent import agent_findings, examine_host_ports, unheard
 from limpet.cli.doctor.cluster import cluster_findings, examine_identity, examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
-from limpet.cli.doctor.firewall.examine import InboundPort
 from limpet.cli.doctor.installation import Place, examine_binary, examine_conflist
 from limpet.cli.doctor.machine import examine_folders, examine_sysctls
 from limpet.cli.doctor.relays import examine_relays, inbound_ports
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import InboundPort, Target
 from limpet.cli.install.joining import granted_state
 
 

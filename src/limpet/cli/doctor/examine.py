@@ -8,12 +8,13 @@ from limpet.cli.doctor.addresses import examine_records, examine_segments
 from limpet.cli.doctor.cni_configs import examine_configs
 from limpet.cli.doctor.features import examine_features
 from limpet.cli.doctor.findings import Finding, gather
-from limpet.cli.doctor.firewall.examine import examine_firewall, peer_ports
+from limpet.cli.doctor.firewall.examine import examine_firewall
 from limpet.cli.doctor.machine import examine_network_daemons
 from limpet.cli.doctor.node import examine_node
-from limpet.cli.doctor.target import Target
+from limpet.cli.doctor.target import InboundPort, Target
 from limpet.cli.doctor.tunnel import examine_wireguard
 from limpet.cli.install.cni_configs import read_cni_configs
+from limpet.cli.install.joining import own_snapshot
 from limpet.cli.install.runtimes import examine_runtimes, find_runtimes
 
 
@@ -46,12 +47,14 @@ def _tunnel(target: Target) -> Iterator[Finding]:
 
 
 def _firewall(target: Target, *, running: bool) -> Iterator[Finding]:
+    settings, ports = target.settings, list(target.inbound)
+    if target.joined:
+        harm = "other nodes may not reach this one, nor its pods"
+        network = own_snapshot(settings).network
+        vxlan = [] if network is None else [network.vxlan_port]
+        ports[:0] = [InboundPort(port, harm) for port in (settings.peers.port, *vxlan)]
     yield from examine_firewall(
-        target.settings,
-        target.state,
-        [*(peer_ports(target.settings) if target.joined else ()), *target.inbound],
-        allowed=target.allow_forward,
-        running=running,
+        settings, target.state, ports, allowed=target.allow_forward, running=running
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
-from limpet.base.ownership import ALIAS
 from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import NodeFacts, plan_node
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl
@@ -22,7 +22,7 @@ def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
     """The node's own settings. Those of the bridge are the round's business."""
     with RouteSocket() as route:
         link = route.link(bridge)
-    facts = NodeFacts(own_bridge_exists=link is not None and link.alias == ALIAS)
+    facts = NodeFacts(own_bridge_exists=link is not None and is_ours(link))
     planned = plan_node(bridge, state, (), facts=facts).sysctls
     wrong = False
     for path, value in planned.items():

@@ -15,7 +15,7 @@ from limpet.agent.status import (
 )
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.doctor.firewall.examine import InboundPort
+from limpet.cli.doctor.target import InboundPort
 from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.linux.ports import PortHolder, port_holders
 from limpet.linux.sysctl import read_sysctl

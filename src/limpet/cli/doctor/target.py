@@ -7,7 +7,25 @@ from pathlib import Path
 
 from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
-from limpet.cli.doctor.firewall.examine import InboundPort
+
+
+@dataclass(frozen=True, slots=True)
+class InboundPort:
+    """A port of this node that others send to."""
+
+    port: int
+    harm: str
+    """What does not work while it is closed."""
+    protocol: str = "udp"
+    untracked: bool = False
+    """The node keeps it out of connection tracking."""
+    last: int = 0
+    """Of a range of ports; 0: it is one port."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last of the range."""
+        return self.port, self.last or self.port
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from limpet.cluster.peer_datagram import UID_BYTES, DatagramError, Drop, uid_byt
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.linux.frames import checksum
+from limpet.linux.frames import ip_packet
 from limpet.paths.probe.messages import NONCE_BYTES, Answer, Probe
 
 _PROBE = struct.Struct(f">{NONCE_BYTES}sBBQ16s")
@@ -32,12 +32,9 @@ _VXLAN = struct.Struct(">16s")
 _TUNNELLED = struct.Struct(f">16sH{UID_BYTES}s")
 _NONE = bytes(16)
 
-_IPV4 = struct.Struct(">BBHHHBBH4s4s")
-_IPV6 = struct.Struct(">IHBB16s16s")
+_IP_BYTES = {4: 20, 6: 40}
 _UDP = struct.Struct(">HHHH")
-_PSEUDO4 = struct.Struct(">4s4sBBH")
-_PSEUDO6 = struct.Struct(">16s16sII")
-_PROTOCOL_UDP, _DO_NOT_FRAGMENT, _ONE_HOP = 17, 0x4000, 1
+_PROTOCOL_UDP = 17
 
 
 def encode_probe(probe: Probe) -> bytes:
@@ -49,7 +46,7 @@ def encode_probe(probe: Probe) -> bytes:
 
 def padding_for(packet_bytes: int, version: int) -> int:
     """Padding of a probe whose whole IP packet is so large, or the smallest that there is."""
-    headers = (_IPV4.size if version == 4 else _IPV6.size) + _UDP.size
+    headers = _IP_BYTES[version] + _UDP.size
     return max(packet_bytes - headers - OVERHEAD_BYTES - _PROBE.size, 0)
 
 
@@ -147,37 +144,8 @@ def _parse_address(packed: bytes) -> Address | None:
 def udp_packet(
     source: Address, destination: Address, source_port: int, destination_port: int, payload: bytes
 ) -> bytes:
-    """An IP packet of the addresses' version that no router forwards.
-
-    Source: RFC 791, RFC 8200, RFC 768.
-    """
-    length = _UDP.size + len(payload)
-    here, there = source.packed, destination.packed
-    if source.version == 4:
-        head = _ipv4_header(_IPV4.size + length, here, there)
-        pseudo = _PSEUDO4.pack(here, there, 0, _PROTOCOL_UDP, length)
-    else:
-        head = _IPV6.pack(6 << 28, length, _PROTOCOL_UDP, _ONE_HOP, here, there)
-        pseudo = _PSEUDO6.pack(here, there, length, _PROTOCOL_UDP)
-    blank = _UDP.pack(source_port, destination_port, length, 0)
-    # Zero would mean that there is no checksum.
-    total = checksum(pseudo + blank + payload) or 0xFFFF
-    return head + _UDP.pack(source_port, destination_port, length, total) + payload
-
-
-def _ipv4_header(length: int, source: bytes, destination: bytes) -> bytes:
-    def header(total: int) -> bytes:
-        return _IPV4.pack(
-            0x45,
-            0,
-            length,
-            0,
-            _DO_NOT_FRAGMENT,
-            _ONE_HOP,
-            _PROTOCOL_UDP,
-            total,
-            source,
-            destination,
-        )
-
-    return header(checksum(header(0)))
+    """An IP packet of the addresses' version that no router forwards. Source: RFC 768."""
+    head = _UDP.pack(source_port, destination_port, _UDP.size + len(payload), 0)
+    return ip_packet(
+        source, destination, _PROTOCOL_UDP, head + payload, checksum_at=_UDP.size - 2, hops=1
+    )

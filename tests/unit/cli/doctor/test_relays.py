@@ -91,14 +91,15 @@ def test_who_names_the_same_endpoint_is_named() -> None:
 
 
 def test_only_a_relay_needs_its_ports_open_and_only_a_tunnel_that_is_needed() -> None:
-    def ports(**changes: Any) -> list[str]:
+    def ports(**changes: Any) -> list[tuple[str, tuple[int, int]]]:
         cluster = convert({**CLUSTER, "ipsec": None, **changes}, ClusterStatus)
-        return [str(port) for port in inbound_ports(cluster, Settings())]
+        return [(port.protocol, port.ends) for port in inbound_ports(cluster, Settings())]
 
+    own = CLUSTER["tunnel"]["port"]
     assert ports() == []
-    assert ports(tunnel={**TUNNEL, "needed": True, "port": 25000}) == ["UDP port 25000"]
+    assert ports(tunnel={**TUNNEL, "needed": True, "port": 25000}) == [("udp", (25000, 25000))]
     assert ports(across={**ACROSS, "relaying": RELAYING}) == [
-        f"UDP port {CLUSTER['tunnel']['port']}",
-        "UDP ports 21000 to 22999",
-        "TCP port 443",
+        ("udp", (own, own)),
+        ("udp", (21000, 22999)),
+        ("tcp", (443, 443)),
     ]

@@ -7,22 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
-from itertools import product
+from itertools import chain, product
 
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import LimpetError
 from limpet.base.node_state import NodeState
-from limpet.base.ownership import ALIAS, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.firewall.trial import Dropped, Packet, Rules, Trial, read_rules
-from limpet.cli.install.joining import own_snapshot
+from limpet.cli.doctor.target import InboundPort
+from limpet.cli.owners import is_ours
 from limpet.datapath.node.forward import (
     ForwardChain,
     HandleNftables,
     read_forward_chains,
     unreadable_legacy_tables,
 )
+from limpet.datapath.overlay.part import OverlayPart
+from limpet.datapath.tunnel.owned import owned_by_tunnels
 from limpet.linux.namespaces import in_new_namespace
 from limpet.linux.netlink.codec import IFF_LOOPBACK
 from limpet.linux.netlink.socket import RouteSocket
@@ -30,56 +32,20 @@ from limpet.linux.underlay import read_underlay
 
 _MADE_UP = {4: ip_network("192.0.2.0/24"), 6: ip_network("2001:db8::/64")}
 _END = re.compile(r"|(?:log .*)?(?:drop|reject(?: with [\w -]+)?)")
+"""A rule for whatever gets to it; empty: the policy."""
 _PODS_PORT = 41641
 """Of packets between pods: one that no rule should be about."""
 
 
 @dataclass(frozen=True, slots=True)
-class InboundPort:
-    """Where others send to."""
-
-    port: int
-    harm: str
-    """What does not work while it is closed."""
-    protocol: str = "udp"
-    untracked: bool = False
-    """The node keeps it out of connection tracking."""
-    last: int = 0
-    """Of a range of ports."""
-
-    def __str__(self) -> str:
-        span = f"s {self.port} to {self.last}" if self.last else f" {self.port}"
-        return f"{self.protocol.upper()} port{span}"
-
-
-def peer_ports(settings: Settings) -> Iterator[InboundPort]:
-    """Those of nodes of one site, as far as they are known."""
-    harm = "other nodes may not reach this one, nor its pods"
-    network = own_snapshot(settings).network
-    yield InboundPort(settings.peers.port, harm)
-    if network is not None:
-        yield InboundPort(network.vxlan_port, harm)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Links that pods' packets take, and what a person calls them."""
-
-    words: str
-    links: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Of this node, as far as firewalls are concerned."""
+class _Node:
+    """What firewalls see of it."""
 
     bridge: str
     state: NodeState
-    ways: tuple[_Way, ...]
+    ways: dict[str, tuple[str, ...]]
+    """Links that pods' packets take, by what a person calls them."""
     uplinks: dict[str, tuple[InterfaceAddress, ...]]
-
-
-_Stops = dict[Dropped, list[_Way]]
 
 
 def examine_firewall(
@@ -90,13 +56,16 @@ def examine_firewall(
     allowed: bool,
     running: bool,
 ) -> Iterator[Finding]:
-    """What stops pods' packets, and what others send to `ports`. Changes nothing."""
+    """What stops pods' packets, and what others send to `ports`. Changes nothing.
+
+    `allowed`: accept rules are kept in chains that drop; `running`: they should be there already.
+    """
     try:
-        place = _read_place(settings, state)
+        node = _read_node(settings, state)
         rules = read_rules()
-        stops, closed = in_new_namespace(lambda: _try_packets(place, rules, list(ports)))
-        yield from _forward(place, stops, allowed=allowed, running=running)
-        yield from _inbound(closed)
+        stops, closed = in_new_namespace(lambda: _try_packets(node, rules, list(ports)))
+        yield from _pods_findings(node, stops, allowed=allowed, running=running)
+        yield from _port_findings(closed)
     except LimpetError as problem:
         yield warn(
             f"others' firewall rules are not known: {problem}",
@@ -105,21 +74,25 @@ def examine_firewall(
         )
 
 
-def _read_place(settings: Settings, state: NodeState) -> _Place:
-    bridge = settings.pods.bridge
+def _read_node(settings: Settings, state: NodeState) -> _Node:
+    folders, bridge = settings.folders, settings.pods.bridge
     with RouteSocket() as route:
         links = route.links().values()
         underlay = read_underlay(route, patterns=settings.peers.links, not_in=state.cluster_cidrs)
-    tunnel = tuple(link.ifname for link in links if link.group == TUNNEL_GROUP)
-    vxlan = tuple(link.ifname for link in links if link.group in VXLAN_GROUPS.values())
     uplinks = {link.ifname: link.addresses for link in underlay}
-    ways = (_Way("through the tunnel", tunnel), _Way("through VXLAN", vxlan))
+    ways = {}
+    for words, owned in (
+        ("through the tunnel", owned_by_tunnels(folders.run_dir)),
+        ("through VXLAN", OverlayPart.owned(folders.run_dir)),
+    ):
+        ways[words] = tuple(link.ifname for link in links if owned.has(link))
+    ways["over"] = tuple(uplinks)
     made_up = tuple(ip_interface(f"{cidr[1]}/{cidr.prefixlen}") for cidr in _MADE_UP.values())
-    others = [link for link in links if link.alias != ALIAS and not link.flags & IFF_LOOPBACK]
-    return _Place(
+    others = [link for link in links if not is_ours(link) and not link.flags & IFF_LOOPBACK]
+    return _Node(
         bridge,
         state,
-        tuple(way for way in (*ways, _Way("over", tuple(uplinks))) if way.links),
+        {f"{words} {', '.join(sorted(names))}": names for words, names in ways.items() if names},
         uplinks or {link.ifname: made_up for link in others if link.ifname != bridge},
     )
 
@@ -128,37 +101,36 @@ def _read_place(settings: Settings, state: NodeState) -> _Place:
 
 
 def _try_packets(
-    place: _Place, rules: Rules, ports: list[InboundPort]
-) -> tuple[_Stops, dict[Dropped, list[InboundPort]]]:
-    """What drops pods' packets, and what those to the ports."""
-    links = dict.fromkeys((place.bridge, *(n for w in place.ways for n in w.links)), ())
-    spans = (f"{port.port}-{port.last or port.port}" for port in ports if port.untracked)
-    with closing(Trial(rules, {**links, **place.uplinks}, ", ".join(spans))) as trial:
-        stops: _Stops = {}
-        for way in place.ways:
-            for dropped in _stopped(trial, place, way):
-                stops.setdefault(dropped, []).append(way)
-        closed: dict[Dropped, list[InboundPort]] = {}
+    node: _Node, rules: Rules, ports: list[InboundPort]
+) -> tuple[dict[Dropped, list[str]], dict[Dropped, list[InboundPort]]]:
+    """What drops pods' packets, with the ways that it stops; what drops those to which ports."""
+    links = dict.fromkeys((node.bridge, *chain(*node.ways.values())), ()) | node.uplinks
+    spans = ("{}-{}".format(*port.ends) for port in ports if port.untracked)
+    stops: dict[Dropped, list[str]] = {}
+    closed: dict[Dropped, list[InboundPort]] = {}
+    with closing(Trial(rules, links, ", ".join(spans))) as trial:
+        for words, names in node.ways.items():
+            for dropped in dict.fromkeys(_stopped(trial, node, names)):
+                stops.setdefault(dropped, []).append(words)
         for port in ports:
-            for dropped in _closed_by(trial, place, port):
+            for dropped in _closed_by(trial, node, port):
                 closed.setdefault(dropped, []).append(port)
     return stops, closed
 
 
-def _stopped(trial: Trial, place: _Place, way: _Way) -> Iterable[Dropped]:
+def _stopped(trial: Trial, node: _Node, links: Iterable[str]) -> Iterator[Dropped]:
     """By what, in both directions and of each IP version that pods have."""
-    found = []
-    bridge, state = place.bridge, place.state
-    prefixes = (*state.segments, *state.cluster_cidrs)
-    for version in sorted({each.version for each in prefixes}) or [4]:
-        pod = _inside(state.segments, version)
-        far = _inside(state.cluster_cidrs, version, state.segments)
-        for link, protocol in product(way.links, ("udp", "tcp")):
-            trial.route(pod, bridge)
+    segments, cidrs = node.state.segments, node.state.cluster_cidrs
+    for version in sorted({each.version for each in (*segments, *cidrs)}) or [4]:
+        pod = _inside(segments, version)
+        far = _inside(cidrs, version, segments)
+        for link, protocol in product(links, ("udp", "tcp")):
+            trial.route(pod, node.bridge)
             trial.route(far, link)
-            for name, source, target in ((bridge, pod, far), (link, far, pod)):
-                found.append(trial.send(Packet(name, source, target, protocol, _PODS_PORT)))
-    return dict.fromkeys(each for each in found if each)
+            for name, source, target in ((node.bridge, pod, far), (link, far, pod)):
+                dropped = trial.send(Packet(name, source, target, protocol, _PODS_PORT))
+                if dropped is not None:
+                    yield dropped
 
 
 def _inside(prefixes: Iterable[Prefix], version: int, but_not: Iterable[Prefix] = ()) -> Address:
@@ -170,49 +142,46 @@ def _inside(prefixes: Iterable[Prefix], version: int, but_not: Iterable[Prefix] 
     return next(free, _MADE_UP[version][2])
 
 
-def _closed_by(trial: Trial, place: _Place, port: InboundPort) -> Iterable[Dropped]:
+def _closed_by(trial: Trial, node: _Node, port: InboundPort) -> Iterable[Dropped]:
     """What drops packets to it on every uplink; a person may keep it to some of them."""
     found: dict[int, list[Dropped | None]] = {}
-    for name, own in ((name, own) for name, all_ in place.uplinks.items() for own in all_):
-        size = own.network.num_addresses
-        near = (own.network[-2 % size], own.network[1 % size], _MADE_UP[own.version][2])
-        source = next(address for address in near if address != own.ip)
-        packets = (
-            Packet(name, source, own.ip, port.protocol, number)
-            for number in dict.fromkeys((port.port, port.last or port.port))
-        )
-        dropped = next(filter(None, map(trial.send, packets)), None)
-        found.setdefault(own.version, []).append(dropped)
+    for name, addresses in node.uplinks.items():
+        for own in addresses:
+            size = own.network.num_addresses
+            near = (own.network[-2 % size], own.network[1 % size], _MADE_UP[own.version][2])
+            source = next(address for address in near if address != own.ip)
+            packets = (
+                Packet(name, source, own.ip, port.protocol, number)
+                for number in dict.fromkeys(port.ends)
+            )
+            dropped = next(filter(None, map(trial.send, packets)), None)
+            found.setdefault(own.version, []).append(dropped)
     return {each for all_ in found.values() if all(all_) for each in all_ if each}
 
 
 # Findings.
 
 
-def _forward(place: _Place, stops: _Stops, *, allowed: bool, running: bool) -> Iterator[Finding]:
-    nft = HandleNftables()
-    try:
-        chains = [chain for chain in read_forward_chains(nft) if chain.cause]
-    finally:
-        nft.close()
-    bridge = place.bridge
-    for chain in chains:
-        by = [dropped for dropped in stops if dropped.base == str(chain)]
-        if chain.tool != "nft" or not place.ways or any(map(_is_end, by)):
-            yield _closed(chain, bridge, allowed=allowed, running=running)
+def _pods_findings(
+    node: _Node, stops: Mapping[Dropped, list[str]], *, allowed: bool, running: bool
+) -> Iterator[Finding]:
+    with closing(HandleNftables()) as nft:
+        chains = [each for each in read_forward_chains(nft) if each.cause]
+    for each in chains:
+        by = [dropped for dropped in stops if dropped.base == str(each)]
+        if each.tool != "nft" or not node.ways or any(map(_is_end, by)):
+            yield _closed(each, node.bridge, allowed=allowed, running=running)
         elif not by:
-            yield ok(f"{chain} drops ({chain.cause}), but lets pods' packets of {bridge} pass")
-    said = {str(chain) for chain in chains}
+            yield ok(f"{each} drops ({each.cause}), but lets pods' packets of {node.bridge} pass")
+    said = set(map(str, chains))
     for dropped, ways in stops.items():
-        if dropped.base in said and _is_end(dropped):
-            continue
-        through = " and ".join(f"{way.words} {', '.join(sorted(way.links))}" for way in ways)
-        yield error(
-            f"{dropped.base} drops pods' packets {through}: {_cause(dropped)}",
-            "pods of this node and others do not reach each other that way",
-            f"if no person wants that, take it out, or accept packets of {bridge} before it "
-            "(iifname and oifname)",
-        )
+        if dropped.base not in said or not _is_end(dropped):
+            yield error(
+                f"{dropped.base} drops pods' packets {' and '.join(ways)}: {_cause(dropped)}",
+                "pods of this node and others do not reach each other that way",
+                "if no person wants that, take it out, or accept packets of "
+                f"{node.bridge} before it (iifname and oifname)",
+            )
     for command in unreadable_legacy_tables():
         yield warn(
             f"the kernel has {command} tables, but {command} is not installed",
@@ -223,42 +192,41 @@ def _forward(place: _Place, stops: _Stops, *, allowed: bool, running: bool) -> I
         yield ok("no FORWARD chain of others drops pods' packets")
 
 
-def _closed(chain: ForwardChain, bridge: str, *, allowed: bool, running: bool) -> Finding:
+def _closed(each: ForwardChain, bridge: str, *, allowed: bool, running: bool) -> Finding:
     """Of a chain that drops what no rule of it accepts."""
-    if chain.tool != "nft" and chain.accepts(bridge):
-        return ok(f"{chain} drops ({chain.cause}), but for {bridge}: it has Limpet's accept rules")
+    drops, accepts = f"{each} drops ({each.cause})", each.accepts(bridge)
+    if accepts and each.tool != "nft":
+        return ok(f"{drops}, but for {bridge}: it has Limpet's accept rules")
     if allowed and not running:
-        return ok(f"{chain} drops ({chain.cause}); accept rules for {bridge} will be kept in it")
-    if chain.accepts(bridge):
+        return ok(f"{drops}; accept rules for {bridge} will be kept in it")
+    harm = "pods may reach nothing beyond their node"
+    if accepts:
         return error(
-            f"{chain} drops ({chain.cause}), and Limpet's accept rules for {bridge} come too late",
-            "pods may reach nothing beyond their node",
-            f"see what stands before them: nft list chain {chain.family} {chain.table} "
-            f"{chain.name}",
+            f"{drops}, and Limpet's accept rules for {bridge} come too late",
+            harm,
+            f"see what stands before them: nft list chain {each.family} {each.table} {each.name}",
         )
     if allowed:
         return error(
-            f"{chain} drops ({chain.cause}), and the accept rules for {bridge} are not in it",
-            "pods may reach nothing beyond their node",
+            f"{drops}, and the accept rules for {bridge} are not in it",
+            harm,
             "the agent puts them there: see `limpet status`, journalctl -u limpet-agent",
         )
     return error(
-        f"{chain} drops ({chain.cause}) and has no accept rule of Limpet for {bridge}",
-        "pods may reach nothing beyond their node, and on some nodes not even each other",
+        f"{drops} and has no accept rule of Limpet for {bridge}",
+        f"{harm}, and on some nodes not even each other",
         "install with --allow-forward (allow_forward = true in the agent's configuration), "
         "which keeps one marked accept rule for each direction there",
     )
 
 
-def _inbound(closed: Mapping[Dropped, list[InboundPort]]) -> Iterator[Finding]:
+def _port_findings(closed: Mapping[Dropped, list[InboundPort]]) -> Iterator[Finding]:
     for dropped, ports in closed.items():
-        names = _joined(ports)
-        what = f"{dropped.base} drops what is sent to {names}: {_cause(dropped)}"
-        if _is_end(dropped):
-            ends = f"{dropped.base} drops ({_cause(dropped)})"
-            what = f"{ends}, and no rule of it seems to let {names} in"
+        names, cause = _joined(ports), _cause(dropped)
         yield warn(
-            what,
+            f"{dropped.base} drops ({cause}), and no rule of it seems to let {names} in"
+            if _is_end(dropped)
+            else f"{dropped.base} drops what is sent to {names}: {cause}",
             "; ".join(dict.fromkeys(port.harm for port in ports)),
             "accept it there from the other nodes, unless a rule does so in another way",
         )
@@ -268,13 +236,12 @@ def _joined(ports: Iterable[InboundPort]) -> str:
     """`UDP port 7471 and 8472 and TCP port 443`."""
     found: dict[str, list[str]] = {}
     for port in ports:
-        kind, _, numbers = str(port).partition(" port")
-        found.setdefault(kind, []).append(numbers.removeprefix("s").strip())
+        numbers = f"{port.port} to {port.last}" if port.last else str(port.port)
+        found.setdefault(port.protocol.upper(), []).append(numbers)
     return " and ".join(f"{kind} port {' and '.join(all_)}" for kind, all_ in found.items())
 
 
 def _is_end(dropped: Dropped) -> bool:
-    """The policy, or a rule for whatever gets there."""
     return _END.fullmatch(dropped.rule) is not None
 
 
