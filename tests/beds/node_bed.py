@@ -25,7 +25,7 @@ from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, BridgeSpe
 from limpet.datapath.node.pod.interface import create_pod_interface
 from limpet.datapath.node.state import NodePlan
 from limpet.linux.namespaces import Namespace, namespace_id
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import Notifications, RouteSocket
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 
@@ -184,7 +184,7 @@ class NodeBed:
         ends.close()
 
     def reap(self) -> None:
-        self.kernel.route.apply(wire.delete_link_group(DYING_GROUP))
+        self.kernel.route.apply(link_codec.delete_link_group(DYING_GROUP))
 
     def links(self) -> set[str]:
         return set(self.kernel.route.links()) - {"lo"}

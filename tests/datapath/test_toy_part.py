@@ -11,6 +11,7 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from limpet.linux.owned import LinkMark, Owned
@@ -90,9 +91,11 @@ class ToyLinks(Part[frozenset[str], str]):
                 if self.removes(change):
                     link = self.route.link(change[1:])
                     assert link is not None
-                    self.route.apply(wire.delete_link(link.ifindex, what=change))
+                    self.route.apply(link_codec.delete_link(link.ifindex, what=change))
                 else:
-                    self.route.apply(wire.new_link(ifname=change, kind="bridge", group=self.group))
+                    self.route.apply(
+                        link_codec.new_link(ifname=change, kind="bridge", group=self.group)
+                    )
             except KernelError as error:
                 failures.append(str(error))
         return failures

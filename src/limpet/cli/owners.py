@@ -8,7 +8,7 @@ from limpet.cluster import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.tunnel.part import TunnelPart
-from limpet.linux.netlink.codec import LinkInfo
+from limpet.linux.netlink.link_codec import LinkInfo
 from limpet.linux.owned import Owned
 from limpet.relay.server import forwarding
 

@@ -11,7 +11,7 @@ from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.interface import read_inside
 from limpet.linux.namespaces import Namespace
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 
 
 def check_attachment(
@@ -73,7 +73,7 @@ def _inside(attachment: Attachment, netns: str) -> Iterator[str]:
 
 def _outside(kernel: NodeKernel, attachment: Attachment) -> Iterator[str]:
     assert attachment.bridge is not None
-    host: wire.LinkInfo | None = kernel.route.link(attachment.link.host_ifname)
+    host: link_codec.LinkInfo | None = kernel.route.link(attachment.link.host_ifname)
     bridge = kernel.route.link(attachment.bridge.ifname)
     if bridge is None:
         yield f"bridge {attachment.bridge.ifname} is gone"

@@ -13,6 +13,7 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.topology.paths import OwnSide
 from limpet.datapath.event import LinksChanged, Tell
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 
@@ -78,7 +79,7 @@ class OwnNode:
     def hear(self, message: wire.Message) -> None:
         """Takes a notification that is of no pod."""
         if message.type in _LINK_MESSAGES:
-            own = wire.link_group(message) in (*VXLAN_GROUPS.values(), TUNNEL_GROUP)
+            own = link_codec.link_group(message) in (*VXLAN_GROUPS.values(), TUNNEL_GROUP)
             self.is_stale |= not own and message.body[0] != wire.AF_BRIDGE
         else:
             self.is_stale |= message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR)
@@ -149,4 +150,7 @@ class OwnNode:
 
 def is_of_a_pod(message: wire.Message) -> bool:
     """A notification of a pod's link, living or dying: nearly all are."""
-    return message.type in _LINK_MESSAGES and wire.link_group(message) in (POD_GROUP, DYING_GROUP)
+    return message.type in _LINK_MESSAGES and link_codec.link_group(message) in (
+        POD_GROUP,
+        DYING_GROUP,
+    )

@@ -9,7 +9,7 @@ from functools import partial
 
 from limpet.base.addresses import InterfaceAddress
 from limpet.base.errors import LimpetError
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 from limpet.linux.owned import Owned
@@ -91,7 +91,7 @@ def _remove_links(route: RouteSocket, owned: Owned, report: Teardown) -> None:
             )
             continue
         gone = (errno.ENODEV,)  # with its other end, or what it was on
-        route.apply(wire.delete_link(link.ifindex, what=what, ignore_errno=gone))
+        route.apply(link_codec.delete_link(link.ifindex, what=what, ignore_errno=gone))
         report.done.append(f"{what}: removed")
 
 

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 
@@ -26,7 +26,7 @@ def default_gateway() -> Gateway | None:
             info
             for info in route.routes()
             if info.family == socket.AF_INET
-            and info.table == wire.RT_TABLE_MAIN
+            and info.table == route_codec.RT_TABLE_MAIN
             and info.prefix_length == 0
             and len(info.gateway) == 4
         ]

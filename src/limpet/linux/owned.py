@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from limpet.linux.netlink.codec import LinkInfo, Request
+from limpet.linux.netlink.codec import Request
+from limpet.linux.netlink.link_codec import LinkInfo
 from limpet.linux.netlink.socket import RouteSocket
 
 

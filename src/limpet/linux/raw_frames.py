@@ -7,9 +7,9 @@ import socket
 
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import KernelError
+from limpet.linux.netlink.address_codec import get_neighbour, parse_neighbour
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.vxlan import get_neighbour, parse_neighbour
 
 _ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 _UNKNOWN = (errno.ENOENT, errno.ENODEV)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatch
-from ipaddress import IPv4Interface, IPv6Interface
 
 from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
 from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 _OVERLAY_KINDS = frozenset(
@@ -40,10 +39,9 @@ def read_underlay(
     """
     addresses: dict[int, list[InterfaceAddress]] = {}
     for info in route.addresses():
-        if info.scope != wire.RT_SCOPE_UNIVERSE or info.flags & _NOT_READY:
+        if info.scope != route_codec.RT_SCOPE_UNIVERSE or info.flags & _NOT_READY:
             continue
-        kind = IPv4Interface if len(info.packed) == 4 else IPv6Interface
-        address: InterfaceAddress = kind((info.packed, info.prefix_length))
+        address = info.interface
         if not any(address.version == p.version and address.ip in p for p in not_in):
             addresses.setdefault(info.ifindex, []).append(address)
     return tuple(
@@ -55,8 +53,8 @@ def read_underlay(
     )
 
 
-def _leads_out(link: wire.LinkInfo, patterns: Collection[str]) -> bool:
-    if link.flags & wire.IFF_LOOPBACK or link.alias == ALIAS or link.master_ifindex:
+def _leads_out(link: link_codec.LinkInfo, patterns: Collection[str]) -> bool:
+    if link.flags & link_codec.IFF_LOOPBACK or link.alias == ALIAS or link.master_ifindex:
         return False
     if link.group in (POD_GROUP, DYING_GROUP, *VXLAN_GROUPS.values()):
         return False

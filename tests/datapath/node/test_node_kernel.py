@@ -21,6 +21,7 @@ from limpet.datapath.node.diff import DropAddress, DropRoute, PutBridge
 from limpet.datapath.node.pod.attachment import BridgeSpec, PortMapping
 from limpet.datapath.node.state import Bridge
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from limpet.linux.nftables import Nftables
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
@@ -333,7 +334,7 @@ def test_their_bridge_keeps_its_mac_and_is_set_up(bed: NodeBed) -> None:
     link = bed.kernel.route.link("br9")
     assert link is not None
     assert (link.mac, link.up, link.alias) == ("02:00:00:00:00:07", True, "")
-    assert link.flags & wire.IFF_PROMISC
+    assert link.flags & link_codec.IFF_PROMISC
     assert bed.pending() == []
 
 
@@ -650,8 +651,8 @@ def ask_until_heard(
 
 def test_many_failures_at_once_are_all_reported(make_netns: NetnsFactory) -> None:
     with make_netns().entered(), RouteSocket() as route:
-        requests = [wire.delete_link(1000 + n, what=f"link {n}") for n in range(1500)] + [
-            wire.set_link(1, what="lo", up=True)
+        requests = [link_codec.delete_link(1000 + n, what=f"link {n}") for n in range(1500)] + [
+            link_codec.set_link(1, what="lo", up=True)
         ]
         outcomes = route.try_each(requests)
 
@@ -662,8 +663,8 @@ def test_many_failures_at_once_are_all_reported(make_netns: NetnsFactory) -> Non
 
 def test_a_dump_that_fails_at_its_end_is_an_error(make_netns: NetnsFactory) -> None:
     with make_netns().entered(), RouteSocket() as route:
-        request = wire.dump_routes(wire.AF_INET)
-        of_table = replace(request, body=request.body + wire.attr_u32(wire.RTA_TABLE, 4242))
+        request = route_codec.dump_routes(wire.AF_INET)
+        of_table = replace(request, body=request.body + wire.attr_u32(route_codec.RTA_TABLE, 4242))
         with pytest.raises(KernelError) as failure:
             route.dump(of_table)
         assert failure.value.errno == errno.ENOENT
@@ -674,7 +675,9 @@ def test_a_refused_request_says_why_in_the_kernels_words(make_netns: NetnsFactor
     with make_netns().entered(), RouteSocket() as route:
         with pytest.raises(KernelError, match="Nexthop has invalid gateway") as failure:
             route.apply(
-                wire.route(ip_network("10.0.0.0/8"), ifindex=1, gateway=ip_interface("10.0.0.1").ip)
+                route_codec.route(
+                    ip_network("10.0.0.0/8"), ifindex=1, gateway=ip_interface("10.0.0.1").ip
+                )
             )
         assert failure.value.errno == errno.ENETUNREACH
         assert "route 10.0.0.0/8 via 10.0.0.1" in str(failure.value)

@@ -28,10 +28,13 @@ from limpet.datapath.node.pod.interface import (
 )
 from limpet.linux.namespaces import Namespace, every_namespace, namespace_id
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import CONF, GATEWAYS, MAIN, NodeBed
 from tests.waiting import PATIENCE_S
 
+_TENTATIVE = 0x40
+"""IFA_F_TENTATIVE. Source: include/uapi/linux/if_addr.h."""
 SHAPED = Bandwidth(20_000_000, 1_000_000, 20_000_000, 1_000_000)
 
 
@@ -104,16 +107,16 @@ def test_addresses_can_be_used_at_once(ready: NodeBed) -> None:
         for number in range(2, 12):
             with created(ready, f"p{number}", number) as (netns, attachment):
                 # A dump, unlike a question for one link, says what is without changing it.
-                links = ready.kernel.route.dump(wire.dump_links())
+                links = ready.kernel.route.dump(link_codec.dump_links())
                 (host,) = (
                     link
                     for link in links
-                    if wire.parse_link(link).ifname == attachment.link.host_ifname
+                    if link_codec.parse_link(link).ifname == attachment.link.host_ifname
                 )
-                assert wire.link_is_operational(host)
+                assert link_codec.link_is_operational(host)
                 with Namespace(netns.path) as pod:
                     flags = [info.flags for info in read_inside(pod)[1] if info.scope == 0]
-                assert not any(each & wire.IFA_F_TENTATIVE for each in flags)
+                assert not any(each & _TENTATIVE for each in flags)
                 for address, gateway, server in zip(
                     attachment.addresses, GATEWAYS, (server4, server6), strict=True
                 ):

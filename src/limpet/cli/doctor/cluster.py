@@ -10,7 +10,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.owners import is_ours
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.vxlan import parse_vxlan
 
@@ -172,8 +172,8 @@ def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
 def examine_vxlan(vni: int, port: int) -> Iterator[Finding]:
     """An error for a VXLAN device of others with our id and port: ours cannot be made beside it."""
     with RouteSocket() as route:
-        for message in route.dump(wire.dump_links()):
-            options, link = parse_vxlan(message), wire.parse_link(message)
+        for message in route.dump(link_codec.dump_links()):
+            options, link = parse_vxlan(message), link_codec.parse_link(message)
             if options is None or is_ours(link):
                 continue
             if (options.vni, options.port) == (vni, port):

@@ -23,8 +23,7 @@ from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.ruleset import HostPort, plan_ruleset
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.namespaces import in_new_namespace
-from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink import vxlan
+from limpet.linux.netlink import address_codec, link_codec, route_codec, vxlan
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.traffic_control import ingress_hook, redirect_ingress, token_bucket
 from limpet.linux.nftables import Nftables
@@ -110,13 +109,13 @@ def _lack(
 
 
 def _bridge(route: RouteSocket) -> None:
-    route.apply(wire.new_link(ifname="bridge", kind="bridge", up=True))
+    route.apply(link_codec.new_link(ifname="bridge", kind="bridge", up=True))
 
 
 def _veth(route: RouteSocket) -> None:
     with _own_namespace() as fd:
         route.apply(
-            wire.new_veth(
+            link_codec.new_veth(
                 ifname="veth",
                 mac="0a:58:c0:00:02:01",
                 mtu_bytes=1400,
@@ -139,12 +138,12 @@ def _own_namespace() -> Iterator[int]:
 
 
 def _ifindex(route: RouteSocket, ifname: str) -> int:
-    return wire.parse_link(route.query(wire.get_link(ifname))).ifindex
+    return link_codec.parse_link(route.query(link_codec.get_link(ifname))).ifindex
 
 
 def _isolation(route: RouteSocket) -> None:
     ifindex = _ifindex(route, "veth")
-    route.apply(wire.set_bridge_port(ifindex, what="port", hairpin=True, isolated=True))
+    route.apply(link_codec.set_bridge_port(ifindex, what="port", hairpin=True, isolated=True))
 
 
 def _token_bucket(route: RouteSocket) -> None:
@@ -153,7 +152,7 @@ def _token_bucket(route: RouteSocket) -> None:
 
 
 def _egress(route: RouteSocket) -> None:
-    route.apply(wire.new_link(ifname="shaper", kind="ifb", up=True))
+    route.apply(link_codec.new_link(ifname="shaper", kind="ifb", up=True))
     ifindex = _ifindex(route, "veth")
     route.apply(
         ingress_hook(ifindex, what="veth"),
@@ -163,8 +162,8 @@ def _egress(route: RouteSocket) -> None:
 
 def _routes(route: RouteSocket, version: int) -> None:
     route.apply(
-        wire.rule(version, priority=RULE_PRIORITY, table=ROUTE_TABLE),
-        wire.route(
+        route_codec.rule(version, priority=RULE_PRIORITY, table=ROUTE_TABLE),
+        route_codec.route(
             _CIDRS[version], ifindex=None, table=ROUTE_TABLE, metric=65000, unreachable=True
         ),
     )
@@ -182,12 +181,12 @@ def _vxlan(route: RouteSocket) -> None:
             mtu_bytes=1350,
             group=VXLAN_GROUPS[4],
         ),
-        vxlan.no_made_up_addresses("vxlan"),
+        link_codec.no_made_up_addresses("vxlan"),
     )
     ifindex = _ifindex(route, "vxlan")
     route.apply(
-        vxlan.put_fdb(ifindex, mac, ip_address("192.0.2.1"), on="vxlan"),
-        vxlan.put_neighbour(ifindex, ip_address("192.0.2.2"), mac, on="vxlan"),
+        address_codec.put_fdb(ifindex, mac, ip_address("192.0.2.1"), on="vxlan"),
+        address_codec.put_neighbour(ifindex, ip_address("192.0.2.2"), mac, on="vxlan"),
     )
 
 

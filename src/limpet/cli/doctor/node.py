@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_interface, ip_network
 
-from limpet.base.addresses import Prefix
 from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.overlaps import HeldAddress, HeldRoute, find_overlaps, without_own
 from limpet.cli.owners import is_ours
 from limpet.datapath.node.plan import bridge_of_segments
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 _RT_TABLE_LOCAL = 255
@@ -27,11 +25,7 @@ def examine_node(target: Target) -> Iterator[Finding]:
         if not target.installed:
             yield from _bridge_name(bridge, links)
         addresses = [
-            HeldAddress(
-                names.get(info.ifindex, "?"),
-                ip_interface((info.packed, info.prefix_length)),
-            )
-            for info in route.addresses()
+            HeldAddress(names.get(info.ifindex, "?"), info.interface) for info in route.addresses()
         ]
         routes = route.routes()
         yield from _own_table(target, own, routes, route.rules())
@@ -51,7 +45,7 @@ def examine_node(target: Target) -> Iterator[Finding]:
         yield ok("no address or route of the node overlaps the pods'")
 
 
-def _bridge_name(bridge: str, links: dict[str, wire.LinkInfo]) -> Iterator[Finding]:
+def _bridge_name(bridge: str, links: dict[str, link_codec.LinkInfo]) -> Iterator[Finding]:
     link = links.get(bridge)
     if link is None or is_ours(link):
         return
@@ -70,7 +64,10 @@ def _bridge_name(bridge: str, links: dict[str, wire.LinkInfo]) -> Iterator[Findi
 
 
 def _own_table(
-    target: Target, own: set[str], routes: list[wire.RouteInfo], rules: list[wire.RuleInfo]
+    target: Target,
+    own: set[str],
+    routes: list[route_codec.RouteInfo],
+    rules: list[route_codec.RuleInfo],
 ) -> Iterator[Finding]:
     """Our table and priority have to be nobody else's."""
     if target.installed or own:
@@ -89,8 +86,8 @@ def _own_table(
         )
 
 
-def _is_another_s(info: wire.RouteInfo, names: dict[int, str], own: set[str]) -> bool:
-    prefix = _prefix(info)
+def _is_another_s(info: route_codec.RouteInfo, names: dict[int, str], own: set[str]) -> bool:
+    prefix = info.prefix
     of_every_link = prefix.is_link_local or prefix.is_multicast or prefix.is_loopback
     return (
         info.table not in (ROUTE_TABLE, _RT_TABLE_LOCAL)
@@ -100,10 +97,5 @@ def _is_another_s(info: wire.RouteInfo, names: dict[int, str], own: set[str]) ->
     )
 
 
-def _held(info: wire.RouteInfo, names: dict[int, str]) -> HeldRoute:
-    return HeldRoute(_prefix(info), names.get(info.ifindex, ""))
-
-
-def _prefix(info: wire.RouteInfo) -> Prefix:
-    destination = info.destination or bytes(4 if info.family == wire.AF_INET else 16)
-    return ip_network((destination, info.prefix_length))
+def _held(info: route_codec.RouteInfo, names: dict[int, str]) -> HeldRoute:
+    return HeldRoute(info.prefix, names.get(info.ifindex, ""))

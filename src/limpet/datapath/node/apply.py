@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Collection, Iterable
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_address
+from ipaddress import ip_address
 
-from limpet.base.addresses import InterfaceAddress, Prefix
+from limpet.base.addresses import InterfaceAddress
 from limpet.base.errors import KernelError
 from limpet.base.ownership import (
     ALIAS,
@@ -21,6 +21,7 @@ from limpet.base.ownership import (
 from limpet.datapath.node import diff
 from limpet.datapath.node.pod.interface import retire_host_end
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
@@ -53,7 +54,7 @@ class NodeKernel:
                 link.ifname,
                 link.mac,
                 frozenset(addresses.get(link.ifindex, ())),
-                promisc=bool(link.flags & wire.IFF_PROMISC),
+                promisc=bool(link.flags & link_codec.IFF_PROMISC),
                 up=link.up,
                 ours=link.alias == ALIAS,
             )
@@ -79,16 +80,13 @@ class NodeKernel:
         """Of link-local ones those that are wanted: the others are the kernel's."""
         found: dict[int, list[InterfaceAddress]] = {}
         for info in self.route.addresses():
-            address: InterfaceAddress = (
-                IPv4Interface((info.packed, info.prefix_length))
-                if len(info.packed) == 4
-                else IPv6Interface((info.packed, info.prefix_length))
-            )
-            if info.scope != _SCOPE_LINK or address in wanted:
-                found.setdefault(info.ifindex, []).append(address)
+            if info.scope != _SCOPE_LINK or info.interface in wanted:
+                found.setdefault(info.ifindex, []).append(info.interface)
         return found
 
-    def _ports(self, links: dict[str, wire.LinkInfo], names: dict[int, str]) -> dict[str, Port]:
+    def _ports(
+        self, links: dict[str, link_codec.LinkInfo], names: dict[int, str]
+    ) -> dict[str, Port]:
         settings = self.route.bridge_ports()
         ports = {}
         for link in links.values():
@@ -109,14 +107,14 @@ class NodeKernel:
             if info.table != ROUTE_TABLE:
                 continue
             yield Route(
-                _prefix(info),
-                names.get(info.ifindex) if info.type == wire.RTN_UNICAST else None,
+                info.prefix,
+                names.get(info.ifindex) if info.type == route_codec.RTN_UNICAST else None,
                 info.metric,
                 ip_address(info.source) if info.source else None,
                 info.table,
             )
 
-    def _other_routes(self) -> list[wire.RouteInfo]:
+    def _other_routes(self) -> list[route_codec.RouteInfo]:
         """Without those to other nodes, which may be thousands."""
         return self.route.routes(without_protocol=OVERLAY_PROTOCOL)
 
@@ -178,7 +176,7 @@ class NodeKernel:
         uplinks = {
             info.ifindex
             for info in self._other_routes()
-            if info.table == wire.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
+            if info.table == route_codec.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
         }
         links = self.route.links().values()
         return min((link.mtu_bytes for link in links if link.ifindex in uplinks), default=None)
@@ -195,7 +193,7 @@ class NodeKernel:
             case diff.PutBridge(bridge):
                 self._put_bridge(bridge)
             case diff.PutAddress(ifname, address):
-                request = wire.new_address(
+                request = address_codec.new_address(
                     self.ifindex(ifname),
                     address,
                     on=ifname,
@@ -203,16 +201,22 @@ class NodeKernel:
                 )
                 self.route.apply(request)
             case diff.DropAddress(ifname, address):
-                self.route.apply(wire.delete_address(self.ifindex(ifname), address, on=ifname))
+                self.route.apply(
+                    address_codec.delete_address(self.ifindex(ifname), address, on=ifname)
+                )
             case diff.PutRoute(route):
                 self.route.apply(self._route(route))
             case diff.DropRoute(route):
                 self.route.apply(self._route(route, delete=True))
             case diff.PutRule(rule):
-                self.route.apply(wire.rule(rule.version, priority=rule.priority, table=rule.table))
+                self.route.apply(
+                    route_codec.rule(rule.version, priority=rule.priority, table=rule.table)
+                )
             case diff.DropRule(rule):
                 self.route.apply(
-                    wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
+                    route_codec.rule(
+                        rule.version, priority=rule.priority, table=rule.table, delete=True
+                    )
                 )
             case diff.PutPort(port):
                 self._put_port(port)
@@ -245,8 +249,8 @@ class NodeKernel:
             # In one datagram: the kernel takes no alias at creation, and a bridge that has none is
             # somebody else's for ever.
             self.route.apply(
-                wire.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac),
-                wire.set_link(0, what=bridge.ifname, ifname=bridge.ifname, alias=ALIAS),
+                link_codec.new_link(ifname=bridge.ifname, kind="bridge", mac=bridge.mac),
+                link_codec.set_link(0, what=bridge.ifname, ifname=bridge.ifname, alias=ALIAS),
             )
             link = self.route.link(bridge.ifname)
         if link is None:
@@ -254,7 +258,7 @@ class NodeKernel:
         if link.kind != "bridge":
             raise _no_bridge(link)
         self.route.apply(
-            wire.set_link(
+            link_codec.set_link(
                 link.ifindex,
                 what=bridge.ifname,
                 up=True,
@@ -266,16 +270,16 @@ class NodeKernel:
     def _put_port(self, port: Port) -> None:
         ifindex = self.ifindex(port.ifname)
         self.route.apply(
-            wire.set_link(
+            link_codec.set_link(
                 ifindex, what=port.ifname, up=True, master_ifindex=self.ifindex(port.bridge)
             ),
-            wire.set_bridge_port(
+            link_codec.set_bridge_port(
                 ifindex, what=port.ifname, hairpin=port.hairpin, isolated=port.isolated
             ),
         )
 
     def _route(self, route: Route, *, delete: bool = False) -> wire.Request:
-        return wire.route(
+        return route_codec.route(
             route.prefix,
             ifindex=None if route.device is None else self.ifindex(route.device),
             table=route.table,
@@ -286,12 +290,12 @@ class NodeKernel:
         )
 
 
-def _no_bridge(link: wire.LinkInfo) -> KernelError:
+def _no_bridge(link: link_codec.LinkInfo) -> KernelError:
     hint = f"it is a {link.kind or 'physical'} link; give the network another bridge name"
     return KernelError("use", f"bridge {link.ifname}", errno.EEXIST, hint)
 
 
-def is_pod_link(link: wire.LinkInfo) -> bool:
+def is_pod_link(link: link_codec.LinkInfo) -> bool:
     """A live host end of a pod: our name, our group, a veth."""
     return (
         link.kind == "veth"
@@ -299,9 +303,3 @@ def is_pod_link(link: wire.LinkInfo) -> bool:
         and not link.ifname.startswith(DYING_IFNAME_PREFIX)
         and link.group == POD_GROUP
     )
-
-
-def _prefix(info: wire.RouteInfo) -> Prefix:
-    if info.family == socket.AF_INET:
-        return IPv4Network((info.destination or bytes(4), info.prefix_length))
-    return IPv6Network((info.destination or bytes(16), info.prefix_length))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import ip_address
 
-from limpet.base.addresses import Prefix
 from limpet.base.ownership import (
     ALIAS,
     DYING_GROUP,
@@ -19,6 +18,7 @@ from limpet.base.ownership import (
 )
 from limpet.datapath.node.forward import HandleNftables, remove_forward_accept
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import route_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import LinkMark, Owned
 
@@ -51,7 +51,7 @@ def owned_by_node() -> Owned:
 def _rules_and_routes(route: RouteSocket) -> Sequence[wire.Request]:
     return [
         *(
-            wire.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
+            route_codec.rule(rule.version, priority=rule.priority, table=rule.table, delete=True)
             for rule in route.rules()
             if (rule.priority, rule.table) == (RULE_PRIORITY, ROUTE_TABLE)
         ),
@@ -59,19 +59,14 @@ def _rules_and_routes(route: RouteSocket) -> Sequence[wire.Request]:
     ]
 
 
-def _route_deletion(info: wire.RouteInfo) -> wire.Request:
-    prefix: Prefix = (
-        IPv4Network((info.destination or bytes(4), info.prefix_length))
-        if info.family == wire.AF_INET
-        else IPv6Network((info.destination or bytes(16), info.prefix_length))
-    )
-    return wire.route(
-        prefix,
-        ifindex=info.ifindex if info.type == wire.RTN_UNICAST else None,
+def _route_deletion(info: route_codec.RouteInfo) -> wire.Request:
+    return route_codec.route(
+        info.prefix,
+        ifindex=info.ifindex if info.type == route_codec.RTN_UNICAST else None,
         gateway=ip_address(info.gateway) if info.gateway else None,
         table=info.table,
         metric=info.metric,
-        unreachable=info.type == wire.RTN_UNREACHABLE,
+        unreachable=info.type == route_codec.RTN_UNREACHABLE,
         delete=True,
     )
 

@@ -33,6 +33,7 @@ from limpet.datapath.node.pod.attachment import BridgeSpec
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.state import NodePlan
 from limpet.datapath.part import Part
+from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.owned import Owned
 
@@ -243,20 +244,20 @@ class NodePart(Part[NodePlan, Change]):
         match message.type:
             case wire.RTM_DELLINK:
                 # Of family bridge: the link has left its bridge.
-                return self._if_ours(wire.parse_link(message).ifname, "gone")
+                return self._if_ours(link_codec.parse_link(message).ifname, "gone")
             case wire.RTM_NEWLINK:
-                if wire.link_is_down(message):
-                    return self._if_ours(wire.parse_link(message).ifname, "down")
+                if link_codec.link_is_down(message):
+                    return self._if_ours(link_codec.parse_link(message).ifname, "down")
             case wire.RTM_DELADDR:
-                if wire.address_ifindex(message) in self._bridges.ifindexes():
+                if address_codec.address_ifindex(message) in self._bridges.ifindexes():
                     return "an address of a bridge is gone"
             case wire.RTM_DELROUTE:
-                ours = wire.is_of_large_table(message)
-                ours = ours and wire.route_protocol(message) != OVERLAY_PROTOCOL
-                if ours and wire.parse_route(message).table == ROUTE_TABLE:
+                ours = route_codec.is_of_large_table(message)
+                ours = ours and route_codec.route_protocol(message) != OVERLAY_PROTOCOL
+                if ours and route_codec.parse_route(message).table == ROUTE_TABLE:
                     return "a route is gone"
             case wire.RTM_DELRULE:
-                if wire.parse_rule(message).priority == RULE_PRIORITY:
+                if route_codec.parse_rule(message).priority == RULE_PRIORITY:
                     return "a rule is gone"
         return ""
 

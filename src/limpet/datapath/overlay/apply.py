@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
+from ipaddress import IPv4Address, IPv6Address
 from typing import TypeVar
 
 from limpet.base.addresses import Address, InterfaceAddress
@@ -30,8 +23,8 @@ from limpet.datapath.overlay.state import (
     RouteKey,
     Touched,
 )
+from limpet.linux.netlink import address_codec, link_codec, route_codec, vxlan
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink import vxlan
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.sysctl import read_sysctl, write_sysctl
 
@@ -85,8 +78,8 @@ class OverlayKernel:
         self._want = want
         self._devices = {}
         addresses = self._addresses()
-        for message in self._route.dump(wire.dump_links()):
-            link = wire.parse_link(message)
+        for message in self._route.dump(link_codec.dump_links()):
+            link = link_codec.parse_link(message)
             self._know(link)
             device = self._device(message, link, want, addresses.get(link.ifindex, frozenset()))
             if device is None:
@@ -98,12 +91,12 @@ class OverlayKernel:
         neighbours: dict[NeighbourKey, Neighbour] = {}
         fdb: dict[FdbKey, FdbEntry] = {}
         for ifindex in self._ours:
-            for message in self._dump(vxlan.dump_neighbours(ifindex)):
-                neighbour = self._neighbour(vxlan.parse_neighbour(message))
+            for message in self._dump(address_codec.dump_neighbours(ifindex)):
+                neighbour = self._neighbour(address_codec.parse_neighbour(message))
                 if neighbour is not None:
                     neighbours[neighbour_key(neighbour)] = neighbour
-            for message in self._dump(vxlan.dump_fdb(ifindex)):
-                entry = self._entry(vxlan.parse_neighbour(message))
+            for message in self._dump(address_codec.dump_fdb(ifindex)):
+                entry = self._entry(address_codec.parse_neighbour(message))
                 if entry is not None:
                     fdb[fdb_key(entry)] = entry
         self._neighbours = _shared(neighbours, want.neighbours)
@@ -111,7 +104,7 @@ class OverlayKernel:
         self._loose = frozenset(link for link in want.loose_links if self._is_loose(link, want))
         return self.have
 
-    def _know(self, link: wire.LinkInfo) -> None:
+    def _know(self, link: link_codec.LinkInfo) -> None:
         self._links[link.ifindex] = link.ifname
         self._indexes[link.ifname] = link.ifindex
 
@@ -127,15 +120,14 @@ class OverlayKernel:
     def _addresses(self) -> dict[int, frozenset[InterfaceAddress]]:
         found: dict[int, set[InterfaceAddress]] = {}
         for info in self._route.addresses():
-            if info.scope != wire.RT_SCOPE_LINK:
-                kind = IPv4Interface if len(info.packed) == 4 else IPv6Interface
-                found.setdefault(info.ifindex, set()).add(kind((info.packed, info.prefix_length)))
+            if info.scope != route_codec.RT_SCOPE_LINK:
+                found.setdefault(info.ifindex, set()).add(info.interface)
         return {ifindex: frozenset(held) for ifindex, held in found.items()}
 
     @staticmethod
     def _device(
         message: wire.Message,
-        link: wire.LinkInfo,
+        link: link_codec.LinkInfo,
         want: OverlayState,
         addresses: frozenset[InterfaceAddress],
     ) -> VxlanDevice | None:
@@ -160,31 +152,31 @@ class OverlayKernel:
 
     def _peer_routes(self) -> Iterable[tuple[RouteKey, PeerRoute]]:
         for version in (4, 6):
-            for message in self._dump(vxlan.dump_table(version, ROUTE_TABLE, OVERLAY_PROTOCOL)):
+            request = route_codec.dump_routes(
+                wire.family(version), table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL
+            )
+            for message in self._dump(request):
                 route = self._peer_route(message)
                 yield route_key(route), route
 
     def _peer_route(self, message: wire.Message) -> PeerRoute:
-        info = wire.parse_route(message)
-        via = vxlan.parse_via(message)
+        info = route_codec.parse_route(message)
         return PeerRoute(
-            IPv4Network((info.destination or bytes(4), info.prefix_length))
-            if info.family == wire.AF_INET
-            else IPv6Network((info.destination or bytes(16), info.prefix_length)),
+            info.prefix,
             self._links.get(info.ifindex, ""),
-            _address(via) if via else None,
+            _address(info.gateway) if info.gateway else None,
             _address(info.source) if info.source else None,
             info.metric,
             info.mtu_bytes,
         )
 
-    def _neighbour(self, info: vxlan.NeighbourInfo) -> Neighbour | None:
+    def _neighbour(self, info: address_codec.NeighbourInfo) -> Neighbour | None:
         if not info.usable:
             return None
         address = _address(info.destination)
         return Neighbour(self._links[info.ifindex], address, info.mac, info.permanent)
 
-    def _entry(self, info: vxlan.NeighbourInfo) -> FdbEntry | None:
+    def _entry(self, info: address_codec.NeighbourInfo) -> FdbEntry | None:
         if not info.usable:
             return None
         address = _address(info.destination)
@@ -224,9 +216,9 @@ class OverlayKernel:
         return False
 
     def _hear_route(self, message: wire.Message) -> None:
-        if not wire.is_of_large_table(message):
+        if not route_codec.is_of_large_table(message):
             return
-        info = wire.parse_route(message)
+        info = route_codec.parse_route(message)
         if info.table != ROUTE_TABLE:
             return
         route = self._peer_route(message)
@@ -237,7 +229,7 @@ class OverlayKernel:
             self._routes.pop(route_key(route), None)
 
     def _hear_neighbour(self, message: wire.Message) -> None:
-        info = vxlan.parse_neighbour(message)
+        info = address_codec.parse_neighbour(message)
         device = self._links.get(info.ifindex)
         if info.ifindex not in self._ours or device is None or info.echo:
             return
@@ -262,7 +254,7 @@ class OverlayKernel:
     def _hear_link(self, message: wire.Message) -> bool:
         if message.body[0] == wire.AF_BRIDGE:
             return False
-        link = wire.parse_link(message)
+        link = link_codec.parse_link(message)
         known = self._links.get(link.ifindex)
         relevant = link.ifindex in self._ours or known in self._watched
         relevant |= link.ifname in self._watched
@@ -283,17 +275,16 @@ class OverlayKernel:
         return known != link.ifname or seen != held
 
     def _hear_address(self, message: wire.Message) -> bool:
-        info = wire.parse_address(message)
+        info = address_codec.parse_address(message)
         if info.ifindex in self._ours:
-            kind = IPv4Interface if len(info.packed) == 4 else IPv6Interface
             device = self._devices.get(self._links.get(info.ifindex, ""))
             if device is None:  # it was made after the last look, or is being deleted
                 return True
-            present = kind((info.packed, info.prefix_length)) in device.addresses
+            present = info.interface in device.addresses
             return present == (message.type == wire.RTM_DELADDR)
         # Routes go with their preferred source, and with the last IPv4 address of their link, and
         # the kernel does not tell. Source: fib_sync_down_addr, fib_disable_ip.
-        gone = message.type == wire.RTM_DELADDR and info.scope != wire.RT_SCOPE_LINK
+        gone = message.type == wire.RTM_DELADDR and info.scope != route_codec.RT_SCOPE_LINK
         return gone and (
             self._links.get(info.ifindex) in self._watched
             or any(
@@ -336,45 +327,54 @@ class OverlayKernel:
         match change:
             case diff.PutDeviceAddress(ifname, address):
                 at = self._ifindex(ifname)
-                return wire.new_address(at, address, on=ifname, prefix_route=False)
+                return address_codec.new_address(at, address, on=ifname, prefix_route=False)
             case diff.DropDeviceAddress(ifname, address):
-                return wire.delete_address(self._ifindex(ifname), address, on=ifname)
+                return address_codec.delete_address(self._ifindex(ifname), address, on=ifname)
             case diff.PutFdb(entry):
                 at = self._ifindex(entry.device)
-                return vxlan.put_fdb(at, entry.mac, entry.underlay, on=entry.device)
+                return address_codec.put_fdb(at, entry.mac, entry.underlay, on=entry.device)
             case diff.DropFdb(entry):
-                return vxlan.delete_fdb(self._ifindex(entry.device), entry.mac, on=entry.device)
+                return address_codec.delete_fdb(
+                    self._ifindex(entry.device), entry.mac, on=entry.device
+                )
             case diff.PutNeighbour(each):
                 at = self._ifindex(each.device)
-                return vxlan.put_neighbour(at, each.address, each.mac, on=each.device)
+                return address_codec.put_neighbour(at, each.address, each.mac, on=each.device)
             case diff.DropNeighbour(each):
                 at = self._ifindex(each.device)
-                return vxlan.delete_neighbour(at, each.address, on=each.device)
+                return address_codec.delete_neighbour(at, each.address, on=each.device)
             case diff.PutPeerRoute(route):
                 return self._put_route(route)
             case diff.DropPeerRoute(route):
-                return vxlan.delete_peer_route(
-                    route.prefix, metric=route.metric, table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL
+                return route_codec.route(
+                    route.prefix,
+                    ifindex=None,
+                    metric=route.metric,
+                    table=ROUTE_TABLE,
+                    protocol=OVERLAY_PROTOCOL,
+                    delete=True,
+                    ignore_errno=(errno.ESRCH,),
                 )
             case diff.DropDevice(ifname):
                 gone = (errno.ENODEV,)
-                return wire.delete_link(self._ifindex(ifname), what=ifname, ignore_errno=gone)
+                return link_codec.delete_link(self._ifindex(ifname), what=ifname, ignore_errno=gone)
             case diff.PutDevice() | diff.LoosenLink():
                 raise AssertionError("applied on its own")
 
     def _put_route(self, route: PeerRoute) -> wire.Request:
         if route.next_hop is None or route.source is None:
             raise AssertionError("planned routes have both")
-        fields = vxlan.PeerRouteFields(
-            self._ifindex(route.device),
-            route.next_hop,
-            route.source,
-            route.metric,
-            route.mtu_bytes,
-            ROUTE_TABLE,
-            OVERLAY_PROTOCOL,
+        return route_codec.route(
+            route.prefix,
+            ifindex=self._ifindex(route.device),
+            table=ROUTE_TABLE,
+            gateway=route.next_hop,
+            source=route.source,
+            metric=route.metric,
+            mtu_bytes=route.mtu_bytes,
+            protocol=OVERLAY_PROTOCOL,
+            on_link=route.device,
         )
-        return vxlan.put_peer_route(route.prefix, fields, on=route.device)
 
     def _ifindex(self, ifname: str) -> int:
         """Raises: KernelError (ENODEV)."""
@@ -392,7 +392,9 @@ class OverlayKernel:
             raise KernelError("use", f"link {device.ifname}", errno.EEXIST, hint)
         if link is not None and anew:
             self._route.apply(
-                wire.delete_link(link.ifindex, what=device.ifname, ignore_errno=(errno.ENODEV,))
+                link_codec.delete_link(
+                    link.ifindex, what=device.ifname, ignore_errno=(errno.ENODEV,)
+                )
             )
             link = None
         if link is None:
@@ -429,13 +431,13 @@ class OverlayKernel:
             )
             raise KernelError("make", made.what, errno.EEXIST, hint) from error
         self._route.apply(
-            vxlan.no_made_up_addresses(device.ifname),
-            wire.set_link(0, what=device.ifname, ifname=device.ifname, alias=ALIAS, up=True),
+            link_codec.no_made_up_addresses(device.ifname),
+            link_codec.set_link(0, what=device.ifname, ifname=device.ifname, alias=ALIAS, up=True),
         )
 
-    def _set_device(self, device: VxlanDevice, link: wire.LinkInfo) -> None:
+    def _set_device(self, device: VxlanDevice, link: link_codec.LinkInfo) -> None:
         self._route.apply(
-            wire.set_link(
+            link_codec.set_link(
                 link.ifindex,
                 what=device.ifname,
                 up=True,

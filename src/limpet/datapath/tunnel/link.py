@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
-from ipaddress import IPv4Interface, IPv6Interface
 
 from limpet.base.addresses import InterfaceAddress
 from limpet.base.ownership import TUNNEL_MARK, TUNNEL_RULE_PRIORITY
+from limpet.linux.netlink import address_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.tunnel_rule import delete_mark_rule, parse_mark_rule, put_mark_rule
 
 VERSIONS = (4, 6)
 
 
 def marked_rules(route: RouteSocket) -> frozenset[int]:
     """IP versions that have our rule. Raises: KernelError."""
-    ours = {(version, TUNNEL_RULE_PRIORITY, TUNNEL_MARK): version for version in VERSIONS}
-    found = map(parse_mark_rule, route.dump(wire.dump_rules()))
-    return frozenset(ours[rule] for rule in found if rule in ours)
+    ours = {_rule(version): version for version in VERSIONS}
+    return frozenset(ours[rule] for rule in route.rules() if rule in ours)
+
+
+def _rule(version: int) -> route_codec.RuleInfo:
+    """Marked packets are looked up in main."""
+    table = route_codec.RT_TABLE_MAIN
+    return route_codec.RuleInfo(version, TUNNEL_RULE_PRIORITY, table, TUNNEL_MARK)
 
 
 def needed_rules(route: RouteSocket, *, wanted: bool) -> list[wire.Request]:
     """What makes our rules be there, or not be there. Raises: KernelError."""
-    fields = {"priority": TUNNEL_RULE_PRIORITY, "mark": TUNNEL_MARK}
     found = marked_rules(route)
-    if wanted:
-        return [put_mark_rule(version, **fields) for version in sorted(set(VERSIONS) - found)]
-    return [delete_mark_rule(version, **fields) for version in sorted(found)]
+    return [
+        route_codec.rule(
+            version,
+            priority=TUNNEL_RULE_PRIORITY,
+            table=route_codec.RT_TABLE_MAIN,
+            mark=TUNNEL_MARK,
+            delete=not wanted,
+            ignore_errno=(errno.EEXIST if wanted else errno.ENOENT,),
+        )
+        for version in sorted(set(VERSIONS) - found if wanted else found)
+    ]
 
 
 def needed_addresses(
@@ -40,20 +52,18 @@ def needed_addresses(
     link = route.link(ifname)
     if link is None:
         return []
-    held: set[InterfaceAddress] = {
-        (IPv4Interface if len(info.packed) == 4 else IPv6Interface)(
-            (info.packed, info.prefix_length)
-        )
+    held = {
+        info.interface
         for info in route.addresses()
-        if info.ifindex == link.ifindex and info.scope != wire.RT_SCOPE_LINK
+        if info.ifindex == link.ifindex and info.scope != route_codec.RT_SCOPE_LINK
     }
     return [
         *(
-            wire.new_address(link.ifindex, each, on=ifname, prefix_route=False)
+            address_codec.new_address(link.ifindex, each, on=ifname, prefix_route=False)
             for each in sorted(set(wanted) - held, key=_order)
         ),
         *(
-            wire.delete_address(link.ifindex, each, on=ifname)
+            address_codec.delete_address(link.ifindex, each, on=ifname)
             for each in sorted(held - set(wanted), key=_order)
         ),
     ]

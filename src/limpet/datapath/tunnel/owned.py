@@ -18,6 +18,7 @@ from limpet.base.ownership import (
 from limpet.datapath.tunnel.link import needed_rules
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import LinkMark, Owned
 
@@ -67,6 +68,6 @@ def _devices(route: RouteSocket) -> Iterator[str]:
             WireguardProcess(link.ifname, log=Path(os.devnull)).stop()
             gone = (errno.ENODEV,)
             route.apply(
-                wire.delete_link(link.ifindex, what=f"link {link.ifname}", ignore_errno=gone)
+                link_codec.delete_link(link.ifindex, what=f"link {link.ifname}", ignore_errno=gone)
             )
             yield f"link {link.ifname}: removed"

@@ -27,8 +27,8 @@ from limpet.datapath.tunnel.setup import TunnelMaker, TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelState
 from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.route_codec import parse_rule
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.tunnel_rule import parse_mark_rule
 from limpet.linux.owned import Owned
 
 
@@ -130,7 +130,7 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
     def hear(self, message: wire.Message) -> None:
         if is_of_a_pod(message):
             return
-        if message.type == wire.RTM_DELRULE and parse_mark_rule(message) is not None:
+        if message.type == wire.RTM_DELRULE and parse_rule(message).mark:
             self._is_damaged, self._rules_as = True, None
         for tunnel in self.all:
             self._is_damaged |= tunnel.hear(message)

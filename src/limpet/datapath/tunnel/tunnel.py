@@ -33,6 +33,7 @@ from limpet.datapath.tunnel.planner import TunnelPlanner
 from limpet.datapath.tunnel.program import TunnelProgram
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPlan, TunnelState
 from limpet.datapath.tunnel.wireguard.device import GONE
+from limpet.linux.netlink import address_codec, link_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -167,10 +168,10 @@ class Tunnel:
 
     def _is_other(self, message: wire.Message) -> bool:
         if message.type in _ADDRESS_MESSAGES:
-            return self.up and wire.address_ifindex(message) == self._ifindex()
+            return self.up and address_codec.address_ifindex(message) == self._ifindex()
         if message.type not in _LINK_MESSAGES or message.body[0] == wire.AF_BRIDGE:
             return False
-        if wire.parse_link(message).ifname != self.ifname or self._program.is_starting:
+        if link_codec.parse_link(message).ifname != self.ifname or self._program.is_starting:
             return False
         # What is notified is of some time ago, and mostly what was done here.
         link, device = self._route.link(self.ifname), self.kernel.have.device

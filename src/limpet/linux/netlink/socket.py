@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from limpet.base.errors import KernelError
+from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 
 _SOL_NETLINK = 270
@@ -159,15 +160,15 @@ class RouteSocket(NetlinkSocket):
     def __init__(self) -> None:
         super().__init__(socket.NETLINK_ROUTE)
 
-    def links(self) -> dict[str, wire.LinkInfo]:
+    def links(self) -> dict[str, link_codec.LinkInfo]:
         """Links by name."""
-        links = map(wire.parse_link, self.dump(wire.dump_links()))
+        links = map(link_codec.parse_link, self.dump(link_codec.dump_links()))
         return {link.ifname: link for link in links}
 
-    def link(self, ifname: str) -> wire.LinkInfo | None:
+    def link(self, ifname: str) -> link_codec.LinkInfo | None:
         """None when there is no such link."""
         try:
-            return wire.parse_link(self.query(wire.get_link(ifname)))
+            return link_codec.parse_link(self.query(link_codec.get_link(ifname)))
         except KernelError as error:
             if error.errno == errno.ENODEV:
                 return None
@@ -190,25 +191,28 @@ class RouteSocket(NetlinkSocket):
         number: int = _IFREQ.unpack(answer)[1]
         return number
 
-    def addresses(self) -> list[wire.AddressInfo]:
-        return [wire.parse_address(message) for message in self.dump(wire.dump_addresses())]
-
-    def bridge_ports(self) -> dict[int, wire.BridgePortInfo]:
-        """Bridge ports by ifindex."""
-        ports = map(wire.parse_bridge_port, self.dump(wire.dump_bridge_ports()))
-        return {port.ifindex: port for port in ports if port is not None}
-
-    def routes(self, *, without_protocol: int | None = None) -> list[wire.RouteInfo]:
-        """`without_protocol`: whose routes are left out, unparsed."""
+    def addresses(self) -> list[address_codec.AddressInfo]:
         return [
-            wire.parse_route(message)
-            for family in (wire.AF_INET, wire.AF_INET6)
-            for message in self.dump(wire.dump_routes(family))
-            if wire.route_protocol(message) != without_protocol
+            address_codec.parse_address(message)
+            for message in self.dump(address_codec.dump_addresses())
         ]
 
-    def rules(self) -> list[wire.RuleInfo]:
-        return [wire.parse_rule(message) for message in self.dump(wire.dump_rules())]
+    def bridge_ports(self) -> dict[int, link_codec.BridgePortInfo]:
+        """Bridge ports by ifindex."""
+        ports = map(link_codec.parse_bridge_port, self.dump(link_codec.dump_bridge_ports()))
+        return {port.ifindex: port for port in ports if port is not None}
+
+    def routes(self, *, without_protocol: int | None = None) -> list[route_codec.RouteInfo]:
+        """`without_protocol`: whose routes are left out, unparsed."""
+        return [
+            route_codec.parse_route(message)
+            for family in (wire.AF_INET, wire.AF_INET6)
+            for message in self.dump(route_codec.dump_routes(family))
+            if route_codec.route_protocol(message) != without_protocol
+        ]
+
+    def rules(self) -> list[route_codec.RuleInfo]:
+        return [route_codec.parse_rule(message) for message in self.dump(route_codec.dump_rules())]
 
 
 def _open_socket(kind: int, protocol: int) -> socket.socket:

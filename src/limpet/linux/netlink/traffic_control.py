@@ -13,13 +13,13 @@ from limpet.linux.netlink.codec import (
     REPLACE,
     RTM_NEWQDISC,
     RTM_NEWTFILTER,
-    TCA_KIND,
-    TCA_OPTIONS,
     Request,
     attr,
     attr_text,
     nest,
 )
+
+TCA_KIND, TCA_OPTIONS = 1, 2
 
 _TCMSG = struct.Struct("=BxxxiIII")
 _ROOT, _INGRESS = 0xFFFFFFFF, 0xFFFFFFF1

@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import errno
 import struct
-import sys
 
 from limpet.linux.netlink import codec as netlink
-from limpet.linux.netlink.codec import (
-    Message,
-    Request,
-    attr,
-    attr_text,
-    attr_u32,
-    nest,
-    parse_attrs,
-)
+from limpet.linux.netlink.codec import Message, Request, attr, attr_u32, number, parse_attrs
+from limpet.linux.netlink.link_codec import new_link, parse_link_options
 
 NETLINK_XFRM = 6
 XFRM_MSG_NEWSA, XFRM_MSG_DELSA, XFRM_MSG_GETSA = 0x10, 0x11, 0x12
 XFRM_MSG_DELPOLICY, XFRM_MSG_GETPOLICY = 0x14, 0x15
 _XFRMA_ENCAP, _XFRMA_ALG_AEAD, _XFRMA_MARK, _XFRMA_IF_ID = 4, 18, 21, 31
 _IFLA_XFRM_IF_ID = 2
-_KIND = "xfrm"
 _GONE = (errno.ENOENT, errno.ESRCH)
 
 _SELECTOR_BYTES = 56
@@ -43,28 +34,12 @@ _NO_LIMITS = b"\xff" * 32 + bytes(32)
 
 def new_xfrm_device(ifname: str, if_id: int) -> Request:
     """An xfrm interface, down: SAs and policies with its id are its own, and no others."""
-    body = b"".join(
-        (
-            bytes(16),
-            attr_text(netlink.IFLA_IFNAME, ifname),
-            nest(
-                netlink.IFLA_LINKINFO,
-                attr_text(netlink.IFLA_INFO_KIND, _KIND),
-                nest(netlink.IFLA_INFO_DATA, attr_u32(_IFLA_XFRM_IF_ID, if_id)),
-            ),
-        )
-    )
-    return Request(netlink.RTM_NEWLINK, netlink.CREATE | netlink.EXCL, body, ("xfrm", ifname))
+    return new_link(ifname=ifname, kind="xfrm", options=attr_u32(_IFLA_XFRM_IF_ID, if_id))
 
 
 def parse_if_id(message: Message) -> int:
     """Of the xfrm interface that a link's message tells of; 0: it is none."""
-    attrs = parse_attrs(message.body, 16)
-    info = parse_attrs(memoryview(attrs.get(netlink.IFLA_LINKINFO, b"")), 0)
-    if info.get(netlink.IFLA_INFO_KIND) != _KIND.encode() + b"\0":
-        return 0
-    data = parse_attrs(memoryview(info.get(netlink.IFLA_INFO_DATA, b"")), 0)
-    return _number(data.get(_IFLA_XFRM_IF_ID))
+    return number((parse_link_options(message, "xfrm") or {}).get(_IFLA_XFRM_IF_ID))
 
 
 def new_trial_sa(version: int, if_id: int) -> Request:
@@ -104,7 +79,7 @@ def dump_policies() -> Request:
 def delete_sa(message: Message, if_id: int) -> Request | None:
     """Deletes the SA that `dump_sas` told of; None: it is not of that interface."""
     attrs = parse_attrs(message.body, _SA.size)
-    if _number(attrs.get(_XFRMA_IF_ID)) != if_id:
+    if number(attrs.get(_XFRMA_IF_ID)) != if_id:
         return None
     fields = _SA.unpack_from(message.body)
     destination, spi, protocol, family = fields[1], fields[2], fields[3], fields[10]
@@ -115,7 +90,7 @@ def delete_sa(message: Message, if_id: int) -> Request | None:
 def delete_policy(message: Message, if_id: int) -> Request | None:
     """Deletes the policy that `dump_policies` told of; None: it is not of that interface."""
     attrs = parse_attrs(message.body, _POLICY.size)
-    if _number(attrs.get(_XFRMA_IF_ID)) != if_id:
+    if number(attrs.get(_XFRMA_IF_ID)) != if_id:
         return None
     selector, *_, index, direction, _action, _flags, _share = _POLICY.unpack_from(message.body)
     body = struct.pack("=56sIB3x", selector, index, direction) + _mark(attrs)
@@ -127,7 +102,3 @@ def _mark(attrs: dict[int, bytes]) -> bytes:
     """What is marked is found by its mark only."""
     mark = attrs.get(_XFRMA_MARK)
     return attr(_XFRMA_MARK, mark) if mark is not None else b""
-
-
-def _number(payload: bytes | None) -> int:
-    return int.from_bytes(payload or b"", sys.byteorder)

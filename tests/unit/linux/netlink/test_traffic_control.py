@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import traffic_control
 from limpet.linux.netlink.traffic_control import token_bucket
 
 U32 = 2**32 - 1
@@ -19,8 +20,8 @@ def bucket(rate_bits: int, burst_bits: int) -> tuple[int, int, int]:
     """Rate and burst (bytes) and queue limit of a message, read as tc_tbf_qopt says."""
     request = token_bucket(3, rate_bits=rate_bits, burst_bits=burst_bits, what="lim1")
     attrs = wire.parse_attrs(memoryview(request.body), 20)
-    assert attrs[wire.TCA_KIND] == b"tbf\0"
-    options = wire.parse_attrs(memoryview(attrs[wire.TCA_OPTIONS]), 0)
+    assert attrs[traffic_control.TCA_KIND] == b"tbf\0"
+    options = wire.parse_attrs(memoryview(attrs[traffic_control.TCA_OPTIONS]), 0)
     rate, limit = struct.unpack_from("=I", options[1], 8) + struct.unpack_from("=I", options[1], 24)
     rate64 = struct.unpack("=Q", options[4])[0] if 4 in options else rate
     return rate64, struct.unpack("=I", options[6])[0], limit

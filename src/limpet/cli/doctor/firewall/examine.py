@@ -26,7 +26,7 @@ from limpet.datapath.node.forward import (
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.tunnel.owned import owned_by_tunnels
 from limpet.linux.namespaces import in_new_namespace
-from limpet.linux.netlink.codec import IFF_LOOPBACK
+from limpet.linux.netlink.link_codec import IFF_LOOPBACK
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 

@@ -23,6 +23,7 @@ from limpet.base.errors import KernelError
 from limpet.cli.owners import our_tables
 from limpet.datapath.node.forward import HandleNftables, base_chains, list_chain
 from limpet.linux.frames import ip_packet
+from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, Notifications, RouteSocket
 from limpet.linux.sysctl import write_sysctl
@@ -160,23 +161,26 @@ class Trial:
         """Each of `links` has another end, which packets are sent into."""
         apply = self._route.apply
         for name in named:
-            apply(wire.new_link(ifname=name, kind="dummy"))
+            apply(link_codec.new_link(ifname=name, kind="dummy"))
         self._peers: dict[str, str] = {}
         for number, (name, addresses) in enumerate(links.items()):
             before, peer = self._route.links().keys(), f"trial{number}"
-            apply(wire.new_link(ifname=name, kind="veth", up=True))
+            apply(link_codec.new_link(ifname=name, kind="veth", up=True))
             found = self._route.links()
             (made,) = found.keys() - before - {name}
             self._peers[name] = peer
             apply(
-                wire.set_link(found[made].ifindex, what=peer, ifname=peer, up=True),
-                *(wire.new_address(found[name].ifindex, each, on=name) for each in addresses),
+                link_codec.set_link(found[made].ifindex, what=peer, ifname=peer, up=True),
+                *(
+                    address_codec.new_address(found[name].ifindex, each, on=name)
+                    for each in addresses
+                ),
             )
         self._links = self._route.links()
 
     def route(self, target: Address, link: str) -> None:
         """What is for the target goes out by the link. Raises: KernelError."""
-        self._route.apply(wire.route(ip_network(target), ifindex=self._links[link].ifindex))
+        self._route.apply(route_codec.route(ip_network(target), ifindex=self._links[link].ifindex))
 
     def send(self, packet: Packet) -> Dropped | None:
         """What drops the packet; None: it gets through. Raises: KernelError."""

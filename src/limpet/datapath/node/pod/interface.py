@@ -16,6 +16,7 @@ from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP, DYING_IFNAME_PREFIX, POD_GROUP, SHAPER_IFNAME_PREFIX
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.namespaces import Namespace
+from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.netlink.traffic_control import ingress_hook, redirect_ingress, token_bucket
@@ -37,7 +38,7 @@ def create_pod_interface(
     """
     try:
         host.apply(
-            wire.new_veth(
+            link_codec.new_veth(
                 ifname=pod.link.host_ifname,
                 mac=pod.link.host_mac,
                 mtu_bytes=pod.link.mtu_bytes,
@@ -86,17 +87,17 @@ def _inside(pod: Attachment, ifindex: int) -> list[wire.Request]:
     """Addresses, up, routes; once more does no harm."""
     on = f"{pod.holder.ifname} in {pod.netns.path}"
     return [
-        *(wire.new_address(ifindex, address, on=on) for address in pod.addresses),
-        wire.set_link(ifindex, what=on, up=True),
+        *(address_codec.new_address(ifindex, address, on=on) for address in pod.addresses),
+        link_codec.set_link(ifindex, what=on, up=True),
         *(
-            wire.route(
+            route_codec.route(
                 route.destination,
                 ifindex=ifindex,
                 gateway=route.gateway,
                 mtu_bytes=route.mtu,
                 advmss=route.advmss,
                 metric=route.priority,
-                table=route.table or wire.RT_TABLE_MAIN,
+                table=route.table or route_codec.RT_TABLE_MAIN,
                 scope=route.scope,
                 # A pod's second network leaves the default route of its first.
                 keep=True,
@@ -107,18 +108,21 @@ def _inside(pod: Attachment, ifindex: int) -> list[wire.Request]:
 
 
 def _set_up_outside(host: RouteSocket, pod: Attachment, bridge_ifindex: int) -> None:
-    requests = [
-        wire.new_neighbour(bridge_ifindex, address.ip, pod.link.mac) for address in pod.addresses
-    ]
-    if pod.bridge is not None and not pod.bridge.gateways:
-        requests = []  # the node has no address there, so it never resolves one
+    requests: list[wire.Request] = []
+    if pod.bridge is not None and pod.bridge.gateways:  # else the node resolves none of them
+        requests += [
+            address_codec.put_neighbour(
+                bridge_ifindex, address.ip, pod.link.mac, on=pod.bridge.ifname, permanent=False
+            )
+            for address in pod.addresses
+        ]
     ifindex = _await_operational(host, pod.link.host_ifname)
     # The bridge gets its carrier from its first port.
-    if pod.bridge is not None and not host.flags(pod.bridge.ifname) & wire.IFF_RUNNING:
+    if pod.bridge is not None and not host.flags(pod.bridge.ifname) & link_codec.IFF_RUNNING:
         _await_operational(host, pod.bridge.ifname)
     if pod.link.hairpin or pod.link.isolated:
         requests.append(
-            wire.set_bridge_port(
+            link_codec.set_bridge_port(
                 ifindex,
                 what=pod.link.host_ifname,
                 hairpin=pod.link.hairpin,
@@ -139,11 +143,11 @@ def _await_operational(route: RouteSocket, ifname: str) -> int:
     net/core/rtnetlink.c); before, it runs some time soon.
     """
     for _ in range(_OPERATIONAL_TRIES):
-        link = route.query(wire.get_link(ifname))
-        if wire.link_is_operational(link):
+        link = route.query(link_codec.get_link(ifname))
+        if link_codec.link_is_operational(link):
             break
         time.sleep(_OPERATIONAL_PAUSE_S)
-    return wire.link_ifindex(link)
+    return link_codec.link_ifindex(link)
 
 
 def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
@@ -163,7 +167,7 @@ def _limit(host: RouteSocket, pod: Attachment, ifindex: int) -> None:
         )
     if limits.egress_rate_bits:
         name = shaper_ifname(pod.link.host_ifname)
-        host.apply(wire.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
+        host.apply(link_codec.new_link(ifname=name, kind="ifb", group=POD_GROUP, up=True))
         shaper_ifindex = host.ifindex(name)
         host.apply(
             token_bucket(
@@ -211,14 +215,14 @@ def delete_inside(netns: Namespace, ifname: str) -> bool:
         ifindex = _find(inside, ifname)
         if ifindex is not None:
             what = f"{ifname} in {netns.path}"
-            inside.apply(wire.delete_link(ifindex, what=what, ignore_errno=(errno.ENODEV,)))
+            inside.apply(link_codec.delete_link(ifindex, what=what, ignore_errno=(errno.ENODEV,)))
         return ifindex is not None
 
 
 def _find(route: RouteSocket, ifname: str) -> int | None:
     """The link's ifindex; None when there is no such link, or it is the loopback."""
     try:
-        return None if route.flags(ifname) & wire.IFF_LOOPBACK else route.ifindex(ifname)
+        return None if route.flags(ifname) & link_codec.IFF_LOOPBACK else route.ifindex(ifname)
     except KernelError as error:
         if error.errno == errno.ENODEV:
             return None
@@ -229,14 +233,16 @@ def _retire(ifindex: int, what: str) -> tuple[wire.Request, ...]:
     gone = (errno.ENODEV,)
     name = DYING_IFNAME_PREFIX + secrets.token_hex(6)[:11]
     return (
-        wire.set_link(ifindex, what=what, up=False, ignore_errno=gone),
-        wire.set_link(ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
+        link_codec.set_link(ifindex, what=what, up=False, ignore_errno=gone),
+        link_codec.set_link(ifindex, what=what, ifname=name, group=DYING_GROUP, ignore_errno=gone),
     )
 
 
 def read_inside(
     netns: Namespace,
-) -> tuple[dict[str, wire.LinkInfo], list[wire.AddressInfo], list[wire.RouteInfo]]:
+) -> tuple[
+    dict[str, link_codec.LinkInfo], list[address_codec.AddressInfo], list[route_codec.RouteInfo]
+]:
     """Links by name, addresses and routes of a namespace."""
     with netns.entered(), RouteSocket() as inside:
         return inside.links(), inside.addresses(), inside.routes()

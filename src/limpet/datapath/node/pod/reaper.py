@@ -18,7 +18,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import DYING_GROUP
 from limpet.linux.conntrack import forget_flows
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
 
 _log = structlog.get_logger("reaper")
@@ -54,7 +54,7 @@ class Reaper:
     def remove_now(self) -> None:
         """Removes the links of the dying group; they are gone when this returns."""
         with RouteSocket() as route:
-            self._try(lambda: route.apply(wire.delete_link_group(DYING_GROUP)))
+            self._try(lambda: route.apply(link_codec.delete_link_group(DYING_GROUP)))
 
     def take_back(self, addresses: Collection[Address], *, by_same_pod: bool) -> None:
         """The addresses are about to be used again: what is left of their flows goes now.
@@ -89,7 +89,7 @@ class Reaper:
                     self._lock.wait_for(lambda: self._wanted or self._closing, timeout=_QUIET_S)
                 self._wanted = False
                 self._forgetting, self._released = self._released, set()
-            self._try(lambda: self._route.apply(wire.delete_link_group(DYING_GROUP)))
+            self._try(lambda: self._route.apply(link_codec.delete_link_group(DYING_GROUP)))
             self._try(lambda: forget_flows(self._forgetting))
             with self._lock:
                 self._forgetting = set()

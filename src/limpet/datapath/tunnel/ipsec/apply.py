@@ -36,9 +36,9 @@ from limpet.datapath.tunnel.ipsec.port import IpsecPort
 from limpet.datapath.tunnel.ipsec.process import IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IpsecIdentity, IpsecPeer
 from limpet.datapath.tunnel.state import PeerReading, TunnelDevice, TunnelPeer, TunnelState
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
+from limpet.linux.netlink.link_codec import no_made_up_addresses
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.vxlan import no_made_up_addresses
 
 _HANGS_S = 10.0
 _READ_S = 0.5
@@ -220,7 +220,7 @@ class IpsecKernel:
         )
         self._keeper.set_port(port)
 
-    def _read(self, link: wire.LinkInfo, want: TunnelDevice | None) -> TunnelState:
+    def _read(self, link: link_codec.LinkInfo, want: TunnelDevice | None) -> TunnelState:
         device = TunnelDevice(IPSEC_IFNAME, link.mtu_bytes, b"", 0, 0, link.up)
         if want is not None and not self._daemon.is_right(self.program.settings):
             return TunnelState(device)  # it is started anew, and knows no peer then
@@ -283,7 +283,7 @@ class IpsecKernel:
             self.program.start()
             self._route.apply(no_made_up_addresses(IPSEC_IFNAME))
         self._shared.put(device.port)
-        link = wire.set_link(
+        link = link_codec.set_link(
             0,
             what=IPSEC_IFNAME,
             ifname=IPSEC_IFNAME,

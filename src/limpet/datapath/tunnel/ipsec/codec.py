@@ -17,6 +17,7 @@ from limpet.base.addresses import Endpoint, Prefix
 from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, IPSEC_TABLE, TUNNEL_MARK
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID, ChildSa, IkeSa, IpsecPeer
 from limpet.linux.netlink import codec as netlink
+from limpet.linux.netlink import route_codec
 
 Document = Mapping[str, Any]
 """Sections, lists of bytes, bytes."""
@@ -121,9 +122,9 @@ _OF_KERNEL = """\
 def delete_rule_of_daemon(version: int) -> netlink.Request:
     """Its rule, whatever mark it has; one that was killed leaves it."""
     family = netlink.AF_INET if version == 4 else netlink.AF_INET6
-    body = _RULE.pack(family, 0, 0, 0, 0, 0, 0, netlink.FR_ACT_TO_TBL, 0)
-    body += netlink.attr_u32(netlink.FRA_PRIORITY, IPSEC_RULE_PRIORITY)
-    body += netlink.attr_u32(netlink.FRA_TABLE, IPSEC_TABLE)
+    body = _RULE.pack(family, 0, 0, 0, 0, 0, 0, route_codec.FR_ACT_TO_TBL, 0)
+    body += netlink.attr_u32(route_codec.FRA_PRIORITY, IPSEC_RULE_PRIORITY)
+    body += netlink.attr_u32(route_codec.FRA_TABLE, IPSEC_TABLE)
     about = ("rule", IPSEC_RULE_PRIORITY, f"(IPv{version})")
     return netlink.Request(netlink.RTM_DELRULE, 0, body, about, (errno.ENOENT,))
 

@@ -14,7 +14,7 @@ from limpet.base.errors import KernelError
 from limpet.base.ownership import IPSEC_IFNAME
 from limpet.datapath.tunnel.ipsec.state import IPSEC_IF_ID
 from limpet.linux.namespaces import in_new_namespace
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 from limpet.linux.netlink.xfrm import (
     NETLINK_XFRM,
@@ -71,20 +71,20 @@ def put_device(route: RouteSocket) -> None:
 def device_ifindex(route: RouteSocket) -> int | None:
     """None: there is none, or another link has its name. Raises: KernelError."""
     try:
-        message = route.query(wire.get_link(IPSEC_IFNAME))
+        message = route.query(link_codec.get_link(IPSEC_IFNAME))
     except KernelError as error:
         if error.errno == errno.ENODEV:
             return None
         raise
     is_ours = parse_if_id(message) == IPSEC_IF_ID
-    return wire.parse_link(message).ifindex if is_ours else None
+    return link_codec.parse_link(message).ifindex if is_ours else None
 
 
 def drop_device(route: RouteSocket, ifindex: int | None) -> None:
     """`ifindex`: as `device_ifindex` said; another of that name is left. Raises: KernelError."""
     if ifindex is not None:
         gone = (errno.ENODEV,)
-        route.apply(wire.delete_link(ifindex, what=f"link {IPSEC_IFNAME}", ignore_errno=gone))
+        route.apply(link_codec.delete_link(ifindex, what=f"link {IPSEC_IFNAME}", ignore_errno=gone))
 
 
 def drop_sas() -> None:

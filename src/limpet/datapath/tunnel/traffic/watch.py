@@ -22,8 +22,8 @@ from limpet.datapath.event import ActivePeersChanged, PeerUnanswered, Tell
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.traffic.activity import ACTIVE_S, TunnelActivity
 from limpet.datapath.tunnel.tunnel import Tunnel
-from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.link_traffic import parse_link_packets
+from limpet.linux.netlink import link_codec
+from limpet.linux.netlink.link_codec import parse_link_packets
 from limpet.linux.netlink.socket import RouteSocket
 
 _log = structlog.get_logger("tunnel")
@@ -132,8 +132,8 @@ class _Eye:
                 known = self._said.setdefault(key, InnerPackets())
                 known.received += inner.received
                 known.sent += inner.sent
-        message = self._route.query(wire.get_link(self.tunnel.ifname, counters=True))
-        ifindex, packets = wire.parse_link(message).ifindex, parse_link_packets(message)
+        message = self._route.query(link_codec.get_link(self.tunnel.ifname, counters=True))
+        ifindex, packets = link_codec.parse_link(message).ifindex, parse_link_packets(message)
         if ifindex != self._ifindex:
             found_at_start = not self._ifindex and not self.tunnel.made
             self._ifindex, self._packets, self._activity = ifindex, (0, 0), self._made()

@@ -41,9 +41,9 @@ from limpet.datapath.tunnel.wireguard.device import (
     refused,
 )
 from limpet.datapath.tunnel.wireguard.process import PROGRAM, WireguardProcess
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
+from limpet.linux.netlink.link_codec import no_made_up_addresses
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.netlink.vxlan import no_made_up_addresses
 
 _SINK = b"limpet drops what this key holds"
 """Public key of a peer that nobody is: a prefix that is given to it, and dropped with it, is taken
@@ -146,7 +146,7 @@ class TunnelKernel:
             self._given = adopted_endpoints(want, self._have)
         return self._have
 
-    def _read(self, link: wire.LinkInfo) -> TunnelState:
+    def _read(self, link: link_codec.LinkInfo) -> TunnelState:
         foreign = TunnelState(TunnelDevice(self._ifname, link.mtu_bytes, b"", 0, 0, ours=False))
         backend = self._backend_of(link)
         if backend is None:
@@ -162,7 +162,7 @@ class TunnelKernel:
         )
         return TunnelState(device, {key: each.peer for key, each in reading.peers.items()})
 
-    def _backend_of(self, link: wire.LinkInfo) -> Wireguard | None:
+    def _backend_of(self, link: link_codec.LinkInfo) -> Wireguard | None:
         if link.kind == self._userspace.kind:
             return self._userspace
         return self._kernels() if link.kind == KernelWireguard.kind else None
@@ -212,7 +212,9 @@ class TunnelKernel:
         if link is None or found is None:
             if link is not None:
                 self._route.apply(
-                    wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=(errno.ENODEV,))
+                    link_codec.delete_link(
+                        link.ifindex, what=self._ifname, ignore_errno=(errno.ENODEV,)
+                    )
                 )
             self._chosen = self._kernels() or self._userspace
             self._chosen.make()
@@ -233,7 +235,7 @@ class TunnelKernel:
         self._have = TunnelState(device, self._have.peers)
 
     def _set_link(self, device: TunnelDevice) -> None:
-        link = wire.set_link(
+        link = link_codec.set_link(
             0,
             what=self._ifname,
             ifname=self._ifname,

@@ -11,7 +11,7 @@ from limpet.datapath.tunnel.state import DeviceReading, DeviceSetting, PeerReadi
 from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
 from limpet.datapath.tunnel.wireguard import uapi_codec as uapi
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
-from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENODEV)
@@ -59,7 +59,9 @@ class KernelWireguard:
         self._socket.close()
 
     def make(self) -> None:
-        self._route.apply(wire.new_link(ifname=self._ifname, kind=self.kind, group=TUNNEL_GROUP))
+        self._route.apply(
+            link_codec.new_link(ifname=self._ifname, kind=self.kind, group=TUNNEL_GROUP)
+        )
 
     def read(self) -> DeviceReading | None:
         try:
@@ -80,7 +82,9 @@ class KernelWireguard:
         link = self._route.link(self._ifname)
         if link is not None:
             gone = (errno.ENODEV,)
-            self._route.apply(wire.delete_link(link.ifindex, what=self._ifname, ignore_errno=gone))
+            self._route.apply(
+                link_codec.delete_link(link.ifindex, what=self._ifname, ignore_errno=gone)
+            )
 
 
 class UserspaceWireguard:
