@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
+from inspect import signature
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 import structlog
@@ -30,7 +31,7 @@ from limpet.cluster.api import (
     secret_digest,
 )
 from limpet.cluster.kinds.grant import Role
-from limpet.controller.admin.communities import CommunityAdmin, NoArguments, Verb
+from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.views import (
     network_document,
     node_document,
@@ -49,50 +50,7 @@ from limpet.controller.state.tables import Tables
 _log = structlog.get_logger("admin")
 _LONGEST_TOKEN_S = 365 * 86_400
 
-
-class TokenArguments(msgspec.Struct, forbid_unknown_fields=True):
-    ttl_s: float
-    roles: tuple[str, ...] = ("edge",)
-    communities: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-
-
-class NodeArguments(msgspec.Struct, forbid_unknown_fields=True):
-    node: str
-
-
-class ReplaceArguments(msgspec.Struct, forbid_unknown_fields=True):
-    node: str
-    cancel: bool = False
-
-
-class LabelArguments(msgspec.Struct, forbid_unknown_fields=True):
-    node: str
-    add: dict[str, str] = {}
-    drop: tuple[str, ...] = ()
-
-
-class SetArguments(msgspec.Struct, forbid_unknown_fields=True):
-    node: str
-    roles: tuple[str, ...] | None = None
-    """In place of those that it has; None: those stay."""
-    add_roles: tuple[str, ...] = ()
-    remove_roles: tuple[str, ...] = ()
-    behind: tuple[str, ...] | None = None
-    """Prefixes behind it, in place of those that it has; None: those stay."""
-    add_behind: tuple[str, ...] = ()
-    remove_behind: tuple[str, ...] = ()
-    anyway: bool = False
-    """A relay without a public address too."""
-
-
-class PodArguments(msgspec.Struct, forbid_unknown_fields=True):
-    node: str | None = None
-
-
-class RecoveryArguments(msgspec.Struct, forbid_unknown_fields=True):
-    resume: bool = False
-    force: bool = False
+T = TypeVar("T")
 
 
 class Admin:
@@ -102,25 +60,26 @@ class Admin:
         self._cluster = cluster
         self._metrics = metrics
         self._margin = restore_margin
-        self._verbs: dict[str, tuple[type[msgspec.Struct], Verb]] = {
-            "token.create": (TokenArguments, self._token_create),
-            "node.list": (NoArguments, self._node_list),
-            "node.show": (NodeArguments, self._node_show),
-            "node.remove": (NodeArguments, self._node_remove),
-            "node.replace": (ReplaceArguments, self._node_replace),
-            "node.label": (LabelArguments, self._node_label),
-            "node.set": (SetArguments, self._node_set),
-            "segment.list": (NoArguments, self._segment_list),
-            "network.show": (NoArguments, self._network_show),
-            "pod.list": (PodArguments, self._pod_list),
-            "rotate-key": (NoArguments, self._rotate_key),
-            "recovery": (RecoveryArguments, self._recovery),
+        self._verbs: dict[str, Verb] = {
+            "token.create": self._token_create,
+            "node.list": self._node_list,
+            "node.show": self._node_show,
+            "node.remove": self._node_remove,
+            "node.replace": self._node_replace,
+            "node.label": self._node_label,
+            "node.set": self._node_set,
+            "segment.list": self._segment_list,
+            "network.show": self._network_show,
+            "pod.list": self._pod_list,
+            "rotate-key": self._rotate_key,
+            "recovery": self._recovery,
             **CommunityAdmin(cluster).verbs,
         }
 
     def application(self) -> web.Application:
         application = web.Application()
-        for name, (kind, verb) in self._verbs.items():
+        for name, verb in self._verbs.items():
+            kind = _arguments_of(name, verb)
             application.router.add_post(f"/{name}", partial(self._answer, kind, verb))
         application.add_routes(self.health_routes())
         return application
@@ -132,7 +91,8 @@ class Admin:
         self, kind: type[msgspec.Struct], verb: Verb, request: web.Request
     ) -> web.Response:
         try:
-            return web.json_response(await verb(decode(await request.read(), kind)))
+            arguments = decode(await request.read(), kind)
+            return web.json_response(await verb(**msgspec.structs.asdict(arguments)))
         except LimpetError as error:
             return web.json_response({"error": str(error)}, status=400)
         except Exception as error:  # noqa: BLE001 - the log has it; a person gets words
@@ -147,24 +107,35 @@ class Admin:
         text = await self._cluster.change(self._metrics.text)
         return web.Response(body=text, content_type="text/plain", charset="utf-8")
 
-    # Verbs
+    # Verbs: what they take is what a person may say, by name
 
-    async def _token_create(self, arguments: TokenArguments) -> dict[str, Any]:
-        _check_token(arguments)
+    async def _token_create(
+        self,
+        ttl_s: float,
+        roles: tuple[str, ...] = ("edge",),
+        communities: tuple[str, ...] = (),
+        labels: dict[str, str] = {},  # noqa: B006 - each call has its own
+    ) -> dict[str, Any]:
+        if not 0 < ttl_s <= _LONGEST_TOKEN_S:
+            raise ApiError(f"create token: {ttl_s:g} s is no time from 1 s to a year")
+        _roles(roles, "create token")
+        for name in (*communities, *labels):
+            if problem := name_problem(name):
+                raise ApiError(f"create token: {name[:80]!r}: {problem}")
         token_id, secret = secrets.token_hex(5), secrets.token_bytes(20)
 
         def make(tables: Tables) -> dict[str, Any]:
-            for name in arguments.communities:
+            for name in communities:
                 find_community(tables, name)
             now_s = time.time()
             grants.forget_tokens(tables, now_s)
             record = TokenRecord(
                 digest=secret_digest(secret),
                 created_at_s=now_s,
-                expires_at_s=now_s + arguments.ttl_s,
-                roles=arguments.roles,
-                communities=arguments.communities,
-                labels=arguments.labels,
+                expires_at_s=now_s + ttl_s,
+                roles=roles,
+                communities=communities,
+                labels=labels,
             )
             tables.put(TOKEN, token_id, record)
             text = format_token(Token(token_id, secret, digest_of(tables.authority)))
@@ -172,7 +143,7 @@ class Admin:
 
         return await self._cluster.change(make)
 
-    async def _node_list(self, _arguments: NoArguments) -> dict[str, Any]:
+    async def _node_list(self) -> dict[str, Any]:
         reports = {uid: each.at_s for uid, each in (await self._cluster.reports.all()).items()}
 
         def make(tables: Tables) -> list[dict[str, Any]]:
@@ -183,9 +154,8 @@ class Admin:
 
         return {"nodes": await self._cluster.change(make)}
 
-    async def _node_show(self, arguments: NodeArguments) -> dict[str, Any]:
-        report = None
-        uid = await self._cluster.change(lambda tables: _any_uid(tables, arguments.node))
+    async def _node_show(self, node: str) -> dict[str, Any]:
+        uid = await self._cluster.change(lambda tables: _any_uid(tables, node))
         report = await self._cluster.reports.get(uid)
 
         def make(tables: Tables) -> dict[str, Any]:
@@ -204,43 +174,49 @@ class Admin:
 
         return await self._cluster.change(make)
 
-    async def _node_remove(self, arguments: NodeArguments) -> dict[str, Any]:
-        return {"removed": await self._cluster.remove(arguments.node)}
+    async def _node_remove(self, node: str) -> dict[str, Any]:
+        return {"removed": await self._cluster.remove(node)}
 
-    async def _node_replace(self, arguments: ReplaceArguments) -> dict[str, Any]:
+    async def _node_replace(self, node: str, cancel: bool = False) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
-            wanted = not arguments.cancel
-            grant = nodes.await_replacement(tables, arguments.node, wanted=wanted)
+            grant = nodes.await_replacement(tables, node, wanted=not cancel)
             segments = list(map(str, grant.segments))
             return {"name": grant.name, "uid": grant.uid, "segments": segments}
 
         return await self._cluster.change(make)
 
-    async def _node_label(self, arguments: LabelArguments) -> dict[str, Any]:
-        for key in arguments.add:
+    async def _node_label(
+        self,
+        node: str,
+        add: dict[str, str] = {},  # noqa: B006 - each call has its own
+        drop: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        for key in add:
             if problem := name_problem(key):
                 raise RefusedError(Code.BAD_REQUEST, f"label {key[:80]!r}: {problem}")
-        labels = await self._cluster.change(
-            lambda tables: nodes.label(tables, arguments.node, arguments.add, arguments.drop)
-        )
+        labels = await self._cluster.change(lambda tables: nodes.label(tables, node, add, drop))
         return {"labels": dict(labels)}
 
-    async def _node_set(self, arguments: SetArguments) -> dict[str, Any]:
-        what = f"set {arguments.node}"
-        roles = nodes.Altered(
-            None if arguments.roles is None else _roles(arguments.roles, what),
-            _roles(arguments.add_roles, what),
-            _roles(arguments.remove_roles, what),
-        )
-        behind = nodes.Altered(
-            None if arguments.behind is None else _prefixes(arguments.behind, what),
-            _prefixes(arguments.add_behind, what),
-            _prefixes(arguments.remove_behind, what),
-        )
+    async def _node_set(
+        self,
+        node: str,
+        roles: tuple[str, ...] | None = None,
+        add_roles: tuple[str, ...] = (),
+        remove_roles: tuple[str, ...] = (),
+        behind: tuple[str, ...] | None = None,
+        add_behind: tuple[str, ...] = (),
+        remove_behind: tuple[str, ...] = (),
+        anyway: bool = False,
+    ) -> dict[str, Any]:
+        """`roles` and `behind` (prefixes) in place of those that it has; None: those stay.
+
+        `anyway`: a relay without a public address too.
+        """
+        what = f"set {node}"
+        of_roles = _altered(partial(_roles, what=what), roles, add_roles, remove_roles)
+        of_behind = _altered(partial(_prefixes, what=what), behind, add_behind, remove_behind)
         grant = await self._cluster.change(
-            lambda tables: nodes.set_node(
-                tables, arguments.node, roles, behind, anyway=arguments.anyway
-            )
+            lambda tables: nodes.set_node(tables, node, of_roles, of_behind, anyway=anyway)
         )
         document = {
             "name": grant.name,
@@ -252,7 +228,7 @@ class Admin:
         _log.info("set node", **document)
         return document
 
-    async def _segment_list(self, _arguments: NoArguments) -> dict[str, Any]:
+    async def _segment_list(self) -> dict[str, Any]:
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
                 segment_document(tables, prefix)
@@ -263,7 +239,7 @@ class Admin:
 
         return {"segments": await self._cluster.change(make)}
 
-    async def _network_show(self, _arguments: NoArguments) -> dict[str, Any]:
+    async def _network_show(self) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
             free = {}
             for version in tables.space.versions:
@@ -277,11 +253,11 @@ class Admin:
 
         return await self._cluster.change(make)
 
-    async def _pod_list(self, arguments: PodArguments) -> dict[str, Any]:
+    async def _pod_list(self, node: str | None = None) -> dict[str, Any]:
         reports = await self._cluster.reports.all()
 
         def make(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-            wanted = arguments.node and nodes.find_node(tables, arguments.node).uid
+            wanted = node and nodes.find_node(tables, node).uid
             live = sorted(
                 (
                     grant
@@ -306,14 +282,14 @@ class Admin:
         pods, reporting = await self._cluster.change(make)
         return {"pods": pods, "nodes": reporting}
 
-    async def _rotate_key(self, _arguments: NoArguments) -> dict[str, Any]:
+    async def _rotate_key(self) -> dict[str, Any]:
         return {"grants_signed": await self._cluster.rotate_key()}
 
-    async def _recovery(self, arguments: RecoveryArguments) -> dict[str, Any]:
+    async def _recovery(self, resume: bool = False, force: bool = False) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
-            if arguments.resume:
+            if resume:
                 recovery.resume(tables)
-            freed = recovery.force(tables) if arguments.force else 0
+            freed = recovery.force(tables) if force else 0
             state = tables.state.recovery
             unknown = [each for each in tables.space.holdings.values() if not each.uid]
             return {
@@ -329,19 +305,32 @@ class Admin:
                 "freed": freed,
             }
 
-        if arguments.force:
+        if force:
             _log.warning("the recovery was ended by force")
         return await self._cluster.change(make)
 
 
-def _check_token(arguments: TokenArguments) -> None:
-    """Raises: ApiError."""
-    if not 0 < arguments.ttl_s <= _LONGEST_TOKEN_S:
-        raise ApiError(f"create token: {arguments.ttl_s:g} s is no time from 1 s to a year")
-    _roles(arguments.roles, "create token")
-    for name in (*arguments.communities, *arguments.labels):
-        if problem := name_problem(name):
-            raise ApiError(f"create token: {name[:80]!r}: {problem}")
+def _arguments_of(name: str, verb: Verb) -> type[msgspec.Struct]:
+    """What the body of a request is decoded as: the parameters of `verb`, and nothing else.
+
+    Tables are no parameter of a verb: they are what it is done to.
+    """
+    types = get_type_hints(verb)
+    fields = [
+        (each.name, types[each.name], *(() if each.default is each.empty else (each.default,)))
+        for each in signature(verb).parameters.values()
+        if types[each.name] is not Tables
+    ]
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
+
+
+def _altered(
+    read: Callable[[Collection[str]], frozenset[T]],
+    only: Collection[str] | None,
+    add: Collection[str],
+    drop: Collection[str],
+) -> nodes.Altered[T]:
+    return nodes.Altered(None if only is None else read(only), read(add), read(drop))
 
 
 def _roles(names: Collection[str], what: str) -> frozenset[Role]:

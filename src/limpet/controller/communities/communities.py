@@ -51,89 +51,93 @@ def is_named(tables: Tables, name: str, grant: Grant) -> bool:
 
 def create(
     tables: Tables,
-    name: str,
-    nodes: Sequence[str],
-    selector: str | None,
-    *,
-    backend: TunnelBackend | None = None,
+    community: str,
+    nodes: Sequence[str] = (),
+    selector: str | None = None,
+    tunnel_backend: TunnelBackend | None = None,
 ) -> int:
     """How many nodes it changed. `selector` None: it chooses nobody by labels.
 
-    `backend`: of the tunnels between its nodes; None: the network's.
+    `tunnel_backend`: of the tunnels between its nodes; None: the network's.
 
     Raises: RefusedError, SelectorError.
     """
-    if problem := name_problem(name):
-        raise RefusedError(Code.BAD_REQUEST, f"create community {name[:80]!r}: {problem}")
-    if name in tables.communities:
+    if problem := name_problem(community):
+        raise RefusedError(Code.BAD_REQUEST, f"create community {community[:80]!r}: {problem}")
+    if community in tables.communities:
         raise RefusedError(
             Code.BAD_REQUEST,
-            f"create community {name}: there is one (put nodes into it: limpet community add "
-            f"{name} NODE)",
+            f"create community {community}: there is one (put nodes into it: limpet community add "
+            f"{community} NODE)",
         )
-    tables.put(COMMUNITY, name, CommunityRecord())
-    return add(tables, name, nodes, selector, backend=backend)
+    tables.put(COMMUNITY, community, CommunityRecord())
+    return add(tables, community, nodes, selector, tunnel_backend)
 
 
 def add(
     tables: Tables,
-    name: str,
-    nodes: Sequence[str],
-    selector: str | None,
-    *,
-    backend: TunnelBackend | None = None,
+    community: str,
+    nodes: Sequence[str] = (),
+    selector: str | None = None,
+    tunnel_backend: TunnelBackend | None = None,
 ) -> int:
     """How many nodes it changed. `selector`: in place of the one that it has; None: that stays.
 
-    `backend`: of the tunnels between its nodes from now on; None: as it is.
+    `tunnel_backend`: of the tunnels between its nodes from now on; None: as it is.
 
     Raises: RefusedError, SelectorError.
     """
-    record = find_community(tables, name)
+    record = find_community(tables, community)
     if selector is not None:
         text = str(parse_selector(selector))
-        tables.put(COMMUNITY, name, replace_fields(record, selector=text))
+        tables.put(COMMUNITY, community, replace_fields(record, selector=text))
     for grant in _all_of(tables, nodes):
         named = tables.nodes[grant.uid].communities
-        if name not in named:
-            _name(tables, grant, (*named, name))
-    if backend is not None:
-        _set_backend(tables, name, backend)
-    return _settle(tables, name)
+        if community not in named:
+            tables.put_node(grant.uid, communities=(*named, community))
+    if tunnel_backend is not None:
+        _set_backend(tables, community, tunnel_backend)
+    return _settle(tables, community)
 
 
 def take_out(
-    tables: Tables, name: str, nodes: Sequence[str], *, selector: bool, backend: bool = False
+    tables: Tables,
+    community: str,
+    nodes: Sequence[str] = (),
+    *,
+    selector: bool = False,
+    tunnel_backend: bool = False,
 ) -> int:
     """How many nodes it changed. `selector`: nobody is chosen by labels any more.
 
-    `backend`: the tunnels between its nodes are the network's again.
+    `tunnel_backend`: the tunnels between its nodes are the network's again.
 
     Raises: RefusedError, also for a node that is not in it or would be in it all the same.
     """
-    record = find_community(tables, name)
+    record = find_community(tables, community)
     if selector:
         record = replace_fields(record, selector="")
-        tables.put(COMMUNITY, name, record)
+        tables.put(COMMUNITY, community, record)
     for grant in _all_of(tables, nodes):
-        if name not in grant.communities:
+        if community not in grant.communities:
             raise RefusedError(
                 Code.BAD_REQUEST,
-                f"take node {grant.name} out of community {name}: it is not in it "
-                f"(limpet community show {name} tells who is)",
+                f"take node {grant.name} out of community {community}: it is not in it "
+                f"(limpet community show {community} tells who is)",
             )
         if chooses(record, grant.labels):
             raise RefusedError(
                 Code.BAD_REQUEST,
-                f"take node {grant.name} out of community {name}: it is chosen by its labels, as "
-                f"{record.selector} says (change them: limpet node label {grant.name} KEY-, or "
-                f"the selector: limpet community add {name} --selector SELECTOR)",
+                f"take node {grant.name} out of community {community}: it is chosen by its labels, "
+                f"as {record.selector} says (change them: limpet node label {grant.name} KEY-, or "
+                f"the selector: limpet community add {community} --selector SELECTOR)",
             )
         named = tables.nodes[grant.uid].communities
-        _name(tables, grant, tuple(each for each in named if each != name))
-    if backend:
-        _set_backend(tables, name, None)
-    return _settle(tables, name)
+        left = tuple(each for each in named if each != community)
+        tables.put_node(grant.uid, communities=left)
+    if tunnel_backend:
+        _set_backend(tables, community, None)
+    return _settle(tables, community)
 
 
 def dissolve(tables: Tables, name: str) -> int:
@@ -142,7 +146,7 @@ def dissolve(tables: Tables, name: str) -> int:
     for uid, record in list(tables.nodes.items()):
         if name in record.communities:
             left = tuple(each for each in record.communities if each != name)
-            _name(tables, tables.grants[uid], left)
+            tables.put_node(uid, communities=left)
     _set_backend(tables, name, None)
     tables.put(COMMUNITY, name, None)
     return _settle(tables, name)
@@ -162,10 +166,6 @@ def _all_of(tables: Tables, nodes: Iterable[str]) -> list[Grant]:
     return list(
         {grant.uid: grant for grant in (find_node(tables, each) for each in nodes)}.values()
     )
-
-
-def _name(tables: Tables, grant: Grant, named: tuple[str, ...]) -> None:
-    tables.put_node(grant.uid, communities=named)
 
 
 def _settle(tables: Tables, name: str) -> int:
