@@ -27,7 +27,8 @@ from bench.part import serve
 from bench.wireguard_end import DATA, INITIATION, Session, WireguardEnds
 from limpet.base.addresses import Endpoint
 from limpet.base.process import configure_log
-from limpet.cluster.exchange import codec as exchange
+from limpet.cluster.documents import Source
+from limpet.cluster.exchange import messages as exchange
 from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
 from limpet.cluster.exchange.messages import NONCE_BYTES as EXCHANGE_NONCE_BYTES
 from limpet.cluster.exchange.messages import Message, Push, Want
@@ -36,7 +37,6 @@ from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import GRANT, PRESENCE
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Kind
-from limpet.cluster.replica import Source
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
@@ -237,37 +237,30 @@ class _Peers:
             self._send(peer.number, end, session.seal(b""))
 
     def _compared(self, datagram: Datagram) -> list[Message]:
-        known, body = self._membership.replica.known, datagram.body
+        known = self._membership.replica.known
         nonce = os.urandom(EXCHANGE_NONCE_BYTES)
-        match datagram.kind:
-            case Kind.DIGEST:
+        match exchange.decode(datagram.body):
+            case exchange.Digest() as digest:
                 self.counters["digests_heard"] += 1
-                digest = exchange.parse_digest(body)
                 return make_listings(
                     self._index, digest, nonce, room_bytes=None, below=random.randrange
                 )
-            case Kind.LISTING:
-                listing = exchange.parse_listing(body)
+            case exchange.Listing() as listing:
                 found = self._index.compare(listing)
                 self.counters["differences"] += bool(found.newer_there or found.newer_here)
                 answers = make_pushes(known, found.newer_here[:64])
                 if found.newer_there:
                     answers.append(Want(listing.nonce, found.newer_there[:64]))
                 return answers
-            case Kind.WANT:
-                marks = exchange.parse_want(body).marks
+            case Want(marks=marks):
                 return make_pushes(known, self._index.keys(marks))
-            case Kind.PUSH:
-                push = exchange.parse_push(body)
-                self._membership.offer(push.documents, source=Source.NEIGHBOUR)
+            case Push(documents=documents):
+                self._membership.offer(documents, source=Source.NEIGHBOUR)
                 self._learn(self._other)
         return []
 
     def _tell(self, peer: _Peer, end: Endpoint, session: Session, message: Message) -> None:
-        kinds = {"Digest": Kind.DIGEST, "Listing": Kind.LISTING, "Want": Kind.WANT}
-        kind = kinds.get(type(message).__name__, Kind.PUSH)
-        body = exchange.encode(message)
-        data = peer.codec.encode(kind, body, to_uid=self._other)
+        data = peer.codec.encode(Kind.EXCHANGE, exchange.encode(message), to_uid=self._other)
         ours, theirs, our_port, their_port = self._inner[peer.number]
         packet = udp_packet(ours, theirs, our_port, their_port, data)
         self._send(peer.number, end, session.seal(packet))

@@ -22,9 +22,8 @@ from limpet.cluster.api import (
     Refused,
     encode,
 )
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
-from limpet.cluster.replica import Source
 from limpet.controller.store.database import copy_database
 from tests.cloud.bed import Member, Running
 from tests.cloud.rogue import Authority, answer, says, serving, take_request

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.documents import Sealed
-from limpet.cluster.exchange import codec as wire
+from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.exchange import gossip
 from limpet.cluster.exchange.exchange import Exchange
-from limpet.cluster.exchange.messages import BUCKETS, Digest, Push
+from limpet.cluster.exchange.messages import BUCKETS, SUM_BYTES, Digest, Push, encode
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.cluster.courier_bed import PORT, CourierBed, Host, Post, run
 from tests.unit.cluster_values import (
@@ -228,14 +226,9 @@ def test_what_a_stranger_says_is_dropped_and_counted(tmp_path: Path) -> None:
         stranger = Post(one.host.bed.host(9))
         forged = seal_grant(grant(9), node_key(9))
         try:
-            said = {
-                Kind.DIGEST: wire.encode(one_digest()),
-                Kind.PUSH: wire.encode(Push((forged,))),
-                Kind.WANT: b"no want at all",
-            }
-            for kind, body in said.items():
+            for body in (encode(one_digest()), encode(Push((forged,))), b"no message at all"):
                 assert stranger.courier.send(
-                    kind, body, to_uid=one.uid, address=ip_address("192.0.2.1"), port=PORT
+                    Kind.EXCHANGE, body, to_uid=one.uid, address=ip_address("192.0.2.1"), port=PORT
                 )
             await until(lambda: one.exchange.counters.get("malformed", 0) == 1)
             assert one.exchange.counters["stranger"] == 2
@@ -264,4 +257,4 @@ def test_a_newcomer_that_the_cloud_has_granted_is_believed_by_its_own_word(tmp_p
 
 
 def one_digest() -> Digest:
-    return Digest(bytes(8), (0,) * BUCKETS)
+    return Digest(bytes(8), bytes(SUM_BYTES * BUCKETS))

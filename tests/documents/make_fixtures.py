@@ -15,8 +15,8 @@ import msgspec
 
 from limpet.base.disk import Disk
 from limpet.cloud.pod_reports import PodReports
-from limpet.cluster.exchange import codec as exchange
 from limpet.cluster.exchange.digest import make_pushes
+from limpet.cluster.exchange.messages import encode
 from limpet.cluster.identity import ClusterFile
 from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.cluster.snapshot.file import SnapshotFile
@@ -85,9 +85,8 @@ def main(folder: Path) -> None:
     (folder / "node.key").write_bytes(node_key(1))
     write_paths(folder / "paths.json", PATHS)
     (push,) = make_pushes(KNOWN, [("presence", grant(2).uid)])
-    body = exchange.encode(push)
     (folder / "push.datagram").write_bytes(
-        Codec(node_key(2), PINNED).encode(Kind.PUSH, body, to_uid=grant(1).uid)
+        Codec(node_key(2), PINNED).encode(Kind.EXCHANGE, encode(push), to_uid=grant(1).uid)
     )
     asyncio.run(_database(folder))
     journal = JournalFile(Folder(folder), Disk(), 4096)

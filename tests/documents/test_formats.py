@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from limpet.base.disk import Disk
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.cloud.pod_reports import PodReports
-from limpet.cluster.exchange.codec import parse_push
+from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.identity import load_identity
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.peer_datagram import Codec, DatagramError, Drop, Kind
@@ -93,10 +93,11 @@ def test_a_datagram_is_read_and_a_later_one_refused() -> None:
     data = (FIXTURES / "push.datagram").read_bytes()
     datagram = codec.parse(data)
     datagram.check()
-    assert datagram.kind == Kind.PUSH
-    documents = parse_push(datagram.body).documents
+    assert datagram.kind == Kind.EXCHANGE
+    push = decode(datagram.body)
+    assert isinstance(push, Push)
     known = NOTHING
-    assert {open_sealed(sealed, KNOWN).kind for sealed in documents} <= {
+    assert {open_sealed(sealed, KNOWN).kind for sealed in push.documents} <= {
         kind.name for kind in KINDS
     }
     assert known.find(("grant", grant(2).uid)) is None

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.documents import Document, Key, Kind
-from limpet.cluster.exchange.gossip import Origin
+from limpet.cluster.documents import Document, Key, Kind, Source
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.network import cluster_keys
@@ -143,20 +142,20 @@ def test_it_is_told_by_neighbours_and_removed_for_all_by_a_tombstone() -> None:
     for number in (1, 2, 3):
         world.add(number, known_of(node(each) for each in (1, 2, 3)))
     first, said = remember(toy("ball", 1)), remember(note(2, 1))
-    world.change(1, [first], Origin.CLOUD)
-    world.change(2, [said], Origin.OWN)
+    world.change(1, [first], Source.CLOUD)
+    world.change(2, [said], Source.SELF)
     world.run(3.0)
     assert world.is_settled()
     assert world.hosts[3].known.find(first.key) == first
     assert world.hosts[3].known.find(said.key) == said
 
     world.add(4, known_of(node(each) for each in (1, 2, 3, 4)))  # hears by comparing alone
-    world.change(1, node(4), Origin.CLOUD)
+    world.change(1, node(4), Source.CLOUD)
     world.run(30.0)
     assert world.hosts[4].known.find(first.key) == first
 
-    world.change(4, [remember(toy("ball", 1, tombstone=True))], Origin.CLOUD)
-    world.change(3, [remember(toy("ball", 9))], Origin.CLOUD)
+    world.change(4, [remember(toy("ball", 1, tombstone=True))], Source.CLOUD)
+    world.change(3, [remember(toy("ball", 9))], Source.CLOUD)
     world.run(30.0)
     assert world.is_settled()
     assert all(host.known.value("toy", "ball") is None for host in world.hosts.values())

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from ipaddress import ip_network
 
 from limpet.base.addresses import Endpoint
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind

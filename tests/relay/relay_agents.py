@@ -14,12 +14,12 @@ from typing import TypeVar
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import NFT_RELAY_TABLE
 from limpet.base.settings import RelaySettings
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import Event, RelayingChanged

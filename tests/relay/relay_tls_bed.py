@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables

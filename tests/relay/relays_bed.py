@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.settings import PeerSettings, RelaySettings
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd

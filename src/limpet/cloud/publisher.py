@@ -23,9 +23,8 @@ from limpet.cluster.api import (
     SegmentAnswer,
     SegmentRequest,
 )
-from limpet.cluster.documents import Key, Sealed
+from limpet.cluster.documents import Key, Sealed, Source
 from limpet.cluster.membership import Membership
-from limpet.cluster.replica import Source
 
 _log = structlog.get_logger("session")
 

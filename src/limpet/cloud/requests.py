@@ -19,9 +19,8 @@ from limpet.cluster.api import (
     ShowAnswer,
     ShowRequest,
 )
-from limpet.cluster.documents import Sealed, essentials
+from limpet.cluster.documents import Sealed, Source, essentials
 from limpet.cluster.membership import Membership
-from limpet.cluster.replica import Source
 
 _log = structlog.get_logger("session")
 

@@ -22,9 +22,8 @@ from limpet.cloud.link import ControllerLink, RefusedError
 from limpet.cloud.publisher import Pods, Publisher
 from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.replica import Source
 
 _log = structlog.get_logger("session")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +30,14 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
     signature: bytes
     """Ed25519 over a context that names the kind, and the body."""
+
+
+class Source(Enum):
+    """Who has told of a document."""
+
+    CLOUD = "cloud"
+    NEIGHBOUR = "neighbour"
+    SELF = "self"
 
 
 class Head(NamedTuple):

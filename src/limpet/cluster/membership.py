@@ -11,7 +11,7 @@ import structlog
 
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.faults import noted
-from limpet.cluster.documents import Document, Key, Sealed
+from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
@@ -19,7 +19,7 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
-from limpet.cluster.replica import Change, Outcome, Replica, Source
+from limpet.cluster.replica import Change, Outcome, Replica
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
 

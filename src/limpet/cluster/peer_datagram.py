@@ -39,10 +39,7 @@ _ANYBODY = bytes(UID_BYTES)
 class Kind(IntEnum):
     """What a body is; a kind that is unknown is dropped."""
 
-    PUSH = 1
-    DIGEST = 2
-    LISTING = 3
-    WANT = 4
+    EXCHANGE = 1
     PROBE = 16
     ANSWER = 17
     RELAY_HELLO = 32

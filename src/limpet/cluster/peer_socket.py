@@ -19,8 +19,7 @@ from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.documents import Sealed
-from limpet.cluster.exchange import codec as exchange
-from limpet.cluster.exchange.messages import Push
+from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Drop, Kind
 from limpet.cluster.shared_port import SharedPort
@@ -379,8 +378,7 @@ class PeerSocket:
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
         """Tells a removed node so, now and then: it may not have heard."""
         if self._rates.may_refuse(received.uid):
-            body = exchange.encode(Push((tombstone,)))
-            self.answer(received, Kind.PUSH, body)
+            self.answer(received, Kind.EXCHANGE, encode(Push((tombstone,))))
 
     def _join_links(self, ifindexes: Iterable[int]) -> None:
         self._membership(socket.IPV6_JOIN_GROUP, ifindexes)

@@ -11,20 +11,13 @@ from enum import Enum
 import structlog
 
 from limpet.base.faults import noted
-from limpet.cluster.documents import Document, Key, Sealed
+from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.keys import SealError
 from limpet.cluster.merge import Changes
 from limpet.cluster.seal import check, read_sealed
 from limpet.cluster.snapshot.file import SnapshotFile
 
 _log = structlog.get_logger("replica")
-
-
-class Source(Enum):
-    CLOUD = "cloud"
-    NEIGHBOUR = "neighbour"
-    DISK = "disk"
-    SELF = "self"
 
 
 class Outcome(Enum):

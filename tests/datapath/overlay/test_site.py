@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 
 from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath

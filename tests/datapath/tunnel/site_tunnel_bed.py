@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from limpet.base.addresses import Endpoint
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from limpet.agent.routed_prefixes import RoutedPrefixes
 from limpet.base.addresses import Prefix, UnderlayLink
 from limpet.base.node_state import RoutedNetworks
+from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
 from limpet.cluster.membership import Membership
-from limpet.cluster.replica import Source
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import OwnSide
 from limpet.cluster.topology.view import view_of

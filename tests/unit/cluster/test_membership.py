@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.replica import Outcome, Source
+from limpet.cluster.replica import Outcome
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.unit.cluster_values import (
     CLUSTER_KEY,

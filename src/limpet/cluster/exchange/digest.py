@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from limpet.cluster.documents import Document, Key, Known, Sealed
 from limpet.cluster.exchange.messages import (
+    BUCKET_BYTES,
     BUCKETS,
     GOOD_BODY_BYTES,
     ITEM_BYTES,
@@ -23,13 +24,16 @@ from limpet.cluster.exchange.messages import (
     Listing,
     Message,
     Push,
-    sealed_bytes,
+    encode,
 )
 
 MOST_LISTINGS = 16
 """Datagrams in answer to one digest."""
 _TOMBSTONE = 1 << 63
+_PUSH_BYTES = 9
+"""At most, of an empty push."""
 _PACKED = struct.Struct(">QQI")
+_SUMS = struct.Struct(f">{BUCKETS}I")
 
 
 def mark_of(key: Key) -> int:
@@ -62,7 +66,7 @@ class Index:
 
     def __init__(self, known: Known) -> None:
         self._documents: list[dict[int, Document]] = [{} for _ in range(BUCKETS)]
-        self._buckets = [0] * BUCKETS
+        self._sums = [0] * BUCKETS
         self.update(known, (document.key for document in known))
 
     def update(self, known: Known, keys: Iterable[Key]) -> None:
@@ -73,16 +77,16 @@ class Index:
             documents = self._documents[bucket]
             for changed in (documents.pop(mark, None), document := known.find(key)):
                 if changed is not None:
-                    self._buckets[bucket] ^= _fold(item_of(changed))
+                    self._sums[bucket] ^= _fold(item_of(changed))
             if document is not None:
                 documents[mark] = document
 
     def digest(self, nonce: bytes) -> Digest:
-        return Digest(nonce, tuple(self._buckets))
+        return Digest(nonce, _SUMS.pack(*self._sums))
 
     def differing(self, digest: Digest) -> list[int]:
         """Buckets in which the other knows something else, ascending."""
-        pairs = enumerate(zip(self._buckets, digest.buckets, strict=True))
+        pairs = enumerate(zip(self._sums, _SUMS.unpack(digest.sums), strict=True))
         return [bucket for bucket, (ours, theirs) in pairs if ours != theirs]
 
     def size(self, bucket: int) -> int:
@@ -123,17 +127,20 @@ def make_listings(
     """
     left = index.differing(digest)
     listings: list[tuple[list[int], list[Item]]] = [([], [])]
-    spent = OVERHEAD_BYTES + LISTING_BYTES
+    size = LISTING_BYTES
+    spent = OVERHEAD_BYTES + size
     while left:
         bucket = left[below(len(left))]
         buckets, listed = listings[-1]
-        added = ITEM_BYTES * index.size(bucket)
-        if listed and LISTING_BYTES + ITEM_BYTES * len(listed) + added > GOOD_BODY_BYTES:
+        added = BUCKET_BYTES + ITEM_BYTES * index.size(bucket)
+        if listed and size + added > GOOD_BODY_BYTES:
             if len(listings) == MOST_LISTINGS:
                 break
             buckets, listed = [], []
             listings.append((buckets, listed))
-            spent += OVERHEAD_BYTES + LISTING_BYTES
+            size = LISTING_BYTES
+            spent += OVERHEAD_BYTES + size
+        size += added
         spent += added
         if room_bytes is not None and spent > room_bytes:
             break
@@ -158,13 +165,13 @@ def make_pushes(known: Known, keys: Iterable[Key]) -> list[Message]:
     lineages.sort(key=lambda each: (order(each[0].kind), each[0].name, order(each[-1].kind)))
     pushes: list[Message] = []
     batch: dict[Key, Sealed] = {}
-    size = 0
+    size = _PUSH_BYTES
     for lineage in lineages:
         news = {each.key: each.sealed for each in lineage}
-        added = sum(sealed_bytes(sealed) for key, sealed in news.items() if key not in batch)
+        added = sum(len(encode(sealed)) for key, sealed in news.items() if key not in batch)
         if batch and size + added > GOOD_BODY_BYTES:
             pushes.append(Push(tuple(batch.values())))
-            batch, size, added = {}, 0, sum(map(sealed_bytes, news.values()))
+            batch, size, added = {}, _PUSH_BYTES, sum(map(len, map(encode, news.values())))
         batch.update(news)
         size += added
     return [*pushes, Push(tuple(batch.values()))] if batch else pushes

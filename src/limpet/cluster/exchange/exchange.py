@@ -7,23 +7,22 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
-from limpet.cluster.documents import Key
-from limpet.cluster.exchange import codec as wire
-from limpet.cluster.exchange.gossip import Gossip, Origin
+from limpet.cluster.documents import Key, Source
+from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
-from limpet.cluster.exchange.messages import NONCE_BYTES, Digest, Listing, Message, Push, Want
+from limpet.cluster.exchange.messages import NONCE_BYTES, MessageError, Push, decode, encode
 from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import DatagramError, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.replica import Change, Outcome, Source
+from limpet.cluster.replica import Change, Outcome
 
 _log = structlog.get_logger("exchange")
 
@@ -34,13 +33,6 @@ _MOST_MEMBERS = 1024
 _CHANGES_PER_S, _CHANGES, _MOST_CHANGED = 0.5, 20, 8192
 """Of what one node says of itself. Each costs a write to the disk, a round, probes, and those whom
 we tell of it the same; what is left out is found when digests are compared."""
-_KINDS = {Digest: Kind.DIGEST, Listing: Kind.LISTING, Want: Kind.WANT, Push: Kind.PUSH}
-_PARSERS: dict[Kind, Callable[[bytes], Message]] = {
-    Kind.DIGEST: wire.parse_digest,
-    Kind.LISTING: wire.parse_listing,
-    Kind.WANT: wire.parse_want,
-    Kind.PUSH: wire.parse_push,
-}
 
 
 class _Room:
@@ -89,8 +81,7 @@ class Exchange:
             now_s=time.monotonic(),
         )
         self._membership.replica.subscribe(self._learn)
-        for kind in _PARSERS:
-            self._courier.on(kind, self._receive)
+        self._courier.on(Kind.EXCHANGE, self._receive)
         self._gossip.set_tunnelled(self._tunnelled, time.monotonic())
         links = self._links
         self._run(self._gossip.set_links(links, links, time.monotonic()))
@@ -127,22 +118,14 @@ class Exchange:
     def _learn(self, change: Change) -> None:
         if self._gossip is None:
             return
-        from_uid, from_link = "", None
-        match change.source:
-            case Source.SELF:
-                origin = Origin.OWN
-            case Source.NEIGHBOUR:
-                origin = Origin.NEIGHBOUR
-                from_uid, from_link = self._from
-            case _:
-                origin = Origin.CLOUD
+        told_by = self._from if change.source is Source.NEIGHBOUR else ("", None)
         effects = self._gossip.learn(
             self._membership.replica.known,
             change.keys,
-            origin,
+            change.source,
             time.monotonic(),
-            from_uid=from_uid,
-            from_link=from_link,
+            from_uid=told_by[0],
+            from_link=told_by[1],
         )
         self._run(effects)
 
@@ -162,8 +145,8 @@ class Exchange:
         if self._gossip is None:
             return True
         try:
-            message = _PARSERS[Kind(received.kind)](received.body)
-        except wire.MessageError as error:
+            message = decode(received.body)
+        except MessageError as error:
             self._counters["malformed"] += 1
             _log.debug("a message does not count", of=received.uid, error=str(error))
             return True
@@ -221,25 +204,20 @@ class Exchange:
         return sayer is None or self._room.of_changes.has_room(sayer, now_s)
 
     def _run(self, effects: list[Effect]) -> None:
-        encoded: dict[int, bytes] = {}
         for effect in effects:
-            message = effect.message
             try:
-                body = encoded.get(id(message))
-                if body is None:
-                    body = encoded[id(message)] = wire.encode(message)
-                self._send(effect, _KINDS[type(message)], body)
-            except (ValueError, DatagramError) as error:
+                self._send(effect, encode(effect.message))
+            except DatagramError as error:
                 _log.warning("what is known of a node is too large to be told", error=str(error))
         self._set_timer()
 
-    def _send(self, effect: Effect, kind: Kind, body: bytes) -> None:
+    def _send(self, effect: Effect, body: bytes) -> None:
         if isinstance(effect, Broadcast):
-            self._courier.broadcast(kind, body, [effect.ifindex])
+            self._courier.broadcast(Kind.EXCHANGE, body, [effect.ifindex])
             return
         place = effect.place
         sent = self._courier.send(
-            kind,
+            Kind.EXCHANGE,
             body,
             to_uid=effect.uid,
             address=place.address,

@@ -17,11 +17,10 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from limpet.base.addresses import Address
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.documents import Key, Known
+from limpet.cluster.documents import Key, Known, Source
 from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
 from limpet.cluster.exchange.messages import (
     Digest,
@@ -41,22 +40,13 @@ from limpet.cluster.exchange.neighbours import (
     Send,
 )
 
-
-class Origin(Enum):
-    """Where a change came from."""
-
-    OWN = "own"
-    NEIGHBOUR = "neighbour"
-    CLOUD = "cloud"
-
-
 _OWN_AGAIN_S = (0.0, 0.2, 0.7, 1.5)
 _UNICAST_AT = (0, 2)
 """Of those times the ones at which peers' known addresses are written to."""
 _OWN_FANOUT, _OWN_RANDOM = 64, 16
 _NEIGHBOUR_FANOUT, _CLOUD_FANOUT = 6, 3
 _NEIGHBOUR_DELAY_S, _CLOUD_DELAY_S = (0.02, 0.12), (0.2, 1.2)
-_ENOUGH = {Origin.NEIGHBOUR: 3, Origin.CLOUD: 1}
+_ENOUGH = {Source.NEIGHBOUR: 3, Source.CLOUD: 1}
 """A rumour that was heard so often, and on all links, before its time is known well enough."""
 _MOST_AT_ONCE, _MOST_RUMOURS = 32, 256
 """Changes that are told one by one; of more, neighbours learn by comparing."""
@@ -69,8 +59,8 @@ _NEWCOMER_S = (0.0, 1.0)
 _SUSPECT_S, _SUSPECTED, _MOST_SUSPECTED = 3.0, 3, 1024
 """Between comparisons with a node because it says that it knows more; so many at once."""
 _MOST_NONCES = 1024
-_MOST_WANTED, _MOST_PUSHED = 128, 128
-"""Documents in one answer."""
+_MOST_WANTED, _MOST_PUSHED = 120, 128
+"""Documents in one answer; so many are asked for in a packet that no path fragments."""
 _SAY_AGAIN_S = (30.0, 60.0)
 """Between two times that we tell the links who we are: a switch may have been deaf for long."""
 _NOW_AND_THEN, _SAY_AGAIN, _COMPARE = "*", "!", "="
@@ -81,7 +71,7 @@ _NOW_AND_THEN, _SAY_AGAIN, _COMPARE = "*", "!", "="
 class _Rumour:
     """A change that is still to be told."""
 
-    origin: Origin
+    origin: Source
     links: set[int]
     """Links on which it was not heard."""
     not_to: set[str]
@@ -147,7 +137,7 @@ class Gossip:
             return []
         before = self._rumours.get(own)
         links = new if before is None else new | before.links
-        self._start(own, _Rumour(Origin.OWN, set(links), set()), now_s)
+        self._start(own, _Rumour(Source.SELF, set(links), set()), now_s)
         return self.tick(now_s)
 
     def set_tunnelled(self, tunnelled: Mapping[str, Address], now_s: float) -> None:
@@ -162,7 +152,7 @@ class Gossip:
         self,
         known: Known,
         keys: frozenset[Key],
-        origin: Origin,
+        origin: Source,
         now_s: float,
         *,
         from_uid: str = "",
@@ -185,7 +175,7 @@ class Gossip:
         for key in sorted(told):
             ours = key[1].partition("/")[0] == own
             links = set(self._links) if ours else set(self._links) - {from_link}
-            rumour = _Rumour(Origin.OWN if ours else origin, links, {from_uid, key[1]})
+            rumour = _Rumour(Source.SELF if ours else origin, links, {from_uid, key[1]})
             self._start(key, rumour, now_s)
             if ours:
                 self._compare_soon(now_s)
@@ -257,11 +247,11 @@ class Gossip:
             heapq.heapify(self._timers)
         self._rumours[key] = rumour
         match rumour.origin:
-            case Origin.OWN:
+            case Source.SELF:
                 delays_s: tuple[float, ...] = _OWN_AGAIN_S
-            case Origin.NEIGHBOUR:
+            case Source.NEIGHBOUR:
                 delays_s = (self._between(_NEIGHBOUR_DELAY_S),)
-            case Origin.CLOUD:
+            case Source.CLOUD:
                 delays_s = (self._between(_CLOUD_DELAY_S),)
         for delay_s in delays_s:
             self._set_timer(now_s + delay_s, key)
@@ -270,7 +260,7 @@ class Gossip:
         rumour = self._rumours.get(key)
         if rumour is None:
             return []
-        own = rumour.origin is Origin.OWN
+        own = rumour.origin is Source.SELF
         effects: list[Effect] = []
         for message in make_pushes(self._known, [key]):
             effects += [Broadcast(link, message) for link in sorted(rumour.links)]
@@ -286,11 +276,11 @@ class Gossip:
 
     def _listeners(self, rumour: _Rumour) -> list[str]:
         """Peers to be told, no one twice; of our own change first those that we heard last."""
-        if rumour.origin is Origin.OWN:
+        if rumour.origin is Source.SELF:
             chosen = self._neighbours.recent(_OWN_FANOUT, rumour.not_to)
             fill = _OWN_FANOUT + _OWN_RANDOM - len(chosen)
             return chosen + self._neighbours.sample(fill, rumour.not_to | set(chosen))
-        fanout = _CLOUD_FANOUT if rumour.origin is Origin.CLOUD else _NEIGHBOUR_FANOUT
+        fanout = _CLOUD_FANOUT if rumour.origin is Source.CLOUD else _NEIGHBOUR_FANOUT
         return self._neighbours.sample(fanout, rumour.not_to)
 
     # Comparing

@@ -1,95 +1,98 @@
-"""What neighbours tell each other about what they know of the cluster."""
+"""What neighbours tell each other about what they know of the cluster: MessagePack arrays, the name
+of the message first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import msgspec
+from msgspec import Meta, Struct
+
+from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
 
 BUCKETS = 256
 """Documents are compared in groups, by a hash of kind and name."""
 NONCE_BYTES = 8
+MOST_DOCUMENTS = 128
+"""In one push; each may cost a signature check."""
+SUM_BYTES = 4
+OVERHEAD_BYTES = 124
+"""Of a datagram beside its body."""
+GOOD_BODY_BYTES = 1_108
+"""Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
+LISTING_BYTES, BUCKET_BYTES, ITEM_BYTES = 37, 2, 24
+"""At most, of an empty listing, and of each bucket and item in it."""
+
+_Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Sums = Annotated[bytes, Meta(min_length=SUM_BYTES * BUCKETS, max_length=SUM_BYTES * BUCKETS)]
+_Number = Annotated[int, Meta(ge=0)]
+
+
+class MessageError(LimpetError):
+    """Bytes that are no message of the exchange."""
 
 
 class Item(NamedTuple):
     """What one knows of a document. Of two with one mark the higher one counts, as merged."""
 
-    mark: int
+    mark: _Number
     """64 bits that stand for kind and name."""
-    version: int
+    version: _Number
     """64 bits; the highest of them tells a tombstone."""
-    digest: int
+    digest: _Number
     """32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct, frozen=True, array_like=True, tag="digest"):
     """All that one knows, in little: the other answers with a listing."""
 
-    nonce: bytes
-    buckets: tuple[int, ...]
-    """32 bits for each of `BUCKETS`."""
+    nonce: _Nonce
+    sums: _Sums
+    """32 bits for each of `BUCKETS`, big-endian."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True, array_like=True, tag="listing"):
     """All that one knows of the documents in some buckets, in answer to a digest."""
 
-    echo: bytes
+    echo: _Nonce
     """The digest's nonce: who knows it is where the digest was sent to."""
-    nonce: bytes
+    nonce: _Nonce
     more: bool
     """Other buckets differ too: compare again."""
-    buckets: frozenset[int]
+    buckets: frozenset[Annotated[int, Meta(ge=0, lt=BUCKETS)]]
     items: tuple[Item, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True, array_like=True, tag="want"):
     """What one lacks, in answer to a listing."""
 
-    echo: bytes
+    echo: _Nonce
     """The listing's nonce."""
-    marks: tuple[int, ...]
+    marks: tuple[_Number, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(Struct, frozen=True, array_like=True, tag="push"):
     """What the other may lack; what is checked with something else comes after that."""
 
-    documents: tuple[Sealed, ...] = ()
+    documents: Annotated[tuple[Sealed, ...], Meta(max_length=MOST_DOCUMENTS)] = ()
 
 
 Message = Digest | Listing | Want | Push
 
-OVERHEAD_BYTES = 124
-"""Of a datagram beside its body."""
-GOOD_BODY_BYTES = 1_108
-"""Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
-DIGEST_BYTES = NONCE_BYTES + 4 * BUCKETS
-LISTING_BYTES, ITEM_BYTES = 2 * NONCE_BYTES + 1 + BUCKETS // 8, 20
-WANT_BYTES, MARK_BYTES = NONCE_BYTES, 8
-_SEALED_BYTES = 67
+encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+def decode(body: bytes) -> Message:
+    """Raises: MessageError."""
+    try:
+        message: Message = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise MessageError(f"read message: {error}") from error
+    return message
 
 
 def datagram_bytes(message: Message) -> int:
-    return OVERHEAD_BYTES + body_bytes(message)
-
-
-def body_bytes(message: Message) -> int:
-    """Size of the message's body on the wire."""
-    match message:
-        case Digest():
-            return DIGEST_BYTES
-        case Listing():
-            return LISTING_BYTES + ITEM_BYTES * len(message.items)
-        case Want():
-            return WANT_BYTES + MARK_BYTES * len(message.marks)
-        case Push():
-            return sum(map(sealed_bytes, message.documents))
-
-
-def sealed_bytes(sealed: Sealed) -> int:
-    """What a document adds to a push."""
-    return _SEALED_BYTES + len(sealed.kind) + len(sealed.body)
+    """Size of the datagram that carries the message."""
+    return OVERHEAD_BYTES + len(encode(message))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
 
-from limpet.cluster.documents import Document, Key, Known, Sealed
-from limpet.cluster.exchange import codec as wire
-from limpet.cluster.exchange.gossip import Gossip, Origin
-from limpet.cluster.exchange.messages import Digest, Listing, Message, Push, Want, datagram_bytes
+from limpet.cluster.documents import Document, Key, Known, Sealed, Source
+from limpet.cluster.exchange.gossip import Gossip
+from limpet.cluster.exchange.messages import Message, Push, datagram_bytes, decode, encode
 from limpet.cluster.exchange.neighbours import Broadcast, Contact, Effect, Place
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.merge import merge
@@ -23,12 +22,6 @@ from tests.unit.cluster_values import CLUSTER_KEY, NOTHING, grant, network, node
 PORT = 7471
 LINK = 7
 _DELAY_S = 0.001
-_PARSERS: dict[type[Message], Callable[[bytes], Message]] = {
-    Digest: wire.parse_digest,
-    Listing: wire.parse_listing,
-    Want: wire.parse_want,
-    Push: wire.parse_push,
-}
 
 
 def place_of(number: int) -> Place:
@@ -124,7 +117,7 @@ class Host:
         self,
         news: Iterable[Document],
         now_s: float,
-        origin: Origin,
+        origin: Source,
         from_uid: str = "",
         link: int | None = None,
     ) -> list[Effect]:
@@ -137,7 +130,7 @@ class Host:
 
     def take(self, push: Push, from_uid: str, link: int | None, now_s: float) -> list[Effect]:
         news, before = [_OPENED[sealed] for sealed in push.documents], self.known
-        effects = self.learn(news, now_s, Origin.NEIGHBOUR, from_uid, link)
+        effects = self.learn(news, now_s, Source.NEIGHBOUR, from_uid, link)
         again = [each.key for each in news if before.find(each.key) == each]
         self.gossip.heard_again(again, from_uid, link)
         return effects
@@ -161,7 +154,7 @@ class World:
         self.post(host, host.gossip.set_links([LINK], [LINK], self.now_s))
         return host
 
-    def change(self, number: int, news: Iterable[Document], origin: Origin) -> None:
+    def change(self, number: int, news: Iterable[Document], origin: Source) -> None:
         """The node hears of it otherwise, or says it of itself."""
         host = self.hosts[number]
         self.post(host, host.learn(news, self.now_s, origin))
@@ -179,7 +172,7 @@ class World:
                     self._deliver(host, other, for_all, effect.message)
 
     def _deliver(self, host: Host, other: Host, for_all: bool, message: Message) -> None:
-        parsed = _PARSERS[type(message)](wire.encode(message))
+        parsed = decode(encode(message))
         for _ in range(1 + (self.random.random() < self.weather.repeat)):
             if self.random.random() >= self.weather.loss:
                 at_s = self.now_s + self.random.uniform(0, self.weather.delay_s)
