@@ -19,9 +19,10 @@ from limpet.cluster.identity import load_identity
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.datapath.event import nobody
+from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
-from limpet.relay.stream.tls_client import TlsRelays
 
 _LOOK_EVERY_S = 0.01
 _PUBLIC = (ip_address("203.0.114.1"),)
@@ -81,7 +82,7 @@ async def _relay(membership: Membership) -> None:
         membership, courier, settings, resync_s=60.0, tell=lambda _: None, may_talk=lambda *_: True
     )
     service.start()
-    server = RelayTlsServer(service, membership, settings.tls_listen, lambda _: None)
+    server = RelayTlsServer(service.attach_stream, membership, settings.tls_listen, nobody)
     await server.start()
 
     async def answer(_question: dict[str, Any]) -> Any:
@@ -95,7 +96,7 @@ async def _relay(membership: Membership) -> None:
 
 
 async def _node(membership: Membership, tunnel_port: int) -> None:
-    relays = TlsRelays(membership.identity, membership, tunnel_port=tunnel_port)
+    relays = TlsRelays(membership, tunnel_port=tunnel_port, tell=lambda _: None)
 
     async def answer(question: dict[str, Any]) -> Any:
         if "peer" not in question:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from limpet.base.addresses import Endpoint
-from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.keys import public_key_of, uid_of
@@ -25,12 +24,15 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.controller.state.authority import create_cluster, node_certificate
 from limpet.controller.state.tables import Tables
 from limpet.datapath.event import Event
+from limpet.relay.client import link as relay_link
+from limpet.relay.client import tls_client as relay_tls_client
+from limpet.relay.client.peer import StreamEvent, StreamFailed
+from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import Refusal
 from limpet.relay.server import tls_server as relay_tls_server
+from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.tls_server import RelayTlsServer
-from limpet.relay.stream import link as relay_link
-from limpet.relay.stream import tls_client as relay_tls_client
-from limpet.relay.stream.tls_client import TlsRelays
+from limpet.relay.stream.packet_socket import Sink
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key, seal_grant
 from tests.waiting import PATIENCE_S
 
@@ -86,41 +88,30 @@ def tell(membership: Membership, number: int, generation: int = 1, **changes: ob
     membership.offer([seal_grant(said, CLUSTER_KEY)], source=Source.CLOUD)
 
 
-class Refuses(LimpetError):
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.name)
-        self.refusal = refusal
-
-
-class End:
-    def __init__(self, board: Switchboard, pair: tuple[str, str]) -> None:
-        self.on_gone: Callable[[], None] = lambda: None
-        self._board = board
-        self._pair = pair
-
-    def send(self, packet: bytes) -> None:
-        other = self._board.takers.get(self._pair[::-1])
-        if other is not None:
-            other(packet)
-
-    def close(self) -> None:
-        self._board.takers.pop(self._pair, None)
-        self._board.ends.pop(self._pair, None)
-
-
 class Switchboard:
     """Joins TLS connections of every two nodes but those in `apart`."""
 
     def __init__(self) -> None:
-        self.takers: dict[tuple[str, str], Callable[[bytes], None]] = {}
-        self.ends: dict[tuple[str, str], End] = {}
+        self.ends: dict[tuple[str, str], StreamEnd] = {}
+        """By node and peer."""
         self.apart: set[str] = set()
 
-    def attach_stream(self, uid: str, peer_uid: str, on_packet: Callable[[bytes], None]) -> End:
+    def attach(
+        self, uid: str, peer_uid: str, on_packet: Sink, on_gone: Callable[[], None]
+    ) -> StreamEnd:
         if {uid, peer_uid} & self.apart:
-            raise Refuses(Refusal.MAY_NOT_TALK)
-        self.takers[uid, peer_uid] = on_packet
-        end = self.ends[uid, peer_uid] = End(self, (uid, peer_uid))
+            raise RelayRefused(Refusal.MAY_NOT_TALK, uid, peer_uid)
+
+        def onward(packet: bytes) -> None:
+            other = self.ends.get((peer_uid, uid))
+            if other is not None:
+                other.on_packet(packet)
+
+        def close(end: StreamEnd) -> None:
+            if self.ends.get((uid, peer_uid)) is end:
+                del self.ends[uid, peer_uid]
+
+        end = self.ends[uid, peer_uid] = StreamEnd(on_packet, on_gone, close, onward=onward)
         return end
 
 
@@ -131,7 +122,9 @@ class Relay:
         self.membership = cluster.membership(RELAY)
         self.board = Switchboard()
         self.told: list[Event] = []
-        self.server = RelayTlsServer(self.board, self.membership, [(host, port)], self.told.append)
+        self.server = RelayTlsServer(
+            self.board.attach, self.membership, [(host, port)], self.told.append
+        )
 
     async def start(self) -> None:
         await self.server.start()
@@ -156,11 +149,15 @@ class Site:
         self.tunnel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self.tunnel.bind(("127.0.0.1", 0))
         self.membership = cluster.membership(number)
+        self.told: list[StreamEvent] = []
         self.relays = TlsRelays(
-            self.membership.identity, self.membership, tunnel_port=self.tunnel.getsockname()[1]
+            self.membership, tunnel_port=self.tunnel.getsockname()[1], tell=self.told.append
         )
-        self.lost: list[str] = []
-        self.relays.on_lost = self.lost.append
+
+    @property
+    def lost(self) -> list[str]:
+        """Relays, each time that an end at them was lost with the connection."""
+        return lost(self.told)
 
     async def end_for(self, peer: Site, relay: Relay) -> tuple[str, int]:
         """Where its tunnel sends what is for the peer."""
@@ -171,6 +168,12 @@ class Site:
         """Raises: TimeoutError."""
         async with asyncio.timeout(PATIENCE_S):
             return await asyncio.get_running_loop().sock_recvfrom(self.tunnel, 1 << 16)
+
+
+def lost(told: Iterable[StreamEvent]) -> list[str]:
+    """Relays, each time that an end at them was lost with the connection."""
+    gone = (each for each in told if isinstance(each, StreamFailed))
+    return [each.relay for each in gone if each.problem == "the connection was lost"]
 
 
 @contextmanager

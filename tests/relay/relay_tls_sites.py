@@ -23,9 +23,10 @@ from limpet.datapath.event import Event, NodeAwaited
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
+from limpet.relay.client.peer import StreamEvent
+from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
-from limpet.relay.stream.tls_client import TlsRelays
 from tests.beds.namespaces import Netns, connect_namespaces
 from tests.beds.tunnel_bed import wireguard_go
 from tests.relay.relay_tls_bed import RELAY, Cluster, tell, uid
@@ -172,7 +173,7 @@ class RealRelay:
         )
         self._service.start()
         self._server = RelayTlsServer(
-            self._service, self._membership, settings.tls_listen, self._hear
+            self._service.attach_stream, self._membership, settings.tls_listen, self._hear
         )
         await self._server.start()
 
@@ -201,8 +202,7 @@ class FarSite:
         """192.0.2.5 and 2001:db8:1::1 for number 1; the relay has the next addresses."""
         self.uid = uid(number)
         self.netns = netns
-        self.lost: list[str] = []
-        self.refused: list[str] = []
+        self.told: list[StreamEvent] = []
         link = f"site{number}"
         connect_namespaces(netns, "up0", relay.netns, link)
         for host, device, last in ((netns, "up0", 1), (relay.netns, link, 2)):
@@ -228,10 +228,7 @@ class FarSite:
         self._place.run(until(condition))
 
     async def _start(self) -> None:
-        relays = TlsRelays(self._membership.identity, self._membership, tunnel_port=_TUNNEL_PORT)
-        relays.on_lost = self.lost.append
-        relays.on_refused = lambda _relay, peer: self.refused.append(peer)
-        self._relays = relays
+        self._relays = TlsRelays(self._membership, tunnel_port=_TUNNEL_PORT, tell=self.told.append)
         self._courier = courier_of(self._membership)
         self._courier.on(Kind.PROBE, self._answer)
         self._courier.on(Kind.ANSWER, lambda received: self._answered.set_result(received.body))

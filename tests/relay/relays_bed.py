@@ -27,7 +27,6 @@ from limpet.linux.nftables import Nftables
 from limpet.relay.client.relays import Relays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
-from limpet.relay.stream.tls_client import TlsRelays
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.relay.relay_tls_bed import Cluster
 from tests.unit.cluster_values import (
@@ -263,13 +262,12 @@ class Node:
             is_removed=self.membership.tombstone_of,
         )
         relaying = RelaySettings(ports=(21000, 21099), tls_listen=((self.address, TLS_PORT),))
-        self.tls = TlsRelays(self.identity, self.membership, tunnel_port=TUNNEL_PORT)
         self.relays = Relays(
             self.membership,
             self.courier,
             PeerSettings(port_mapping=False),
             tell=self._hear_event,
-            tls=self.tls,
+            tunnel_port=TUNNEL_PORT,
         )
         self.courier.start()
         self.courier.share_tunnel_port(TUNNEL_PORT)
@@ -286,7 +284,10 @@ class Node:
             )
             self._service.start()
             self._server = RelayTlsServer(
-                self._service, self.membership, relaying.tls_listen, self._hear_event
+                self._service.attach_stream,
+                self.membership,
+                relaying.tls_listen,
+                self._hear_event,
             )
         self.relays.start()
         self.tunnel = self.netns.open_socket(4, socket.SOCK_DGRAM)
@@ -313,7 +314,6 @@ class Node:
             return
         self._running = False
         await self.relays.stop()
-        await self.tls.stop()
         if self._server is not None:
             await self._server.stop()
         if self._service is not None:

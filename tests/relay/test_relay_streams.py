@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.relay.messages import Hello, Pair, Refusal, Seen
-from limpet.relay.server.service import RelayRefused
+from limpet.relay.server.streams import RelayRefused
 from tests.relay.relay_agents import SETTINGS, Agent, Cluster, Relay, hears, nonce, run
 from tests.relay.relay_bed import Host, RelayBed
 from tests.waiting import PATIENCE_S
@@ -36,7 +36,7 @@ class Stream:
     def __init__(self, relay: Relay, agent: Agent, peer: Agent) -> None:
         self.got: list[bytes] = []
         self._changed = asyncio.Event()
-        self.end = relay.service.attach_stream(agent.uid, peer.uid, self._take)
+        self.end = relay.service.attach_stream(agent.uid, peer.uid, self._take, lambda: None)
 
     def _take(self, packet: bytes) -> None:
         self.got.append(packet)
@@ -72,7 +72,7 @@ def test_a_stream_and_an_address_get_each_others_packets_as_they_were(
             here = (str(relay.host.address(version)), port)
             with other.host.open_udp(version) as opened:
                 for packet in packets_of(0):
-                    stream.end.send(packet)
+                    stream.end.onward(packet)
                 for packet in packets_of(0):
                     assert await hears(opened) == (packet, here)
                 for packet in packets_of(100):
@@ -87,22 +87,22 @@ def test_two_streams_get_each_others_packets(hosts: list[Host]) -> None:
         async with Cluster(hosts) as cluster:
             (one, other), relay = cluster.agents, cluster.relay
             first = Stream(relay, one, other)
-            first.end.send(b"nobody is there yet")
+            first.end.onward(b"nobody is there yet")
             second = Stream(relay, other, one)
             for packet in packets_of(0):
-                first.end.send(packet)
+                first.end.onward(packet)
             await second.receives(packets_of(0))
-            second.end.send(b"back")
+            second.end.onward(b"back")
             await first.receives([b"back"])
             assert relay.service.counters["lost"] == 1
 
             anew = Stream(relay, one, other)
-            first.end.send(b"of a connection that was replaced")
+            first.end.onward(b"of a connection that was replaced")
             first.end.close()
-            anew.end.send(b"anew")
+            anew.end.onward(b"anew")
             await second.receives([b"anew"])
             second.end.close()
-            anew.end.send(b"nobody is there any more")
+            anew.end.onward(b"nobody is there any more")
             assert relay.service.counters["lost"] == 3
 
     run(hosts[-1], scenario)
@@ -130,7 +130,7 @@ def test_an_end_that_gets_through_by_udp_again_is_spoken_to_there_and_heard_by_b
                 await one.bind(relay, port)
                 await sends(b"by udp again")
                 assert await asyncio.to_thread(opened.recv, 100) == b"by udp again"
-                stream.end.send(b"the last of the stream")
+                stream.end.onward(b"the last of the stream")
                 assert await hears(its) == (b"the last of the stream", (here, its_port))
 
                 stream.end.close()
@@ -148,22 +148,24 @@ def test_a_stream_ends_with_its_pair_and_is_refused_like_any_end(hosts: list[Hos
         settings = replace(SETTINGS, pairs_per_node=0)
         async with Cluster(hosts, settings=settings) as cluster:
             one, other = cluster.agents
-            with pytest.raises(RelayRefused, match="as many pairs as it may") as refused:
+            with pytest.raises(RelayRefused, match="as many pairs there as it may") as refused:
                 Stream(cluster.relay, one, other)
             assert refused.value.refusal is Refusal.QUOTA
         async with Cluster(hosts) as cluster:
             (one, other), relay = cluster.agents, cluster.relay
             first, second = Stream(relay, one, other), Stream(relay, other, one)
             relay.learn(other.host.number, generation=2, tombstone=True)
-            first.end.send(b"to whom was removed")
-            second.end.send(b"of whom was removed")
+            first.end.onward(b"to whom was removed")
+            second.end.onward(b"of whom was removed")
             assert (first.got, second.got) == ([], [])
             first.end.close()
-            with pytest.raises(RelayRefused, match="no member") as refused:
+            with pytest.raises(
+                RelayRefused, match="the two nodes share no community, or one was removed"
+            ) as refused:
                 Stream(relay, one, other)
             assert refused.value.refusal is Refusal.MAY_NOT_TALK
             relay.learn(relay.host.number, generation=2)
-            with pytest.raises(RelayRefused, match="this node is no relay"):
+            with pytest.raises(RelayRefused, match="it is no relay"):
                 Stream(relay, one, other)
 
     run(hosts[-1], scenario)
@@ -178,7 +180,7 @@ def test_a_stream_is_no_faster_than_the_relay_allows_its_node(hosts: list[Host])
             first, second = Stream(relay, one, other), Stream(relay, other, one)
             began_s = time.monotonic()
             for _ in range(400):
-                first.end.send(bytes(1000))
+                first.end.onward(bytes(1000))
             most = 65_536 + 100_000 * (time.monotonic() - began_s)  # the least burst, and its rate
             assert 65 <= len(second.got) <= most / 1000
             assert len(second.got) + relay.service.counters["over_rate"] == 400

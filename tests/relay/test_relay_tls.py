@@ -13,6 +13,7 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.cli.install.service import CAPABILITIES
 from limpet.cluster.kinds.grant import Role
+from limpet.relay.client.peer import StreamFailed, StreamWanted
 from limpet.relay.stream.codec import MAX_PACKET_BYTES
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.overlay_bed import ping
@@ -21,6 +22,7 @@ from tests.relay.relay_tls_bed import (
     Cluster,
     Relay,
     Site,
+    lost,
     patient_cluster,
     play,
     site_of,
@@ -28,7 +30,7 @@ from tests.relay.relay_tls_bed import (
     uid,
 )
 from tests.relay.relay_tls_sites import FarSite, RealRelay, send_bulk
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 
 DATA = b"\x04\x00\x00\x00"
 """First word of what a tunnel sends."""
@@ -108,14 +110,11 @@ def test_one_connection_serves_all_peers_and_a_peer_that_is_released_is_closed_a
 
 def test_a_node_hears_which_peer_waits_for_it_at_the_relay(cluster: Cluster) -> None:
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
-        wanted: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
-        one.relays.on_wanted = lambda *said: wanted.set_result(said)
         async with site_of(cluster, 3) as third:
             await one.end_for(third, relay)
         assert relay.server.tell_wanted(one.uid, other.uid)
         assert not relay.server.tell_wanted(other.uid, one.uid)
-        async with asyncio.timeout(PATIENCE_S):
-            assert await wanted == (uid(RELAY), other.uid)
+        await until(lambda: one.told == [StreamWanted(other.uid, uid(RELAY))])
 
     play(cluster, scenario)
 
@@ -145,8 +144,9 @@ def test_tunnels_and_probes_of_two_sites_get_through_where_nothing_gets_out_but_
         told = relay.report()
         assert told["pairs"][0]["ways"] == ["tls", "tls"]
         relay.tell(2, generation=2, tombstone=True)
-        one.until(lambda: one.refused == [uid(2)])
-        other.until(lambda: other.lost == [uid(RELAY)])
+        problem = "the relay takes no packets for it any more"
+        one.until(lambda: StreamFailed(uid(2), uid(RELAY), problem) in one.told)
+        other.until(lambda: lost(other.told) == [uid(RELAY)])
 
 
 @pytest.mark.parametrize("size", [0, MAX_PACKET_BYTES + 1, 65507])
@@ -155,7 +155,7 @@ def test_what_a_peer_sends_to_the_relay_by_udp_cannot_break_a_nodes_connection(
 ) -> None:
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         there = await one.end_for(other, relay)
-        taker = relay.board.takers[one.uid, other.uid]
+        taker = relay.board.ends[one.uid, other.uid].on_packet
         taker(bytes(size))
         taker(b"next")
         assert await one.receive() == (b"next", there)
@@ -172,7 +172,7 @@ def test_a_removed_node_is_cut_off_at_once(cluster: Cluster) -> None:
         await one.end_for(other, relay)
         await other.end_for(one, relay)
         tell(relay.membership, 1, generation=2, tombstone=True)
-        assert list(relay.board.takers) == [(other.uid, one.uid)]
+        assert list(relay.board.ends) == [(other.uid, one.uid)]
         await until(lambda: one.lost == [uid(RELAY)])
         with pytest.raises(LimpetError, match="it closed the connection"):
             await one.end_for(other, relay)
@@ -191,7 +191,7 @@ def test_a_relay_that_was_removed_or_is_none_any_more_is_left_at_once(cluster: C
             assert site.lost == [uid(RELAY)]
             with pytest.raises(LimpetError, match=r"node-9: node .* is no relay of this cluster"):
                 await site.end_for(peer, relay)
-        await until(lambda: not relay.board.takers)
+        await until(lambda: not relay.board.ends)
 
     play(cluster, scenario)
 
@@ -224,7 +224,7 @@ def test_a_node_of_another_cluster_is_refused_by_its_certificate(
                 with pytest.raises(LimpetError, match="over TLS by relay node-9: TLS: "):
                     await foreign.end_for(other, relay)
             assert relay.counters["failed_handshake"] == 2
-            assert relay.board.takers == {}
+            assert relay.board.ends == {}
 
         play(cluster, scenario)
 
@@ -252,15 +252,14 @@ def test_a_pair_that_may_not_talk_is_refused_in_words(cluster: Cluster) -> None:
 
 def test_a_pair_that_is_no_more_is_told_and_the_others_stay(cluster: Cluster) -> None:
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
-        refused: list[tuple[str, str]] = []
-        one.relays.on_refused = lambda *said: refused.append(said)
         await one.end_for(other, relay)
         async with site_of(cluster, 3) as third:
             there = await one.end_for(third, relay)
             relay.board.ends[one.uid, other.uid].on_gone()
-            await until(lambda: refused == [(uid(RELAY), other.uid)])
+            problem = "the relay takes no packets for it any more"
+            await until(lambda: one.told == [StreamFailed(other.uid, uid(RELAY), problem)])
             assert await one.end_for(third, relay) == there
-            assert list(relay.board.takers) == [(one.uid, third.uid)]
+            assert list(relay.board.ends) == [(one.uid, third.uid)]
 
     play(cluster, scenario)
 

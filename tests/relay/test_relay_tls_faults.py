@@ -21,11 +21,11 @@ from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports
 from limpet.datapath.event import RelayTlsPortChanged
+from limpet.relay.client import link as relay_link
+from limpet.relay.client import tls_client as relay_tls_client
 from limpet.relay.server import tls_listeners as relay_tls_listeners
 from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
-from limpet.relay.stream import link as relay_link
-from limpet.relay.stream import tls_client as relay_tls_client
 from limpet.relay.stream.codec import (
     FrameParser,
     Open,
@@ -36,7 +36,7 @@ from limpet.relay.stream.codec import (
     encode_frame,
     parse_control,
 )
-from limpet.relay.stream.tls_stream import QUEUE_BYTES
+from limpet.relay.stream.session import QUEUE_BYTES
 from tests.relay.relay_tls_bed import (
     RELAY,
     Cluster,
@@ -239,7 +239,7 @@ def test_a_slow_reader_loses_the_newest_packets_and_holds_up_nobody(cluster: Clu
         reading = asyncio.create_task(asyncio.to_thread(slow))
         async with asyncio.timeout(PATIENCE_S):
             await heard.wait()
-        taker = relay.board.takers[uid(3), one.uid]
+        taker = relay.board.ends[uid(3), one.uid].on_packet
         for number in range(count):
             taker(number.to_bytes(4) + bytes(1396))
             if number % 100 == 0:
@@ -288,8 +288,8 @@ def test_a_relay_that_falls_silent_is_lost(
 
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
-        stream = relay.server._nodes[one.uid].session._stream
-        asyncio.get_running_loop().remove_reader(stream._descriptor)
+        stream = relay.server._nodes[one.uid].session
+        asyncio.get_running_loop().remove_reader(stream._connection.fileno())
         await until(lambda: one.lost == [uid(RELAY)])
 
     play(cluster, scenario)
@@ -303,7 +303,7 @@ def test_a_node_that_falls_silent_is_let_go(
     async def scenario(relay: Relay, one: Site, other: Site) -> None:
         await one.end_for(other, relay)
         monkeypatch.setattr(relayed_node, "IDLE_S", 0.1)
-        await until(lambda: not relay.board.takers)
+        await until(lambda: not relay.board.ends)
         assert relay.counters["gone"] == 1
         await until(lambda: one.lost == [uid(RELAY)])
 

@@ -12,8 +12,7 @@ from limpet.base import faults
 from limpet.base import timer as alarm
 from limpet.cluster.peer_datagram import Kind
 from limpet.nat.mapping import NatKind
-from limpet.relay.client.choice import RelayChoice
-from limpet.relay.client.effects import Effect
+from limpet.relay.client.choice import Effect, RelayChoice
 from limpet.relay.messages import Pair, Refusal, encode
 from tests.relay.relays_bed import TUNNEL_PORT, NamespacesLoop, Node, RelaysBed, Router
 from tests.waiting import PATIENCE_S, until

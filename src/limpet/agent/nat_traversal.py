@@ -18,7 +18,6 @@ from limpet.datapath.event import OwnEndChanged, RelayEndsChanged, Tell
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.relay.client.relays import Relays
-from limpet.relay.stream.tls_client import TlsRelays
 
 _log = structlog.get_logger("across")
 
@@ -65,8 +64,9 @@ class NatTraversal:
         self._running = False
         self.ends = RelayEnds()
         self.anew = HandshakeReset(courier, may_talk=self._may_talk, take=tunnels.take_anew)
-        self.tls = TlsRelays(membership.identity, membership, tunnel_port=tunnels.key.port)
-        self.relays = Relays(membership, courier, settings.peers, tell=tell, tls=self.tls)
+        self.relays = Relays(
+            membership, courier, settings.peers, tell=tell, tunnel_port=tunnels.key.port
+        )
         self.role = RelayRole(
             membership,
             courier,
@@ -86,7 +86,6 @@ class NatTraversal:
     async def stop(self) -> None:
         self._running = False
         await self.relays.stop()
-        await self.tls.stop()
         await self.role.stop()
 
     def share_port(self) -> None:
@@ -124,6 +123,6 @@ class NatTraversal:
             "relays": self.relays.report(),
             "relaying": role.service.report() if role.service.has_role else None,
             "relaying_tls": role.server.report() if role.server is not None else None,
-            "tls": self.tls.report(),
+            "tls": self.relays.streams.report(),
         }
         return convert(said, Across)

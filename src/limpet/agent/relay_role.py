@@ -14,8 +14,8 @@ from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import NodeAwaited, RelayTlsPortChanged, Tell
-from limpet.relay.server.own_streams import OwnStreams
 from limpet.relay.server.service import RelayService
+from limpet.relay.server.streams import OwnStreams
 from limpet.relay.server.tls_server import RelayTlsServer
 
 _log = structlog.get_logger("across")
@@ -52,7 +52,7 @@ class RelayRole:
             ),
         )
         self._streams = OwnStreams(
-            self.service,
+            self.service.attach_stream,
             uid=membership.uid,
             tunnel_port=tunnel_port,
             may_talk=may_talk_with,
@@ -100,7 +100,7 @@ class RelayRole:
         try:
             if wanted:
                 server = RelayTlsServer(
-                    self._streams, self._membership, self._listen, tell=self._tell
+                    self._streams.attach, self._membership, self._listen, tell=self._tell
                 )
                 await server.start()
                 self.server = server

@@ -43,15 +43,19 @@ class Refusal(IntEnum):
 
     NONE = 0
     NO_RELAY = 1
-    """It is none, or is not any more."""
     MAY_NOT_TALK = 2
-    """The two share no community, or one is no member."""
     QUOTA = 3
-    """The node has as many pairs as it may have."""
     FULL = 4
-    """All of the relay's ports are given away."""
 
 
+REASONS = {
+    Refusal.NONE: "it gives no reason",
+    Refusal.NO_RELAY: "it is no relay, or not any more",
+    Refusal.MAY_NOT_TALK: "the two nodes share no community, or one was removed",
+    Refusal.QUOTA: "the node has as many pairs there as it may have (relay_pairs_per_node)",
+    Refusal.FULL: "all of its ports are given away (relay_ports)",
+}
+"""What a person is told of a refusal by a relay."""
 RefusalField = Annotated[Refusal, Field("B", parse=Refusal)]
 
 

@@ -15,6 +15,7 @@ import pytest
 from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.linux.datagram_batches import TUNNEL_DATA, receive_batch, takes_batches
 from limpet.relay.messages import Hello, Seen, encode
+from limpet.relay.stream.packet_socket import nowhere
 from tests.beds.namespaces import Netns
 from tests.relay.relay_agents import Cluster, nonce, run
 from tests.relay.relay_bed import Host, RelayBed
@@ -57,7 +58,7 @@ def test_what_an_agent_says_after_tunnel_packets_is_not_put_together_with_them(
             (one, other), relay = cluster.agents, cluster.relay
             port = (await other.ask(relay, one, version=version)).port
             await other.bind(relay, port, version=version)
-            stream = relay.service.attach_stream(one.uid, other.uid, lambda _packet: None)
+            stream = relay.service.attach_stream(one.uid, other.uid, nowhere, lambda: None)
             codec = Codec(node_key(one.host.number), PINNED)
             data = TUNNEL_DATA + bytes(1000)
             batches: list[list[bytes]] = []
@@ -68,7 +69,7 @@ def test_what_an_agent_says_after_tunnel_packets_is_not_put_together_with_them(
                     said = Seen(nonce(), (ip_address("192.0.2.1"), 1), number)
                     datagram = codec.encode(Kind.RELAY_SEEN, encode(said), to_uid=other.uid)
                     for packet in (data, data, data, datagram):
-                        stream.send(packet)
+                        stream.onward(packet)
                     await other.hears(Seen, partial(operator.eq, said))
                 while sum(len(batch) for batch in batches) < 9:
                     batches.append(await asyncio.to_thread(receive_batch, tunnel))

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from limpet.base.addresses import Endpoint
 from limpet.base.due import DueQueue
 from limpet.base.settings import NAT_TIMEOUT_S
-from limpet.cluster.topology.paths import RelayEnd
-from limpet.relay.client.contact import NEAR_S, Contacts, Line, RelaySite
-from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.datapath.event import RelayEndsChanged
+from limpet.relay.client.contact import NEAR_S, Contacts, Line, Pace, RelaySite
 from limpet.relay.client.end import RECHECK_S, End, Phase
-from limpet.relay.client.pace import Pace
-from limpet.relay.client.peer import SETTLED_S, Needs, RelayPeer, Stream
-from limpet.relay.client.streams import StreamPlan
+from limpet.relay.client.peer import (
+    SETTLED_S,
+    CloseStreams,
+    Needs,
+    OpenStream,
+    RelayPeer,
+    Stream,
+    StreamEvent,
+    StreamFailed,
+    StreamOpened,
+    StreamPlan,
+    StreamWanted,
+)
 from limpet.relay.messages import Bound, Check, FreePair, Pair, Refusal, RelayMessage, Seen, Token
 
 TWO_UP_TO = 32
@@ -31,6 +41,25 @@ _FULL_S = 60.0
 _NUDGE_S, _HURRY_S, _MOVED_S = 1.0, 5.0, 5.0
 _MOST_ENDS = 1024
 """Of one relay that others may make us bind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    relay: str
+    endpoint: Endpoint
+    message: RelayMessage
+    """A check goes to the port of a pair, all others to the relay's tunnel's port."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAs:
+    """A relay that was asked has said where the question came from."""
+
+    asked_at: Endpoint
+    seen_as: Endpoint
+
+
+Effect = Send | OpenStream | CloseStreams | RelayEndsChanged | SeenAs
 
 
 class RelayChoice:
@@ -298,44 +327,29 @@ class RelayChoice:
             self._plan(self.peers[end.peer], now_s)
         self._due.put(end, end.next_s)
 
-    def stream_opened(self, peer_uid: str, end: RelayEnd, now_s: float) -> list[Effect]:
-        peer = self.peers.get(peer_uid)
-        stream = peer.streams.get(end.relay) if peer is not None else None
-        if stream is not None:
-            stream.opened(end)
-        else:
-            self._effects.append(CloseStreams(peer_uid))  # it is not needed any more
-        return self._planned([peer], now_s)
-
-    def stream_failed(self, peer_uid: str, relay: str, problem: str, now_s: float) -> list[Effect]:
-        peer = self.peers.get(peer_uid)
-        if peer is not None and relay in peer.streams:
-            peer.streams[relay].failed(problem, now_s)
-        return self._planned([peer], now_s)
-
-    def stream_wanted(self, peer_uid: str, relay: str, now_s: float) -> list[Effect]:
-        """The peer has an end at the relay, and waits there for this node's."""
-        peer = self.peers.get(peer_uid)
-        if peer is not None and peer.needed and not peer.bound and relay not in peer.streams:
-            peer.streams[relay] = Stream()
-            self._effects.append(OpenStream(relay, peer_uid))
-        return self._planned([peer], now_s)
-
-    def streams_lost(self, relay: str, now_s: float) -> list[Effect]:
-        """The connection to the relay is gone, and every stream in it."""
-        losers = [
-            peer
-            for peer in self.peers.values()
-            if relay in peer.streams and peer.streams[relay].end is not None
-        ]
-        for peer in losers:
-            peer.streams[relay].failed("the connection was lost", now_s)
-        return self._planned(losers, now_s)
-
-    def _planned(self, peers: Iterable[RelayPeer | None], now_s: float) -> list[Effect]:
-        for peer in peers:
-            if peer is not None:
-                self._plan(peer, now_s)
+    def stream_changed(self, event: StreamEvent, now_s: float) -> list[Effect]:
+        peer = self.peers.get(event.peer)
+        match event:
+            case StreamOpened(uid, end):
+                stream = peer.streams.get(end.relay) if peer is not None else None
+                if stream is not None:
+                    stream.opened(end)
+                else:
+                    self._effects.append(CloseStreams(uid))  # it is not needed any more
+            case StreamFailed(_, relay, problem):
+                if peer is not None and relay in peer.streams:
+                    peer.streams[relay].failed(problem, now_s)
+            case StreamWanted(uid, relay):
+                if (
+                    peer is not None
+                    and peer.needed
+                    and not peer.bound
+                    and relay not in peer.streams
+                ):
+                    peer.streams[relay] = Stream()
+                    self._effects.append(OpenStream(uid, relay))
+        if peer is not None:
+            self._plan(peer, now_s)
         return self._done(now_s)
 
     # What follows
@@ -378,7 +392,7 @@ class RelayChoice:
         ends = peer.ends_now(self.contacts)
         if ends != peer.told:
             peer.told = ends
-            self._effects.append(Ends(peer.uid, ends))
+            self._effects.append(RelayEndsChanged(peer.uid, ends))
         if peer.needed and len(bound) < max(len(wanted), 1):
             self._needs.short.add(peer.uid)
         else:

@@ -30,6 +30,8 @@ _STICKY, _STICKY_S = 0.7, 0.005
 """A nearer relay takes the place of another when its round trip is shorter by more than that."""
 _MOST_ENDPOINTS = 6
 _KEPT_NONCES = 32
+RATE_PER_S, BURST = 100.0, 100.0
+"""Messages that are begun, however many peers and relays there are; each token costs one more."""
 _LATEST_S = 5.0
 """An answer that comes later tells nothing of the way."""
 
@@ -96,7 +98,8 @@ class Contacts:
         """By the relay's uid."""
         self.lines: dict[tuple[str, int], Line] = {}
         """By uid and IP version."""
-        self._near: tuple[str, ...] = ()
+        self.nearest: tuple[str, ...] = ()
+        """At most three that are alive, by round trip when they were chosen."""
 
     def set_sites(self, sites: Mapping[str, RelaySite], now_s: float) -> list[Line]:
         """All relays that there are; returns the lines that are none any more."""
@@ -142,14 +145,9 @@ class Contacts:
         return [uid for uid in self.sites if self.rtt_s(uid) < math.inf]
 
     @property
-    def nearest(self) -> tuple[str, ...]:
-        """At most three that are alive, by round trip when they were chosen."""
-        return self._near
-
-    @property
     def near_endpoints(self) -> frozenset[Endpoint]:
         """Where the nearest are asked."""
-        lines = (line for uid in self._near for line in self.lines_of(uid))
+        lines = (line for uid in self.nearest for line in self.lines_of(uid))
         return frozenset(line.at for line in lines if line.at is not None)
 
     def is_silent(self, now_s: float) -> bool:
@@ -234,10 +232,23 @@ class Contacts:
 
         def weight(uid: str) -> tuple[float, str]:
             rtt_s = self.rtt_s(uid)
-            return (rtt_s * _STICKY - _STICKY_S if uid in self._near else rtt_s, uid)
+            return (rtt_s * _STICKY - _STICKY_S if uid in self.nearest else rtt_s, uid)
 
-        self._near = tuple(sorted(self.alive, key=weight)[:NEAREST])
-        for uid in self._near:
+        self.nearest = tuple(sorted(self.alive, key=weight)[:NEAREST])
+        for uid in self.nearest:
             for line in self.lines_of(uid):
                 if line.alive:
                     line.next_s = min(line.next_s, now_s + self._near_s)
+
+
+@dataclass(slots=True)
+class Pace:
+    """When something was done last that must not be done at any rate."""
+
+    spent_s: float = -math.inf
+    """Until when the budget is spent, as if each message took its share of the time."""
+    hurried_s: float = -math.inf
+    moved_s: float = -math.inf
+
+    def spend(self, now_s: float) -> None:
+        self.spent_s = max(self.spent_s, now_s - BURST / RATE_PER_S) + 1 / RATE_PER_S

@@ -1,11 +1,13 @@
-"""A peer that is reached through relays: which relays it should have ends at. Pure."""
+"""A peer that is reached through relays: at which it should have ends, by UDP or TLS. Pure."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from limpet.base.rate_limit import TokenBucket
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.contact import Contacts
 from limpet.relay.client.end import End, Phase
@@ -18,13 +20,55 @@ _STICKY, _STICKY_S = 0.5, 0.02
 """Another relay takes an end's place when its round trip is shorter by more than that."""
 _TOLD_RTT, _TOLD_RTT_S = 0.5, 0.01
 """A round trip is told again when it has changed by more than that."""
-
-
 ENDLESS_S = 3.0
 """Without an end over UDP although relays answer, then streams are tried."""
 STREAM_KEPT_S = 30.0
 """After UDP works again."""
 _FAILED_S, _SLOWEST_FAILED_S = 2.0, 15.0
+_OPENINGS_PER_S, _OPENINGS_BURST = 10.0, 128.0
+"""Each may take its time to fail."""
+_LATER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Is to be done: answered by `StreamOpened` or `StreamFailed`."""
+
+    peer: str
+    relay: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStreams:
+    """Is to be done: none of the peer's streams is needed any more."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    peer: str
+    end: RelayEnd
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """It was not opened, or was open and is not any more."""
+
+    peer: str
+    relay: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWanted:
+    """The peer has an end at the relay, and waits there for this node's."""
+
+    peer: str
+    relay: str
+
+
+StreamEvent = StreamOpened | StreamFailed | StreamWanted
 
 
 @dataclass(slots=True, eq=False)
@@ -145,3 +189,52 @@ class Needs:
     """That have fewer ends than they should."""
     in_silence: bool = False
     """They were looked at when no relay answered over UDP any more."""
+
+
+class StreamPlan:
+    def __init__(self, own_uid: str, contacts: Contacts) -> None:
+        self._own = own_uid
+        self._contacts = contacts
+        self._openings = TokenBucket(_OPENINGS_PER_S, _OPENINGS_BURST)
+
+    def plan(self, peer: RelayPeer, count: int, now_s: float) -> list[OpenStream | CloseStreams]:
+        """Opens what the peer lacks, up to `count`, and closes what it needs no more."""
+        bound_s = min((end.port.bound_s for end in peer.bound), default=math.inf)
+        if peer.streams and (not peer.needed or bound_s <= now_s - STREAM_KEPT_S):
+            peer.streams.clear()
+            return [CloseStreams(peer.uid)]
+        late = peer.endless_s <= now_s - ENDLESS_S
+        if peer.endless_s == math.inf or not (late or self._contacts.is_silent(now_s)):
+            return []
+        effects: list[OpenStream | CloseStreams] = []
+        for relay in self._wanted(peer, now_s)[:count]:
+            stream = peer.streams.get(relay)
+            if stream is None:
+                peer.streams[relay] = stream = Stream(retry_s=now_s)
+            if stream.retry_s > now_s and not stream.displaced:
+                continue
+            if self._openings.take(now_s):
+                stream.retry_s, stream.displaced = math.inf, False
+                effects.append(OpenStream(peer.uid, relay))
+            else:
+                stream.retry_s = now_s + _LATER_S
+        return effects
+
+    def _wanted(self, peer: RelayPeer, now_s: float) -> list[str]:
+        """Relays that streams may be open to now, the best first.
+
+        Both ends find the same, although neither knows which relays the other gets to: by a rank
+        that is made of all three. A peer that is a relay comes first: it is its own other end.
+        """
+        names = "\0".join(sorted((self._own, peer.uid)))
+
+        def rank(uid: str) -> tuple[bool, bytes]:
+            digest = hashlib.blake2s(f"{names}\0{uid}".encode(), digest_size=8).digest()
+            return (uid != peer.uid, digest)
+
+        def is_open(uid: str) -> bool:
+            stream = peer.streams.get(uid)
+            return stream is None or stream.retry_s == math.inf or stream.retry_s <= now_s
+
+        relays = (uid for uid, site in self._contacts.sites.items() if site.tls)
+        return sorted(filter(is_open, relays), key=rank)

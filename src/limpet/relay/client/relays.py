@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import time
@@ -22,15 +21,14 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.topology.paths import RelayEnd
 from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.public_endpoints import PublicEndpoints
-from limpet.relay.client.choice import RelayChoice
+from limpet.relay.client.choice import Effect, RelayChoice, SeenAs, Send
 from limpet.relay.client.contact import RelaySite
-from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
-from limpet.relay.client.openings import Openings, Streams
+from limpet.relay.client.peer import CloseStreams, OpenStream, StreamEvent, StreamWanted
+from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
 
 _log = structlog.get_logger("relays")
@@ -48,15 +46,15 @@ class Relays:
         settings: PeerSettings,
         *,
         tell: Tell,
-        tls: Streams | None,
+        tunnel_port: int,
     ) -> None:
-        """Tells RelayEndsChanged and EndpointsChanged."""
+        """Tells RelayEndsChanged and EndpointsChanged. `tunnel_port`: of the node's tunnel."""
         self.counters: Counter[str] = Counter()
         """Messages by kind and direction, and `unasked`: of no relay, or of strangers' pairs."""
         self._membership = membership
         self._courier = courier
         self._tell = tell
-        self._openings = Openings(tls) if tls is not None else None
+        self.streams = TlsRelays(membership, tunnel_port=tunnel_port, tell=self._stream_changed)
         self._settings = settings
         self._choice = self._new_choice()
         self._nat = NatView()
@@ -72,11 +70,6 @@ class Relays:
         self._running = True
         for kind in (Kind.RELAY_SEEN, Kind.RELAY_PAIR, Kind.RELAY_TOKEN, Kind.RELAY_BOUND):
             self._courier.on(kind, self._received)
-        if self._openings is not None:
-            tls = self._openings.tls
-            tls.on_lost = self._streams_lost
-            tls.on_refused = self._stream_refused
-            tls.on_wanted = self._stream_wanted
         self._membership.subscribe(self._heard_news)
         self._candidates.start()
         self._look()
@@ -86,9 +79,8 @@ class Relays:
         """Ends of pairs are left as they are: the node may be back in a moment."""
         self._running = False
         self._alarm.stop()
-        if self._openings is not None:
-            await self._openings.stop()
         await self._candidates.stop()
+        await self.streams.stop()
 
     # What is known
 
@@ -190,14 +182,15 @@ class Relays:
         match effect:
             case Send():
                 self._send(effect)
-            case Ends():
-                self._tell(RelayEndsChanged(effect.peer, effect.ends))
+            case RelayEndsChanged():
+                self._tell(effect)
             case OpenStream():
-                self._open(effect)
+                site = self._choice.contacts.sites.get(effect.relay, RelaySite())
+                self.streams.open(effect, site.tls)
             case SeenAs():
                 self._see(effect.asked_at, effect.seen_as)
-            case CloseStreams() if self._openings is not None:
-                self._openings.tls.release(effect.peer)
+            case CloseStreams():
+                self.streams.release(effect.peer)
 
     def _send(self, effect: Send) -> None:
         self.counters[f"sent_{type(effect.message).__name__.lower()}"] += 1
@@ -238,38 +231,9 @@ class Relays:
             nat_timeout_s=self._settings.nat_timeout_s,
         )
 
-    # Streams
-
-    def _open(self, wanted: OpenStream) -> None:
-        if self._openings is None:
-            asyncio.get_running_loop().call_soon(
-                self._opened, wanted, "this node has no TLS connections to relays"
-            )
-            return
-        site = self._choice.contacts.sites.get(wanted.relay, RelaySite())
-        self._openings.begin(wanted, site.tls, self._opened)
-
-    def _opened(self, wanted: OpenStream, found: RelayEnd | str) -> None:
-        """`found`: the end, or why there is none."""
-        now_s = time.monotonic()
-        if isinstance(found, RelayEnd):
-            self._do(self._choice.stream_opened(wanted.peer, found, now_s))
-        else:
-            _log.debug("no end at a relay over TLS", relay=wanted.relay, error=found)
-            self._do(self._choice.stream_failed(wanted.peer, wanted.relay, found, now_s))
-
-    def _streams_lost(self, relay: str) -> None:
-        if self._running:
-            self._do(self._choice.streams_lost(relay, time.monotonic()))
-
-    def _stream_refused(self, relay: str, peer: str) -> None:
-        if self._running:
-            problem = "the relay takes no packets for it any more"
-            self._do(self._choice.stream_failed(peer, relay, problem, time.monotonic()))
-
-    def _stream_wanted(self, relay: str, peer: str) -> None:
-        if self._running and self._may_talk(peer):
-            self._do(self._choice.stream_wanted(peer, relay, time.monotonic()))
+    def _stream_changed(self, event: StreamEvent) -> None:
+        if self._running and (not isinstance(event, StreamWanted) or self._may_talk(event.peer)):
+            self._do(self._choice.stream_changed(event, time.monotonic()))
 
     # For a person
 

@@ -19,7 +19,8 @@ from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import RelaySettings
 from limpet.relay.server.forwarding import RelayKernel, blocked_versions, forwarded_versions
 from limpet.relay.server.pairs import End, Entry, Place, entries_of, sockets_of
-from limpet.relay.server.sockets import PairSocket, Sink
+from limpet.relay.server.streams import StreamEnd
+from limpet.relay.stream.packet_socket import PacketSocket, Sink
 
 _log = structlog.get_logger("relay")
 
@@ -28,26 +29,6 @@ _LEAST_BURST_BYTES = 65536.0
 _MOST_NODES = 4096
 
 Pair = tuple[End, End]
-
-
-class StreamEnd:
-    """A TLS connection of a node as its end of a pair."""
-
-    def __init__(self, port: int, on_packet: Sink, on_close: Callable[[StreamEnd], None]) -> None:
-        self.port = port
-        self.on_packet = on_packet
-        self.onward: Sink = _nowhere
-        self.on_gone: Callable[[], None] = _not_told
-        """Told when the pair is no more, though nobody has closed this end."""
-        self._on_close = on_close
-
-    def send(self, packet: bytes) -> None:
-        """To the peer, wherever it is now; dropped and counted where it is not known."""
-        self.onward(packet)
-
-    def close(self) -> None:
-        """The pair stays for a while, for whoever comes back."""
-        self._on_close(self)
 
 
 class RelayPaths:
@@ -72,7 +53,7 @@ class RelayPaths:
         self._forwarded: frozenset[int] = frozenset()
         self._resync_s = resync_s
         self._looked_s = time.monotonic()
-        self._sockets: dict[int, PairSocket] = {}
+        self._sockets: dict[int, PacketSocket] = {}
         self._streams: dict[int, StreamEnd] = {}
         """Both by port."""
         burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
@@ -132,15 +113,12 @@ class RelayPaths:
         except LimpetError:
             self.look()
 
-    def attach(
-        self, port: int, on_packet: Sink, on_close: Callable[[StreamEnd], None]
-    ) -> StreamEnd:
-        """A stream in place of an earlier one; `settle` has to follow."""
-        former = self._streams.get(port)
+    def attach(self, stream: StreamEnd) -> None:
+        """In place of an earlier one; `settle` has to follow."""
+        former = self._streams.get(stream.port)
         if former is not None:
             former.onward = self._lose
-        stream = self._streams[port] = StreamEnd(port, on_packet, on_close)
-        return stream
+        self._streams[stream.port] = stream
 
     def detach(self, stream: StreamEnd) -> bool:
         """Whether it was the one of its port; then `settle` has to follow."""
@@ -213,20 +191,17 @@ class RelayPaths:
 
     def _keep_socket(self, port: int, place: Place | None) -> None:
         opened = self._sockets.get(port)
-        if opened is not None and opened.place != place:
+        if opened is not None and (opened.remote, opened.local[0]) != place:
             opened.close()
             del self._sockets[port]
             opened = None
         if opened is None and place is not None:
             try:
-                self._sockets[port] = PairSocket(port, place, self._counters)
-            except OSError as error:
+                local = (place.local, port)
+                self._sockets[port] = PacketSocket(local, place.remote, self._counters)
+            except LimpetError as error:
                 self._counters["no_socket"] += 1
-                _log.warning(
-                    "a pair does not get all of its packets",
-                    operation=f"open UDP port {port} at {place.local}",
-                    error=error.strerror,
-                )
+                _log.warning("a pair does not get all of its packets", error=str(error))
 
     def _sink(self, end: End) -> Sink:
         """Where packets for the node go that the agent has."""
@@ -262,11 +237,3 @@ def remove_leftovers(ports: tuple[int, int]) -> None:
             kernel.close()
     except LimpetError as error:
         _log.warning("what was left of relaying stays", error=str(error))
-
-
-def _nowhere(_packet: bytes) -> None:
-    """It is not attached yet."""
-
-
-def _not_told() -> None:
-    """Nobody wants to know."""

@@ -42,9 +42,10 @@ from limpet.relay.messages import (
     encode,
     parse,
 )
-from limpet.relay.server.pair_paths import RelayPaths, StreamEnd, remove_leftovers
+from limpet.relay.server.pair_paths import RelayPaths, remove_leftovers
 from limpet.relay.server.pairs import LIFETIME_S, Checked, End, Place, Relaying
-from limpet.relay.server.sockets import Sink
+from limpet.relay.server.streams import RelayRefused, StreamEnd
+from limpet.relay.stream.packet_socket import Sink
 
 _log = structlog.get_logger("relay")
 
@@ -58,20 +59,6 @@ _MOST_TOLD = 8
 """Pairs that one hello brings news of; the next one brings more."""
 _UNASKED = bytes(8)
 _HANDLED = (Kind.RELAY_HELLO, Kind.RELAY_ASK, Kind.RELAY_CHECK, Kind.RELAY_FREE)
-_REASONS = {
-    Refusal.NO_RELAY: "this node is no relay",
-    Refusal.MAY_NOT_TALK: "they share no community, or one is no member",
-    Refusal.QUOTA: "the node has as many pairs as it may have (relay_pairs_per_node)",
-    Refusal.FULL: "all ports are given away (relay_ports)",
-}
-
-
-class RelayRefused(LimpetError):
-    """A relay gives no pair of ports."""
-
-    def __init__(self, refusal: Refusal, uid: str, peer: str) -> None:
-        super().__init__(f"join {uid} and {peer}: {_REASONS[refusal]}")
-        self.refusal = refusal
 
 
 @dataclass(slots=True)
@@ -392,17 +379,20 @@ class RelayService:
 
     # Streams
 
-    def attach_stream(self, uid: str, peer_uid: str, on_packet: Sink) -> StreamEnd:
+    def attach_stream(
+        self, uid: str, peer_uid: str, on_packet: Sink, on_gone: Callable[[], None]
+    ) -> StreamEnd:
         """A TLS connection of `uid` is its end of the pair from now on, in place of an earlier one.
 
         What comes from the node by UDP is still taken, and a check that comes by UDP turns what is
-        for the node to there. `on_packet` must not fail. Raises: RelayRefused.
+        for the node to there. Raises: RelayRefused.
         """
         asked = self._ask(uid, peer_uid)
         if isinstance(asked, Refusal):
             raise RelayRefused(asked, uid, peer_uid)
         assert self._run.paths is not None
-        stream = self._run.paths.attach(asked.port, on_packet, self._detach)
+        stream = StreamEnd(on_packet, on_gone, self._detach, asked.port)
+        self._run.paths.attach(stream)
         self._pairs.attach(asked.port)
         self._settle(asked.port)
         self._call(asked.other)

@@ -22,10 +22,11 @@ from limpet.base.timer import Timer
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import Tell
+from limpet.relay.server.streams import Attach
 from limpet.relay.server.tls_listeners import TlsListeners
-from limpet.relay.server.tls_node import RelayedNode, StreamService
+from limpet.relay.server.tls_node import RelayedNode
 from limpet.relay.stream.codec import Wanted
-from limpet.relay.stream.tls_stream import cause_of, relay_context, shake_hands, tune, uid_of_peer
+from limpet.relay.stream.tls import cause_of, relay_context, shake_hands, tune, uid_of_peer
 
 _log = structlog.get_logger("relay-tls")
 
@@ -69,7 +70,7 @@ class RelayTlsServer:
 
     def __init__(
         self,
-        service: StreamService,
+        attach: Attach,
         membership: Membership,
         listen: Iterable[Listen],
         tell: Tell,
@@ -78,7 +79,7 @@ class RelayTlsServer:
         self.counters: Counter[str] = Counter()
         """What was refused or dropped, by why."""
         self.listeners = TlsListeners(listen, self._admit, tell)
-        self._service = service
+        self._attach = attach
         self._membership = membership
         self._context: ssl.SSLContext | None = None
         self._nodes: dict[str, RelayedNode] = {}
@@ -160,7 +161,11 @@ class RelayTlsServer:
                     if uid is None or not self._is_served(uid):
                         self.counters["stranger"] += 1
                         return
-                    node = RelayedNode(uid, tls, self._service, self.counters, on_end=self._ended)
+                    node = RelayedNode(
+                        *(uid, tls, self._attach, self.counters),
+                        admit=self._take,
+                        on_end=self._ended,
+                    )
                     undo.callback(node.close)
                     await node.spoke.wait()
             except TimeoutError:
@@ -170,7 +175,7 @@ class RelayTlsServer:
                 self.counters["failed_handshake"] += 1
                 _log.debug("a connection was not taken", error=cause_of(error))
                 return
-            if self._take(node):
+            if self._nodes.get(uid) is node:
                 undo.pop_all()
                 self._admission.know(source)
 
@@ -179,7 +184,7 @@ class RelayTlsServer:
         return own is not None and Role.RELAY in own.roles and self._membership.is_member(uid)
 
     def _take(self, node: RelayedNode) -> bool:
-        if node.session.why_ended or not self._is_served(node.uid):
+        if not self._is_served(node.uid):
             return False
         before = self._nodes.get(node.uid)
         if before is not None:  # it has noticed before us that the old connection is dead
@@ -190,7 +195,6 @@ class RelayTlsServer:
             return False
         self._nodes[node.uid] = node
         _log.debug("a node relays over TLS", uid=node.uid)
-        node.begin()
         return True
 
     # Nodes

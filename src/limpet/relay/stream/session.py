@@ -1,32 +1,93 @@
-"""A TLS session between a node and a relay, alike at both ends: control, packets, and its end."""
+"""A TLS session between a node and a relay, alike at both ends: control, packets, and its end.
+
+Not by asyncio's TLS: it copies everything several times. A non-blocking socket of OpenSSL's reads
+and writes whole records of many packets. What a slow reader does not take is dropped, as UDP would,
+the newest first; nobody waits for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from limpet.relay.stream.codec import CONTROL, Control, Frame, StreamError, parse_control
-from limpet.relay.stream.tls_stream import TlsStream
+from limpet.relay.stream.codec import (
+    CONTROL,
+    HEADER_BYTES,
+    MAX_PACKET_BYTES,
+    Control,
+    Frame,
+    FrameParser,
+    StreamError,
+    encode_control,
+    encode_frame,
+    parse_control,
+)
+from limpet.relay.stream.tls import cause_of
+
+QUEUE_BYTES = 256 << 10
+"""Of packets that wait for the other side to read: 7 ms at 300 Mbit/s."""
+_CONTROL_BYTES = 16 << 10
+"""Of control that waits: whoever does not even read that is not served."""
+_RECORD_BYTES = 16 << 10
+"""Largest content of a TLS record. Source: RFC 8446, section 5.1."""
+_RECORDS_PER_TURN = 8
+"""Then others have their turn."""
 
 
 class SessionSide(Protocol):
-    """What an end does with what it hears."""
+    """What an end, a node or a relay, does with what it hears."""
 
     def hear(self, message: Control) -> None:
         """Raises: StreamError: the other end does not keep to the rules; the session ends."""
 
     def deliver(self, channel: int, packets: Sequence[bytes]) -> None:
-        """That came together."""
+        """Takes packets that came together."""
 
     def session_ended(self, why: str) -> None:
-        """Once, also after `end`."""
+        """Is called once, also after `end`."""
+
+
+class _Waiting:
+    """What is to be written: control, and then packets."""
+
+    def __init__(self) -> None:
+        self._packets: deque[bytes] = deque()
+        self._packet_bytes = 0
+        self._control = b""
+
+    def take_packet(self, channel: int, packet: bytes) -> bool:
+        """False: there is no room, or no frame holds it."""
+        size = HEADER_BYTES + len(packet)
+        if not 0 < len(packet) <= MAX_PACKET_BYTES or self._packet_bytes + size > QUEUE_BYTES:
+            return False
+        self._packets.append(encode_frame(channel, packet))
+        self._packet_bytes += size
+        return True
+
+    def take_control(self, message: Control) -> bool:
+        """False: the other side does not read."""
+        self._control += encode_control(message)
+        return len(self._control) <= _CONTROL_BYTES
+
+    def next_record(self) -> bytes:
+        """Control, then as many packets as one record holds whole."""
+        parts = [self._control]
+        size = len(self._control)
+        self._control = b""
+        packets = self._packets
+        while packets and size + len(packets[0]) <= _RECORD_BYTES:
+            packet = packets.popleft()
+            size += len(packet)
+            self._packet_bytes -= len(packet)
+            parts.append(packet)
+        return b"".join(parts)
 
 
 class TlsSession:
-    """From the handshake to the end of the connection."""
+    """From the handshake to the end of the connection, which it has, and closes."""
 
     def __init__(self, connection: ssl.SSLSocket, side: SessionSide) -> None:
         """Within a running loop."""
@@ -34,30 +95,76 @@ class TlsSession:
         """Empty: it has not."""
         self.malformed = False
         """It has ended since the other end did not keep to the rules."""
+        self.dropped = 0
+        """Packets that the other side did not read in time, or that are too large."""
         self._side = side
         self._loop = asyncio.get_running_loop()
         self.heard_s = self._loop.time()
         """When anything came last."""
-        self._stream = TlsStream(connection, on_frames=self._take, on_end=self.end)
-        self.send_packet = self._stream.send_packet
-        self.send_control = self._stream.send_control
+        self._connection = connection
+        self._parser = FrameParser()
+        self._waiting = _Waiting()
+        self._record = b""
+        """Not written yet: OpenSSL wants the same bytes again."""
+        self._busy = False
+        """What waits is written in a moment, or when the connection takes more."""
+        self._loop.add_reader(connection.fileno(), self._readable)
 
-    @property
-    def dropped(self) -> int:
-        """Packets that the other end did not read in time."""
-        return self._stream.dropped
+    def send_packet(self, channel: int, packet: bytes) -> None:
+        """In its turn, or never: also what no frame holds is dropped."""
+        if self.why_ended or not self._waiting.take_packet(channel, packet):
+            self.dropped += 1
+        else:
+            self._write_soon()
+
+    def send_control(self, message: Control) -> None:
+        """Before the packets that wait."""
+        if self._waiting.take_control(message):
+            self._write_soon()
+        else:
+            self.end("it does not read what it is sent")
 
     def end(self, why: str) -> None:
         if not self.why_ended:
             self.why_ended = why
-            self._stream.close()
+            descriptor = self._connection.fileno()
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
+            self._connection.close()
             self._side.session_ended(why)
 
-    def refuse(self, error: StreamError) -> None:
-        self.malformed = True
-        self.end(str(error))
+    # In
+
+    def _readable(self) -> None:
+        frames: list[Frame] = []
+        ended: str | StreamError = ""
+        try:
+            for _ in range(_RECORDS_PER_TURN):
+                data = self._connection.recv(_RECORD_BYTES)
+                if not data:
+                    ended = "it closed the connection"
+                    break
+                frames += self._parser.feed(data)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLWantWriteError:  # it answers a new key, and must not be asked meanwhile
+            self._loop.remove_reader(self._connection.fileno())
+            self._loop.add_writer(self._connection.fileno(), self._writable)
+        except StreamError as error:
+            ended = error
+        except OSError as error:
+            ended = cause_of(error)
+        if frames:
+            try:
+                self._take(frames)
+            except StreamError as error:
+                ended = error
+        if ended and not self.why_ended:
+            self.malformed = isinstance(ended, StreamError)
+            self.end(str(ended))
 
     def _take(self, frames: list[Frame]) -> None:
+        """Raises: StreamError."""
         self.heard_s = self._loop.time()
         packets: defaultdict[int, list[bytes]] = defaultdict(list)
         for channel, body in frames:
@@ -66,10 +173,7 @@ class TlsSession:
                 continue
             # What came before a channel was opened or closed is not for who has it then.
             self._deliver(packets)
-            try:
-                self._side.hear(parse_control(body))
-            except StreamError as error:
-                self.refuse(error)
+            self._side.hear(parse_control(body))
             if self.why_ended:
                 return
         self._deliver(packets)
@@ -78,3 +182,30 @@ class TlsSession:
         for channel, together in packets.items():
             self._side.deliver(channel, together)
         packets.clear()
+
+    # Out
+
+    def _write_soon(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._write)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self._connection.fileno())
+        self._loop.add_reader(self._connection.fileno(), self._readable)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            for _ in range(_RECORDS_PER_TURN):
+                self._record = self._record or self._waiting.next_record()
+                if not self._record or self.why_ended:
+                    self._busy = False
+                    return
+                self._connection.send(self._record)
+                self._record = b""
+            self._loop.call_soon(self._write)
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(self._connection.fileno(), self._writable)
+        except OSError as error:
+            self.end(cause_of(error))

@@ -13,9 +13,10 @@ from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
-from limpet.relay.client.choice import RelayChoice
+from limpet.datapath.event import RelayEndsChanged
+from limpet.relay.client.choice import Effect, RelayChoice, SeenAs, Send
 from limpet.relay.client.contact import RelaySite
-from limpet.relay.client.effects import CloseStreams, Effect, Ends, OpenStream, SeenAs, Send
+from limpet.relay.client.peer import CloseStreams, OpenStream, StreamFailed, StreamOpened
 from limpet.relay.messages import (
     AskPair,
     Bound,
@@ -138,9 +139,9 @@ class SimNode:
                 case Send():
                     self.sent.append((self.world.now_s, effect))
                     self.world.carry(self, effect)
-                case Ends():
-                    self.ends[effect.peer] = effect.ends
-                    self.changes.append((self.world.now_s, effect.peer, effect.ends))
+                case RelayEndsChanged(uid, ends):
+                    self.ends[uid] = ends
+                    self.changes.append((self.world.now_s, uid, ends))
                 case OpenStream():
                     self.opened.append((self.world.now_s, effect))
                     self.world.open_stream(self, effect)
@@ -190,8 +191,10 @@ class RelayWorld:
         """It dies, or is back; who has streams to it notices the one at once."""
         relay.up = not relay.up
         for node in self.nodes.values():
-            if not relay.up:
-                node.do(node.choice.streams_lost(relay.uid, self.now_s))
+            for peer in list(node.choice.peers.values()) if not relay.up else []:
+                if relay.uid in peer.streams and peer.streams[relay.uid].end is not None:
+                    lost = StreamFailed(peer.uid, relay.uid, "the connection was lost")
+                    node.do(node.choice.stream_changed(lost, self.now_s))
 
     def carry(self, node: SimNode, send: Send) -> None:
         relay = self.relays[send.relay]
@@ -242,9 +245,10 @@ class RelayWorld:
         if isinstance(what, RelayEnd):
             ask = AskPair(b"\1" * 8, peer)
             if its.up and its.hear(uid, what.endpoint, ask)[0][1].port:  # type: ignore[union-attr]
-                node.do(node.choice.stream_opened(peer, what, self.now_s))
+                node.do(node.choice.stream_changed(StreamOpened(peer, what), self.now_s))
             else:
-                node.do(node.choice.stream_failed(peer, relay, "no answer", self.now_s))
+                failed = StreamFailed(peer, relay, "no answer")
+                node.do(node.choice.stream_changed(failed, self.now_s))
         elif node.gets_to(its):
             at = (its.endpoint[0], what.port) if isinstance(what, Token | Bound) else its.endpoint
             node.do(node.choice.heard(relay, what, at, self.now_s))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.cluster.topology import transports
-from limpet.relay.client.contact import NEAR_S
-from limpet.relay.client.pace import BURST, RATE_PER_S
+from limpet.relay.client.contact import BURST, NEAR_S, RATE_PER_S
 from limpet.relay.client.peer import STREAM_KEPT_S
 from limpet.relay.messages import Check, Hello, Seen
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay

@@ -19,13 +19,13 @@ import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
-from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
-from limpet.relay.stream.link import RelayLink
-from limpet.relay.stream.tls_stream import cause_of, node_context, shake_hands, tune, uid_of_peer
+from limpet.relay.client.link import RelayLink
+from limpet.relay.client.peer import OpenStream, StreamEvent, StreamFailed, StreamOpened
+from limpet.relay.stream.tls import cause_of, node_context, shake_hands, tune, uid_of_peer
 
 _log = structlog.get_logger("relay-tls")
 
@@ -37,27 +37,47 @@ _NEXT_ADDRESS_S = 0.25
 Source: RFC 8305, section 5.
 """
 _MOST_ADDRESSES = 8
+_OPENED_AT_ONCE = 16
 
 
 class TlsRelays:
     """Runs on the event loop. Nobody is connected to before `end_for`, nor again without it."""
 
-    def __init__(self, identity: Identity, membership: Membership, *, tunnel_port: int) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        tunnel_port: int,
+        tell: Callable[[StreamEvent], None],
+    ) -> None:
         """`tunnel_port`: of the node's tunnel, on loopback."""
-        self.on_lost: Callable[[str], None] = lambda _relay: None
-        """A relay whose connection ended, and with it the ends of peers that there were."""
-        self.on_refused: Callable[[str, str], None] = lambda _relay, _peer: None
-        """A relay, and a peer whose end there was given and is not any more."""
-        self.on_wanted: Callable[[str, str], None] = lambda _relay, _peer: None
-        """A relay, and a peer that waits there for this node."""
-        self._identity = identity
         self._membership = membership
         self._tunnel_port = tunnel_port
+        self._tell = tell
         self._context: ssl.SSLContext | None = None
         self._links: dict[str, RelayLink] = {}
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._opening: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._stopped = False
         membership.subscribe(self._heard)
+
+    def open(self, wanted: OpenStream, addresses: Iterable[Endpoint]) -> None:
+        """Tells StreamOpened or StreamFailed in a while. `addresses`: of the relay, TCP."""
+        task = asyncio.get_running_loop().create_task(self._open(wanted, addresses))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, wanted: OpenStream, addresses: Iterable[Endpoint]) -> None:
+        event: StreamEvent
+        try:
+            async with self._room:
+                end = await self.end_for(wanted.relay, addresses, wanted.peer)
+            event = StreamOpened(wanted.peer, end)
+        except LimpetError as error:
+            _log.debug("no end at a relay over TLS", relay=wanted.relay, error=str(error))
+            event = StreamFailed(wanted.peer, wanted.relay, str(error))
+        self._tell(event)
 
     async def end_for(
         self, relay_uid: str, addresses: Iterable[Endpoint], peer_uid: str
@@ -88,6 +108,9 @@ class TlsRelays:
 
     async def stop(self) -> None:
         self._stopped = True
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
         links, self._links = self._links, {}
         for link in links.values():
             link.end("the agent stops")
@@ -117,14 +140,14 @@ class TlsRelays:
     async def _connect(self, uid: str, where: Sequence[Endpoint]) -> RelayLink:
         """Raises: LimpetError."""
         if self._context is None:
-            self._context = node_context(self._identity)
+            self._context = node_context(self._membership.identity)
         connection = await first_of(where, partial(_shaken, uid=uid, context=self._context))
         link = RelayLink(
+            uid,
             connection,
             tunnel_port=self._tunnel_port,
+            tell=self._tell,
             on_end=partial(self._ended, uid),
-            on_refused=partial(self._refused, uid),
-            on_wanted=partial(self._wanted, uid),
         )
         try:
             await link.answered()
@@ -155,18 +178,9 @@ class TlsRelays:
 
     # News
 
-    def _ended(self, uid: str, why: str, in_use: bool) -> None:
-        if self._links.pop(uid, None) is None:
-            return
-        _log.info("not relayed over TLS any more", relay=self._name(uid), why=why)
-        if in_use:
-            self.on_lost(uid)
-
-    def _refused(self, uid: str, peer: str) -> None:
-        self.on_refused(uid, peer)
-
-    def _wanted(self, uid: str, peer: str) -> None:
-        self.on_wanted(uid, peer)
+    def _ended(self, uid: str, why: str) -> None:
+        if self._links.pop(uid, None) is not None:
+            _log.info("not relayed over TLS any more", relay=self._name(uid), why=why)
 
     def _heard(self, news: News) -> None:
         for uid in news.uids:

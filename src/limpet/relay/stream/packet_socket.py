@@ -1,4 +1,4 @@
-"""A relay's own sockets at ports of pairs, for what its kernel cannot hand on."""
+"""A UDP socket for the packets of one place, for what the kernel cannot hand on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
+from limpet.base.addresses import Endpoint
+from limpet.base.errors import KernelError
 from limpet.cluster.peer_datagram import MAGIC
 from limpet.cluster.peer_socket import APART_HOP_LIMIT
 from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
-from limpet.relay.server.pairs import Place
 
+_LOOPBACK = IPv4Address("127.0.0.1")
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 23, 3
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 """Source: include/uapi/linux/in.h, in6.h, include/uapi/asm-generic/socket.h."""
@@ -25,30 +28,44 @@ Sink = Callable[[bytes], None]
 """Takes a packet and never fails."""
 
 
-class PairSocket:
+def nowhere(_packet: bytes) -> None:
+    """Takes what nobody waits for yet, or any more."""
+
+
+class PacketSocket:
     """Hears and sends for one place only, as the kernel sees to. On the event loop's thread."""
 
-    def __init__(self, port: int, place: Place, counters: Counter[str]) -> None:
-        """In the network namespace of the calling thread. Raises: OSError."""
-        self.place = place
-        self.onward: Sink = _nowhere
+    def __init__(self, local: Endpoint, remote: Endpoint, counters: Counter[str]) -> None:
+        """In the network namespace of the calling thread. Raises: KernelError.
+
+        `local`: port 0 is any. `counters`: of packets that the kernel did not take.
+        """
+        self.onward: Sink = nowhere
+        self.remote = remote
         self._counters = counters
         self._queue: list[bytes] = []
         self._loop = asyncio.get_running_loop()
-        self._socket = _open(port, place)
+        try:
+            self._socket = _open(local, remote)
+        except OSError as error:
+            what = f"UDP port {local[1]} at {local[0]}"
+            raise KernelError("open", what, error.errno or 0) from error
+        self.local: Endpoint = (local[0], self._socket.getsockname()[1])
         self._together = takes_batches(self._socket)
         self._apart = (
             (socket.IPPROTO_IP, socket.IP_TTL, _HOP_LIMIT)
-            if place.local.version == 4
+            if local[0].version == 4
             else (socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT, _HOP_LIMIT)
         )
         self._loop.add_reader(self._socket.fileno(), self._read)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
+        """Safe to call again."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
         self._queue.clear()
-        self.onward = _nowhere
+        self.onward = nowhere
 
     def send(self, packet: bytes) -> None:
         """With whatever else is sent in this turn of the loop."""
@@ -93,14 +110,19 @@ class PairSocket:
             self._counters["unsendable"] += 1
 
 
-def _open(port: int, place: Place) -> socket.socket:
+def loopback_socket(tunnel_port: int, counters: Counter[str]) -> PacketSocket:
+    """Stands for a peer: the node's own tunnel sends to it and hears it. Raises: KernelError."""
+    return PacketSocket((_LOOPBACK, 0), (_LOOPBACK, tunnel_port), counters)
+
+
+def _open(local: Endpoint, remote: Endpoint) -> socket.socket:
     """Raises: OSError."""
-    v4 = place.local.version == 4
+    v4 = local[0].version == 4
     family = socket.AF_INET if v4 else socket.AF_INET6
     opened = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        opened.bind((str(place.local), port))
-        opened.connect((str(place.remote[0]), place.remote[1]))
+        opened.bind((str(local[0]), local[1]))
+        opened.connect((str(remote[0]), remote[1]))
         # A packet that is too large for the way is lost, as it is in the kernel's.
         level, option = (
             (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
@@ -114,7 +136,3 @@ def _open(port: int, place: Place) -> socket.socket:
         opened.close()
         raise
     return opened
-
-
-def _nowhere(_packet: bytes) -> None:
-    """Its end is gone."""
