@@ -21,7 +21,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import NamedTuple
 
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
 from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC, Kind
@@ -41,13 +40,8 @@ _VERSIONS = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 _BURST_S = 0.25
 
 
-class Element(NamedTuple):
-    value: str
-    comment: str = ""
-
-
-_Elements = dict[str, dict[str, Element]]
-"""By the name of the map and the key, in nft's words."""
+_Elements = dict[str, dict[str, str]]
+"""As nft takes them, by the name of the map and the key."""
 
 
 class RelayKernel:
@@ -88,7 +82,7 @@ class RelayKernel:
             else:
                 after.pop(port, None)
         old, new = (
-            elements_of((held[port] for port in changes if port in held), limited=self._is_limited)
+            self._elements(held[port] for port in changes if port in held)
             for held in (self._entries, after)
         )
         self._entries = after
@@ -117,12 +111,11 @@ class RelayKernel:
         }
 
     def _ruleset(self) -> str:
-        elements = elements_of(self._entries.values(), limited=self._is_limited)
+        elements = self._elements(self._entries.values())
         return ruleset(self._ports, self._tunnel_port, self._bytes_per_s, elements)
 
-    @property
-    def _is_limited(self) -> bool:
-        return self._bytes_per_s > 0
+    def _elements(self, entries: Iterable[Entry]) -> _Elements:
+        return elements_of(entries, limited=self._bytes_per_s > 0)
 
 
 def forwarded_versions() -> frozenset[int]:
@@ -149,61 +142,71 @@ def blocked_versions() -> dict[int, str]:
 
 
 def ruleset(ports: tuple[int, int], tunnel_port: int, bytes_per_s: int, elements: _Elements) -> str:
-    """The table's text."""
+    """The table's text, indented by tabs as nft prints it."""
     span = f"{ports[0]}-{ports[1]}"
     answers = f"{{ {Kind.RELAY_TOKEN:d}, {Kind.RELAY_BOUND:d} }}"
     named_port = _bits(_PORT_AT, 2)
-    return "\n".join(
-        (
-            f"table inet {NFT_RELAY_TABLE} {{",
-            *(f"\tcounter {name} {{\n\t}}" for name in COUNTERS),
-            *(line for name, kind in _MAPS.items() for line in _map(name, kind, elements)),
-            "\tset rates {",
-            "\t\ttype mark",
-            "\t\tsize 65535",
-            "\t\tflags dynamic,timeout",
-            "\t\ttimeout 1m",
-            "\t}",
-            "\tchain bare {",
-            *_PORTS,
-            # Else a wrong one was made of none, as the kernel's ESP has it over IPv4.
-            "\t\tudp checksum set 0",
-            "\t\tcounter name forwarded accept",
-            "\t}",
-            *(line for version in (4, 6) for line in _forward_chain(version, bytes_per_s)),
-            "\tchain hand_up {",
-            "\t\tnotrack",
-            *_limit(bytes_per_s),
-            "\t\tmeta mark set 0x0",
-            "\t\tcounter name handed_up accept",
-            "\t}",
-            "\tchain relay {",
-            f"\t\t{_bits(0, 4)} 0x{RELAY_MAGIC.hex()} udp dport set {tunnel_port} accept",
-            *(
-                f"\t\t{ip_word} saddr . udp sport . udp dport vmap @ends{version}"
-                for version, ip_word in _FAMILIES.items()
-            ),
-            "\t\tcounter name not_bound drop",
-            "\t}",
-            "\tchain prerouting {",
-            "\t\ttype filter hook prerouting priority raw; policy accept;",
-            f"\t\tudp dport {span} fib daddr type local goto relay",
-            "\t}",
-            "\tchain postrouting {",
-            # After masquerading of others, which leaves alone what is not tracked.
-            "\t\ttype filter hook postrouting priority 300; policy accept;",
-            *(
-                f"\t\tmeta mark {TUNNEL_MARK:#x} udp sport {span} "
-                f"{ip_word} saddr set udp sport map @source{version}"
-                for version, ip_word in _FAMILIES.items()
-            ),
-            f"\t\tudp sport {tunnel_port} {_bits(0, 4)} 0x{MAGIC.hex()} "
-            f"{_bits(_KIND_AT, 1)} {answers} {named_port} {span} udp sport set {named_port}",
-            "\t}",
-            "}",
-            "",
-        )
+    limit = ""
+    if bytes_per_s:  # of all that one node sends, by whichever of its ports
+        burst = max(65536, int(bytes_per_s * _BURST_S))
+        rate = f"limit rate over {bytes_per_s} bytes/second burst {burst} bytes"
+        limit = f"""meta mark set udp dport map @owner
+        update @rates {{ meta mark {rate} }} counter name over_rate drop"""
+    counters = "".join(f"\n    counter {name} {{\n    }}" for name in COUNTERS)
+    maps = "".join(_map(name, kind, elements.get(name, {})) for name, kind in _MAPS.items())
+    forward_chains = "".join(
+        f"""
+    chain forward{version} {{
+        notrack
+        {limit}
+        meta mark set {TUNNEL_MARK:#x}
+        {family} daddr set udp dport map @to{version}
+        udp checksum 0 goto bare
+        {_SET_PORTS}
+        counter name forwarded accept
+    }}"""
+        for version, family in _FAMILIES.items()
     )
+    # A datagram without a checksum would get a wrong one from the kernel's ESP over IPv4. The
+    # postrouting chain comes after masquerading of others, which leaves alone what is not tracked.
+    text = f"""table inet {NFT_RELAY_TABLE} {{{counters}{maps}
+    set rates {{
+        type mark
+        size 65535
+        flags dynamic,timeout
+        timeout 1m
+    }}
+    chain bare {{
+        {_SET_PORTS}
+        udp checksum set 0
+        counter name forwarded accept
+    }}{forward_chains}
+    chain hand_up {{
+        notrack
+        {limit}
+        meta mark set 0x0
+        counter name handed_up accept
+    }}
+    chain relay {{
+        {_bits(0, 4)} 0x{RELAY_MAGIC.hex()} udp dport set {tunnel_port} accept
+        ip saddr . udp sport . udp dport vmap @ends4
+        ip6 saddr . udp sport . udp dport vmap @ends6
+        counter name not_bound drop
+    }}
+    chain prerouting {{
+        type filter hook prerouting priority raw; policy accept;
+        udp dport {span} fib daddr type local goto relay
+    }}
+    chain postrouting {{
+        type filter hook postrouting priority 300; policy accept;
+        meta mark {TUNNEL_MARK:#x} udp sport {span} ip saddr set udp sport map @source4
+        meta mark {TUNNEL_MARK:#x} udp sport {span} ip6 saddr set udp sport map @source6
+        udp sport {tunnel_port} {_bits(0, 4)} 0x{MAGIC.hex()} \
+            {_bits(_KIND_AT, 1)} {answers} {named_port} {span} udp sport set {named_port}
+    }}
+}}
+"""
+    return text.replace("    ", "\t")
 
 
 COUNTERS = ("forwarded", "handed_up", "not_bound", "over_rate")
@@ -219,49 +222,14 @@ _MAPS = {
     "source6": "inet_service : ipv6_addr",
     "owner": "inet_service : mark",
 }
+_SET_PORTS = """udp sport set udp dport map @from_port
+        udp dport set udp dport map @to_port"""
 
 
-def _forward_chain(version: int, bytes_per_s: int) -> tuple[str, ...]:
-    ip_word = _FAMILIES[version]
-    return (
-        f"\tchain forward{version} {{",
-        "\t\tnotrack",
-        *_limit(bytes_per_s),
-        f"\t\tmeta mark set {TUNNEL_MARK:#x}",
-        f"\t\t{ip_word} daddr set udp dport map @to{version}",
-        "\t\tudp checksum 0 goto bare",
-        *_PORTS,
-        "\t\tcounter name forwarded accept",
-        "\t}",
-    )
-
-
-_PORTS = (
-    "\t\tudp sport set udp dport map @from_port",
-    "\t\tudp dport set udp dport map @to_port",
-)
-
-
-def _limit(bytes_per_s: int) -> tuple[str, ...]:
-    """Of all that one node sends, by whichever of its ports."""
-    if not bytes_per_s:
-        return ()
-    burst = max(65536, int(bytes_per_s * _BURST_S))
-    rate = f"limit rate over {bytes_per_s} bytes/second burst {burst} bytes"
-    return (
-        "\t\tmeta mark set udp dport map @owner",
-        f"\t\tupdate @rates {{ meta mark {rate} }} counter name over_rate drop",
-    )
-
-
-def _map(name: str, kind: str, elements: _Elements) -> list[str]:
-    held = ", ".join(_element(key, each) for key, each in sorted(elements.get(name, {}).items()))
-    return [
-        f"\tmap {name} {{",
-        f"\t\ttype {kind}",
-        *([f"\t\telements = {{ {held} }}"] if held else []),
-        "\t}",
-    ]
+def _map(name: str, kind: str, held: Mapping[str, str]) -> str:
+    items = ", ".join(held[key] for key in sorted(held))
+    elements = f"\n        elements = {{ {items} }}" if held else ""
+    return f"\n    map {name} {{\n        type {kind}{elements}\n    }}"
 
 
 def _bits(at: int, count: int) -> str:
@@ -276,7 +244,8 @@ def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
     found: _Elements = {}
 
     def put(name: str, key: object, value: object, comment: str = "") -> None:
-        found.setdefault(name, {})[str(key)] = Element(str(value), comment)
+        said = f' comment "{comment}"' if comment else ""
+        found.setdefault(name, {})[str(key)] = f"{key}{said} : {value}"
 
     for entry in entries:
         (address, udp_port), local = entry.place
@@ -323,7 +292,7 @@ def _difference(old: _Elements, new: _Elements) -> str:
         for name, held in sorted(more.items()):
             kept = less.get(name, {})
             changed = [
-                key if verb == "delete" else _element(key, element)
+                key if verb == "delete" else element
                 for key, element in sorted(held.items())
                 if kept.get(key) != element
             ]
@@ -332,8 +301,3 @@ def _difference(old: _Elements, new: _Elements) -> str:
                     f"{verb} element inet {NFT_RELAY_TABLE} {name} {{ {', '.join(changed)} }}\n"
                 )
     return "".join(commands)
-
-
-def _element(key: str, element: Element) -> str:
-    comment = f' comment "{element.comment}"' if element.comment else ""
-    return f"{key}{comment} : {element.value}"
