@@ -23,12 +23,15 @@ from typing import Any
 
 import structlog
 
+from limpet.base.addresses import Listen
 from limpet.base.disk import cause, refusals
 from limpet.base.errors import KernelError, StorageError
 
 _OPEN_FILES = 65536
 """One for each connection."""
 _END_S = 10.0
+_IP_FREEBIND = 15
+"""Source: ip(7), include/uapi/linux/in.h."""
 
 
 def configure_log(level: str) -> None:
@@ -117,6 +120,25 @@ def listen_on_socket(path: Path, backlog: int) -> socket.socket:
     return listener
 
 
+def open_listener(at: Listen, *, may_come_later: bool = False) -> socket.socket:
+    """A bound TCP socket that does not block; `::` is every address of both families.
+
+    `may_come_later`: the address need not be the machine's yet. Raises: OSError.
+    """
+    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, may_come_later)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(at)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def notify_service_manager(state: str) -> None:
     """Source: sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
@@ -126,8 +148,8 @@ def notify_service_manager(state: str) -> None:
         sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
-async def until_stopped(end_s: float = _END_S) -> None:
-    """Returns at SIGTERM or SIGINT; the process has `end_s` to end from then on.
+async def until_stopped() -> None:
+    """Returns at SIGTERM or SIGINT; the process has 10 s to end from then on.
 
     What hangs (a disk, another program) must not keep its successor out: a process that is still
     there says on stderr where each of its threads stands, and ends with code 1.
@@ -137,7 +159,7 @@ async def until_stopped(end_s: float = _END_S) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-    faulthandler.dump_traceback_later(end_s, exit=True)
+    faulthandler.dump_traceback_later(_END_S, exit=True)
 
 
 _START_TIMEOUT_S = 10.0

@@ -7,7 +7,6 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import logging
-import socket
 import ssl
 import sys
 import time
@@ -26,6 +25,7 @@ from limpet.base.process import (
     configure_log,
     listen_on_socket,
     notify_service_manager,
+    open_listener,
     until_stopped,
 )
 from limpet.controller.admin.commands import Admin
@@ -143,17 +143,9 @@ async def _runner(
 
 async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext | None) -> str:
     """Address and port. Raises: StorageError."""
-    host, port = at
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # `::` is every address of the machine, of both families.
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((host, port))
+        listener = open_listener(at)
     except OSError as error:
-        listener.close()
         raise StorageError(
             "listen on",
             _text(at),
@@ -161,7 +153,7 @@ async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext |
             hint="set `listen` in the controller's configuration",
         ) from error
     await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
-    return _text((host, listener.getsockname()[1]))
+    return _text((at[0], listener.getsockname()[1]))
 
 
 def _text(at: Listen) -> str:

@@ -12,6 +12,7 @@ import structlog
 
 from limpet.base.addresses import Listen
 from limpet.base.ownership import TUNNEL_MARK
+from limpet.base.process import open_listener
 from limpet.base.timer import Timer
 from limpet.datapath.event import RelayTlsPortChanged, Tell
 
@@ -20,8 +21,6 @@ _log = structlog.get_logger("relay-tls")
 _RETRY_S = 30.0
 _BACKLOG = 256
 _ACCEPTED_PER_TURN = 16
-_IP_FREEBIND = 15
-"""The address may come later than we do. Source: ip(7), include/uapi/linux/in.h."""
 _PAUSE_S = 5.0
 """After no descriptors or no memory were left."""
 
@@ -114,16 +113,10 @@ def _source(text: str) -> bytes:
 
 def _listener(at: Listen) -> socket.socket:
     """Raises: OSError."""
-    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener = open_listener(at, may_come_later=True)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         # Of the listener, since the first answer is sent before there is a connection.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, TUNNEL_MARK)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(at)
         listener.listen(_BACKLOG)
     except OSError:
         listener.close()
