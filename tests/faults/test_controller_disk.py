@@ -20,7 +20,7 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.api import Code, PodAddress
 from limpet.cluster.kinds import GRANT
 from limpet.controller.store.database import connect, make_database
-from limpet.controller.store.interface import Create, Delete, Item, Replace
+from limpet.controller.store.interface import Delete, Item, Put
 from limpet.controller.store.sqlite import SqliteStore
 from tests.controller.machines import (
     Controller,
@@ -199,13 +199,13 @@ async def _record(path: Path) -> Recording:
         name = f"n{draw.randrange(12)}"
         value = draw.randbytes(draw.choice((40, 3_000, 60_000)))
         if name not in versions:
-            (versions[name],) = await store.write([Create("a", name, value)])
+            (versions[name],) = await store.write([Put("a", name, value)])
             items[name] = value
         elif number % 7 == 0:
             await store.write([Delete("a", name, versions.pop(name))])
             del items[name]
         else:
-            (versions[name],) = await store.write([Replace("a", name, value, versions[name])])
+            (versions[name],) = await store.write([Put("a", name, value, versions[name])])
             items[name] = value
         moments.append(_moment(path, items))
     await store.close()
@@ -236,7 +236,7 @@ async def _read(path: Path) -> dict[str, bytes]:
     store = SqliteStore(path, kept_deletions=4)
     try:
         items = (await store.listing("a")).items
-        (version,) = await store.write([Create("b", "x", b"1")])
+        (version,) = await store.write([Put("b", "x", b"1")])
         assert await store.get("b", "x") == Item("b", "x", b"1", version)
     finally:
         await store.close()

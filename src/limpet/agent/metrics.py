@@ -11,8 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from limpet import __version__
 from limpet.agent.answers.cluster import count_peers, tunnel_statuses
-from limpet.agent.answers.health import segment_states
-from limpet.agent.answers.verbs import Admin
+from limpet.agent.answers.verbs import Admin, segment_states
 from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.datapath.account import Account
@@ -23,6 +22,9 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.datapath.peer_parts import PeerParts
 
 _PREFIX = "limpet_agent_"
+
+Values = Mapping[tuple[str, ...], float]
+"""By the values of their labels."""
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
 
 
@@ -50,15 +52,19 @@ class Metrics:
     def _of_node(self) -> Iterator[Metric]:
         node = self._node
         yield _gauge("info", "Version of the agent.", {(__version__,): 1}, "version")
-        yield _gauge(
-            "uptime_seconds",
-            "Since its start; restarts are its resets. No clock is trusted.",
-            {(): time.monotonic() - self._started_s},
-        )
-        yield _gauge(
-            "ready",
-            "Whether pods can be started.",
-            {(): not self._admin.reasons_not_ready()},
+        yield from _gauges(
+            (
+                "uptime_seconds",
+                "Since its start; restarts are its resets. No clock is trusted.",
+                time.monotonic() - self._started_s,
+            ),
+            ("ready", "Whether pods can be started.", not self._admin.reasons_not_ready()),
+            ("attachments", "Pod interfaces.", len(node.attachments)),
+            (
+                "findings",
+                "Problems in the records of addresses.",
+                sum(len(ledger.findings) for ledger in node.books),
+            ),
         )
         yield _counter(
             "unexpected_errors",
@@ -66,7 +72,6 @@ class Metrics:
             {(part,): count for part, count in faults.counts.items()},
             "part",
         )
-        yield _gauge("attachments", "Pod interfaces.", {(): len(node.attachments)})
         yield _gauge(
             "addresses",
             "Addresses of the node's segments by state; bound ones are absent pods'.",
@@ -77,11 +82,6 @@ class Metrics:
             },
             "segment",
             "state",
-        )
-        yield _gauge(
-            "findings",
-            "Problems in the records of addresses.",
-            {(): sum(len(ledger.findings) for ledger in node.books)},
         )
 
     # For the registry: nothing is read before it is asked for.
@@ -97,9 +97,7 @@ def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
         ("round_failures", "Changes that failed, in each round that tried them.", "failed"),
         ("round_seconds", "Time that rounds took.", "took_s"),
     ):
-        values: dict[tuple[str, ...], float] = {
-            (part,): getattr(account, field) for part, account in accounts.items()
-        }
+        values = {(part,): getattr(account, field) for part, account in accounts.items()}
         yield _counter(name, text, values, "part")
     yield _gauge(
         "last_round_failures",
@@ -123,25 +121,27 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         },
         "rung",
     )
-    yield _gauge("links", "Links to other nodes.", {(): len(site.own.links)})
-    yield _gauge("segments", "Segments of the node.", {(): len(mine)})
-    yield _gauge(
-        "snapshot_revision",
-        "Highest revision of the cluster that is known here.",
-        {(): membership.replica.known.revision},
-    )
-    yield _gauge(
-        "disk_trouble",
-        "1 while what is known cannot be written.",
-        {(): bool(membership.replica.trouble)},
-    )
-    yield _gauge("controller_connected", "1 while the controller is.", {(): state.connected})
-    yield _gauge("removed", "1 once the node was removed.", {(): membership.removed})
-    yield _gauge("cloned", "1 once another machine has its identity.", {(): membership.cloned})
-    yield _gauge(
-        "forged_packets",
-        "Packets that no peer may send, dropped since the filter was put the last time.",
-        {(): site.overlay.forged_packets()},
+    yield from _gauges(
+        ("links", "Links to other nodes.", len(site.own.links)),
+        ("segments", "Segments of the node.", len(mine)),
+        (
+            "snapshot_revision",
+            "Highest revision of the cluster that is known here.",
+            membership.replica.known.revision,
+        ),
+        (
+            "disk_trouble",
+            "1 while what is known cannot be written.",
+            bool(membership.replica.trouble),
+        ),
+        ("controller_connected", "1 while the controller is.", state.connected),
+        ("removed", "1 once the node was removed.", membership.removed),
+        ("cloned", "1 once another machine has its identity.", membership.cloned),
+        (
+            "forged_packets",
+            "Packets that no peer may send, dropped since the filter was put the last time.",
+            site.overlay.forged_packets(),
+        ),
     )
     yield from _of_tunnels(site)
     for name, text, counters in (
@@ -150,7 +150,8 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ("exchange", "Messages of the exchange that were not answered.", cluster.exchange),
         ("offers", "Documents that were offered, by source and outcome.", membership.replica),
     ):
-        yield _counted(name, text, counters.counters)
+        counts = {(key,): count for key, count in counters.counters.items()}
+        yield _counter(name, text, counts, "outcome")
 
 
 def _of_tunnels(site: PeerParts) -> Iterator[Metric]:
@@ -188,23 +189,21 @@ def _of_tunnels(site: PeerParts) -> Iterator[Metric]:
     )
 
 
-def _counted(name: str, text: str, counters: Mapping[str, int]) -> Metric:
-    return _counter(name, text, {(key,): count for key, count in counters.items()}, "outcome")
+def _gauges(*figures: tuple[str, str, float]) -> Iterator[Metric]:
+    """Name, text, and the one value of each."""
+    for name, text, value in figures:
+        yield _gauge(name, text, {(): value})
 
 
-def _gauge(
-    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, float(value))
-    return family
+def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(_PREFIX + name, text, labels=labels), values)
 
 
-def _counter(
-    name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
+def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(_PREFIX + name, text, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
     for key, value in values.items():
         family.add_metric(key, float(value))
     return family

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from limpet import __version__
-from limpet.agent.answers.health import reasons_not_ready, segment_states
 from limpet.agent.status import (
     Attached,
     LastRound,
@@ -26,6 +25,7 @@ from limpet.agent.status import (
     Released,
     Repaired,
     Said,
+    SegmentUse,
     Status,
     UnknownKey,
     record_line,
@@ -33,6 +33,7 @@ from limpet.agent.status import (
 from limpet.base.addresses import Address
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
+from limpet.cni.usage import segment_usage
 from limpet.cni.verbs import Node
 from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
@@ -78,9 +79,20 @@ class Admin:
 
     def reasons_not_ready(self) -> list[str]:
         """Why a pod could not be started here, in words; empty when it could."""
-        if self._cluster is None:
-            return reasons_not_ready(self._node)
-        return reasons_not_ready(self._node, without_segments=self._cluster.why_no_segments())
+        node, cluster = self._node, self._cluster
+        if not (node.settings.cni or node.state.in_cluster):
+            return [
+                "cni = false, and this node is in no cluster: it has nothing to do (limpet join)"
+            ]
+        reasons = []
+        if not node.state.segments:
+            reasons.append("no segments" if cluster is None else cluster.why_no_segments())
+        reasons += [
+            why for folder, why in node.books.failed.items() if folder.parent == node.books.data_dir
+        ]
+        refusals = (ledger.refusal for ledger in node.books)
+        reasons += [str(refusal) for refusal in refusals if refusal is not None]
+        return [*reasons, *node.rounds.troubles]
 
     async def _status(self, _: Arguments) -> Status:
         node, rounds = self._node, self._node.rounds
@@ -204,6 +216,21 @@ class Admin:
             ledger.forget(address, now_s=now_s)
         await asyncio.wrap_future(ledger.durable())
         return Released(released=[str(address) for address in meant])
+
+
+def segment_states(node: Node) -> list[SegmentUse]:
+    """Of each segment its size, and how many addresses are in each state."""
+    return [
+        SegmentUse(
+            prefix=str(use.prefix),
+            size=use.size,
+            free=use.size - use.live - use.bound,
+            live=use.live,
+            resting=use.resting,
+            bound=use.bound,
+        )
+        for use in segment_usage(node.books, node.state.segments)
+    ]
 
 
 def _what(arguments: Arguments) -> Address | PodKey:

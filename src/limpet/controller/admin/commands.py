@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from inspect import signature
@@ -45,7 +46,7 @@ from limpet.controller.state.authority import digest_of
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.records import TOKEN, TokenRecord
 from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
+from limpet.controller.state.tables import Tables, by_name
 
 _log = structlog.get_logger("admin")
 _LONGEST_TOKEN_S = 365 * 86_400
@@ -149,7 +150,7 @@ class Admin:
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
                 node_document(tables, grant, reports.get(grant.uid))
-                for grant in sorted(tables.grants.values(), key=lambda each: (each.name, each.uid))
+                for grant in by_name(tables.grants.values())
             ]
 
         return {"nodes": await self._cluster.change(make)}
@@ -241,14 +242,12 @@ class Admin:
 
     async def _network_show(self) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
-            free = {}
-            for version in tables.space.versions:
-                taken = sum(1 for each in tables.space.holdings if each.version == version)
-                free[version] = tables.space.size(version) - taken
+            space = tables.space
+            taken: Counter[int] = Counter(each.version for each in space.holdings)
             return {
                 **network_document(tables.network),
                 "cluster_revision": tables.state.revision,
-                "free_segments": {f"ipv{version}": count for version, count in free.items()},
+                "free_segments": {f"ipv{v}": space.size(v) - taken[v] for v in space.versions},
             }
 
         return await self._cluster.change(make)
@@ -258,25 +257,19 @@ class Admin:
 
         def make(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             wanted = node and nodes.find_node(tables, node).uid
-            live = sorted(
-                (
-                    grant
-                    for uid, grant in tables.grants.items()
-                    if not grant.tombstone and wanted in (None, "", uid)
-                ),
-                key=lambda grant: (grant.name, grant.uid),
+            live = by_name(
+                grant
+                for uid, grant in tables.grants.items()
+                if not grant.tombstone and wanted in (None, "", uid)
             )
-            pods = [
-                {"node": grant.name, "uid": grant.uid, **msgspec.to_builtins(pod)}
-                for grant in live
-                if grant.uid in reports
-                for pod in reports[grant.uid].pods
-            ]
-            found = []
+            pods, found = [], []
             for grant in live:
+                of = {"node": grant.name, "uid": grant.uid}
                 report = reports.get(grant.uid)
-                at_s = report.at_s if report else None
-                found.append({"node": grant.name, "uid": grant.uid, "reported_at_s": at_s})
+                pods += [
+                    {**of, **msgspec.to_builtins(pod)} for pod in (report.pods if report else ())
+                ]
+                found.append({**of, "reported_at_s": report.at_s if report else None})
             return pods, found
 
         pods, reporting = await self._cluster.change(make)

@@ -19,7 +19,7 @@ from limpet.controller.state.grants import change_grant, put_network
 from limpet.controller.state.nodes import find_node
 from limpet.controller.state.records import COMMUNITY, CommunityRecord
 from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
+from limpet.controller.state.tables import Tables, by_name
 
 
 def find_community(tables: Tables, name: str) -> CommunityRecord:
@@ -38,10 +38,7 @@ def find_community(tables: Tables, name: str) -> CommunityRecord:
 def members_of(tables: Tables, name: str) -> list[Grant]:
     """Nodes whose grants say so, by name. Raises: RefusedError."""
     find_community(tables, name)
-    return sorted(
-        (grant for grant in tables.grants.values() if name in grant.communities),
-        key=lambda grant: (grant.name, grant.uid),
-    )
+    return by_name(grant for grant in tables.grants.values() if name in grant.communities)
 
 
 def is_named(tables: Tables, name: str, grant: Grant) -> bool:

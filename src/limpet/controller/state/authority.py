@@ -10,6 +10,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,21 +52,9 @@ def create_cluster(tables: Tables, network: Network) -> None:
         ca_key,
     )
     tables.put(AUTHORITY, AUTHORITY, AuthorityRecord(ca_key, certificate, (cluster_key,)))
-    tables.put(STATE, STATE, StateRecord(1, {}))
-    first = Network(
-        cluster=network.cluster,
-        generation=1,
-        revision=1,
-        keys=(ClusterKey(public_key_of(cluster_key)),),
-        pod_cidrs=network.pod_cidrs,
-        segment_lengths=network.segment_lengths,
-        service_cidrs=network.service_cidrs,
-        vxlan_id=network.vxlan_id,
-        vxlan_port=network.vxlan_port,
-        default_community=network.default_community,
-        segment_quota=network.segment_quota,
-    )
-    tables.sign(NETWORK, first)
+    tables.put(STATE, STATE, StateRecord(revision=1, marks={}))
+    keys = (ClusterKey(public_key_of(cluster_key)),)
+    tables.sign(NETWORK, replace(network, generation=1, revision=1, keys=keys))
 
 
 def digest_of(authority: AuthorityRecord) -> bytes:

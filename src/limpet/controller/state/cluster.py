@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-import msgspec
 import structlog
+from msgspec.structs import replace as replace_fields
 
 from limpet.cluster.api import (
     Code,
@@ -117,13 +117,7 @@ class Cluster:
             return answer
         await self.reports.hand_over(joined.replaces, joined.uid)
         report = await self.reports.get(joined.uid)
-        return JoinAnswer(
-            answer.certificate,
-            answer.ca,
-            answer.pinned_key,
-            answer.documents,
-            report.pods if report else (),
-        )
+        return answer if report is None else replace_fields(answer, pods=report.pods)
 
     async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
         margin = self._settings.restore_margin
@@ -153,7 +147,7 @@ class Cluster:
 
         answer = await self.change(make)
         report = await self.reports.get(uid)
-        return answer if report is None else _with_pods(answer, report.sequence)
+        return answer if report is None else replace_fields(answer, pods_sequence=report.sequence)
 
     async def show(self, documents: tuple[Sealed, ...]) -> int:
         margin = self._settings.restore_margin
@@ -283,7 +277,3 @@ def _absorb(tables: Tables, shown: tuple[Sealed, ...], margin: int, now_s: float
     if before is None and tables.state.recovery is not None:
         _log.error("behind what nodes know: restored from an old back-up? nothing is granted")
     return taken
-
-
-def _with_pods(answer: HelloAnswer, sequence: int) -> HelloAnswer:
-    return msgspec.structs.replace(answer, pods_sequence=sequence)

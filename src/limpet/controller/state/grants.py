@@ -301,13 +301,8 @@ def rotate_key(tables: Tables, private_key: bytes) -> int:
     return len(tables.grants)
 
 
-def forget_tokens(tables: Tables, now_s: float, *, unused: bool = False) -> int:
-    """Drops tokens that expired a day ago, used or not; with `unused`, all that nobody has used."""
-    gone = [
-        token_id
-        for token_id, token in tables.tokens.items()
-        if now_s > token.expires_at_s + 86_400 or (unused and not token.used_by)
-    ]
-    for token_id in gone:
-        tables.put(TOKEN, token_id, None)
-    return len(gone)
+def forget_tokens(tables: Tables, now_s: float) -> None:
+    """Drops tokens that expired a day ago, used or not."""
+    for token_id, token in list(tables.tokens.items()):
+        if now_s > token.expires_at_s + 86_400:
+            tables.put(TOKEN, token_id, None)

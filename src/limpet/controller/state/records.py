@@ -121,20 +121,18 @@ Record = (
     | TokenRecord
     | CommunityRecord
 )
-RECORDS: dict[str, type[Record]] = {
-    AUTHORITY: AuthorityRecord,
-    STATE: StateRecord,
+_RECORDS: dict[str, type[Record]] = {
     NODE: NodeRecord,
     SEGMENT: SegmentRecord,
     PRESENCE: PresenceRecord,
     TOKEN: TokenRecord,
     COMMUNITY: CommunityRecord,
 }
-"""Kinds that are held in memory. Reports are not: they are many, and read by a person alone."""
-
-
-def record_types() -> dict[str, type[Record]]:
-    """Of all that is held in memory, in the order in which it is read: what is signed comes after
-    what it is checked with."""
-    documents = {kind.name: RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS}
-    return {AUTHORITY: AuthorityRecord, STATE: StateRecord, **documents, **RECORDS}
+RECORD_TYPES: dict[str, type[Record]] = {
+    AUTHORITY: AuthorityRecord,
+    STATE: StateRecord,
+    **{kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS},
+    **_RECORDS,
+}
+"""Of all kinds that are held in memory, in the order in which they are read: what is signed comes
+after what it is checked with. Reports are not: they are many, and read by a person alone."""

@@ -27,7 +27,7 @@ from limpet.controller.state.records import (
     SegmentRecord,
     StateRecord,
 )
-from limpet.controller.state.tables import Tables
+from limpet.controller.state.tables import Tables, by_name
 
 _JUMP = 1 << 20
 """Revisions left out at a recovery, more than can have been lost."""
@@ -66,8 +66,9 @@ def begin(
         STATE,
         replace_fields(state, revision=recovery.below, recovery=recovery, epoch=epoch),
     )
-    for token_id in [each for each, token in tables.tokens.items() if not token.used_by]:
-        tables.put(TOKEN, token_id, None)
+    for token_id, token in list(tables.tokens.items()):
+        if not token.used_by:
+            tables.put(TOKEN, token_id, None)
     # Perhaps it was replaced since: a second heir would hold the same segments.
     for uid, record in list(tables.nodes.items()):
         if record.awaits_replacement:
@@ -99,13 +100,10 @@ def waiting_for(tables: Tables) -> list[Grant]:
     """Nodes that have not shown their grant since the recovery began, by name."""
     if tables.state.recovery is None:
         return []
-    return sorted(
-        (
-            grant
-            for uid, grant in tables.grants.items()
-            if not grant.tombstone and tables.nodes[uid].reported_epoch < tables.state.epoch
-        ),
-        key=lambda grant: (grant.name, grant.uid),
+    return by_name(
+        grant
+        for uid, grant in tables.grants.items()
+        if not grant.tombstone and tables.nodes[uid].reported_epoch < tables.state.epoch
     )
 
 

@@ -13,10 +13,10 @@ from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Key
 from limpet.cluster.kinds import KINDS
-from limpet.controller.state.records import COMMUNITY, SEGMENT, STATE, record_types
+from limpet.controller.state.records import COMMUNITY, RECORD_TYPES, SEGMENT, STATE
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-from limpet.controller.store.interface import Change, ConflictError, Create, Delete, Replace, Store
+from limpet.controller.store.interface import Change, ConflictError, Delete, Put, Store
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
@@ -62,7 +62,7 @@ class Registry:
     async def _load(self) -> None:
         tables = Tables(self._quarantine_s)
         versions: dict[Key, str] = {}
-        for kind in record_types():
+        for kind in RECORD_TYPES:
             for item in (await self._store.listing(kind)).items:
                 tables.load(kind, item.name, item.value)
                 versions[kind, item.name] = item.version
@@ -138,10 +138,7 @@ class Registry:
         version = self._versions.get((kind, name))
         if record is None:
             return Delete(kind, name, version) if version is not None else None
-        value = msgspec.json.encode(record)
-        if version is None:
-            return Create(kind, name, value)
-        return Replace(kind, name, value, version)
+        return Put(kind, name, msgspec.json.encode(record), version)
 
 
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, Code, PodAddress, PodReport
 from limpet.controller.state.records import REPORT, ReportRecord
 from limpet.controller.state.refusal import RefusedError
-from limpet.controller.store.interface import ConflictError, Create, Delete, Item, Replace, Store
+from limpet.controller.store.interface import ConflictError, Delete, Item, Put, Store
 
 _ATTEMPTS = 5
 
@@ -75,7 +75,7 @@ class Reports:
             item = await self._store.get(REPORT, uid)
             record = merge_report(_decode(item) if item else None, report, now_s)
             try:
-                await self._store.write([_write(uid, record, item)])
+                await self._store.write([_put(uid, record, item)])
             except ConflictError:
                 continue
             return record.sequence
@@ -96,9 +96,7 @@ class Reports:
             return
         record = msgspec.structs.replace(_decode(item), sequence=-1)
         try:
-            await self._store.write(
-                [_write(uid, record, None), Delete(REPORT, former, item.version)]
-            )
+            await self._store.write([_put(uid, record, None), Delete(REPORT, former, item.version)])
         except ConflictError:
             return  # it has reported by itself
 
@@ -112,11 +110,9 @@ class Reports:
             return  # of a node that was removed; nobody reads it
 
 
-def _write(uid: str, record: ReportRecord, item: Item | None) -> Create | Replace:
-    value = msgspec.json.encode(record)
-    if item is None:
-        return Create(REPORT, uid, value)
-    return Replace(REPORT, uid, value, item.version)
+def _put(uid: str, record: ReportRecord, item: Item | None) -> Put:
+    """`item`: what it replaces."""
+    return Put(REPORT, uid, msgspec.json.encode(record), item.version if item else None)
 
 
 def _decode(item: Item) -> ReportRecord:

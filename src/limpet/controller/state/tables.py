@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from limpet.controller.state.records import (
     COMMUNITY,
     NODE,
     PRESENCE,
+    RECORD_TYPES,
     SEGMENT,
     STATE,
     TOKEN,
@@ -36,7 +37,6 @@ from limpet.controller.state.records import (
     SegmentRecord,
     StateRecord,
     TokenRecord,
-    record_types,
 )
 
 _NETWORK = (NETWORK.name, NETWORK.name)
@@ -48,8 +48,11 @@ class Tables:
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
-        self._types = record_types()
-        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in self._types}
+        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in RECORD_TYPES}
+        self.nodes: Mapping[str, NodeRecord] = self._records[NODE]
+        self.presences: Mapping[str, PresenceRecord] = self._records[PRESENCE]
+        self.tokens: Mapping[str, TokenRecord] = self._records[TOKEN]
+        self.communities: Mapping[str, CommunityRecord] = self._records[COMMUNITY]
         self._documents: dict[Key, Document] = {}
         self._undo: list[tuple[Key, Record | None]] = []
         self._grants: dict[str, Grant] = {}
@@ -95,22 +98,6 @@ class Tables:
     def grants(self) -> Mapping[str, Grant]:
         """By uid, tombstones too."""
         return self._grants
-
-    @property
-    def nodes(self) -> Mapping[str, NodeRecord]:
-        return self._records[NODE]
-
-    @property
-    def presences(self) -> Mapping[str, PresenceRecord]:
-        return self._records[PRESENCE]
-
-    @property
-    def tokens(self) -> Mapping[str, TokenRecord]:
-        return self._records[TOKEN]
-
-    @property
-    def communities(self) -> Mapping[str, CommunityRecord]:
-        return self._records[COMMUNITY]
 
     # What documents are checked with, and those of one node
 
@@ -225,7 +212,7 @@ class Tables:
     def load(self, kind: str, name: str, value: bytes) -> None:
         """Raises: StorageError."""
         try:
-            self._set(kind, name, msgspec.json.decode(value, type=self._types[kind]))
+            self._set(kind, name, msgspec.json.decode(value, type=RECORD_TYPES[kind]))
         except (msgspec.MsgspecError, SealError, ValueError) as error:
             raise StorageError("read record", f"{kind} {name}", str(error)) from error
 
@@ -277,6 +264,10 @@ class Tables:
         self._grants[uid] = after
         if not after.tombstone:
             self._uids.setdefault(after.name, set()).add(uid)
+
+
+def by_name(grants: Iterable[Grant]) -> list[Grant]:
+    return sorted(grants, key=lambda each: (each.name, each.uid))
 
 
 def segment_name(prefix: Prefix) -> str:

@@ -44,22 +44,13 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """Of an item that is not there."""
+class Put:
+    """A value for an item whose version is still this one; None: for one that is not there."""
 
     kind: str
     name: str
     value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """Of an item whose version is still this one."""
-
-    kind: str
-    name: str
-    value: bytes
-    version: str
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Delete:
     version: str
 
 
-Change = Create | Replace | Delete
+Change = Put | Delete
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from limpet.controller.store.interface import (
     Bookmark,
     Change,
     ConflictError,
-    Create,
     Delete,
     Deleted,
     Event,
@@ -279,7 +278,7 @@ class SqliteStore:
         row = self._writer.execute(
             "SELECT version FROM item WHERE kind = ? AND name = ?", (kind, name)
         ).fetchone()
-        if isinstance(change, Create):
+        if change.version is None:
             if row is not None:
                 raise ConflictError(kind, name, "it is there already")
         elif row is None:

@@ -18,12 +18,11 @@ from limpet.controller.store.interface import (
     Bookmark,
     Change,
     ConflictError,
-    Create,
     Delete,
     Deleted,
     Event,
     Item,
-    Replace,
+    Put,
     Store,
     TooOldError,
 )
@@ -72,8 +71,8 @@ async def told(store: Store, since: str, kinds: tuple[str, ...] = ("a",)) -> lis
 
 def test_what_was_written_is_read_also_by_the_next_process(with_store: Callable[..., Any]) -> None:
     async def write(store: Store) -> None:
-        (first,) = await store.write([Create("a", "x", b"1")])
-        (second,) = await store.write([Replace("a", "x", b"2", first)])
+        (first,) = await store.write([Put("a", "x", b"1")])
+        (second,) = await store.write([Put("a", "x", b"2", first)])
         assert await store.get("a", "x") == Item("a", "x", b"2", second)
 
     async def read(store: Store) -> None:
@@ -89,10 +88,10 @@ def test_what_was_written_is_read_also_by_the_next_process(with_store: Callable[
 @pytest.mark.parametrize(
     "change",
     [
-        Create("a", "there", b"2"),
-        Replace("a", "there", b"2", "another-1"),
+        Put("a", "there", b"2"),
+        Put("a", "there", b"2", "another-1"),
         Delete("a", "there", "another-1"),
-        Replace("a", "absent", b"2", "another-1"),
+        Put("a", "absent", b"2", "another-1"),
         Delete("a", "absent", "another-1"),
     ],
 )
@@ -100,7 +99,7 @@ def test_a_change_that_does_not_fit_changes_nothing(
     with_store: Callable[..., Any], change: Change
 ) -> None:
     async def body(store: Store) -> None:
-        (version,) = await store.write([Create("a", "there", b"1")])
+        (version,) = await store.write([Put("a", "there", b"1")])
         with pytest.raises(ConflictError):
             await store.write([change])
         assert (await store.listing("a")).items == (Item("a", "there", b"1", version),)
@@ -111,7 +110,7 @@ def test_a_change_that_does_not_fit_changes_nothing(
 def test_of_many_that_create_at_once_one_wins(with_store: Callable[..., Any]) -> None:
     async def body(store: Store) -> None:
         outcomes = await asyncio.gather(
-            *(store.write([Create("a", "x", b"%d" % n)]) for n in range(50)),
+            *(store.write([Put("a", "x", b"%d" % n)]) for n in range(50)),
             return_exceptions=True,
         )
         winners = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, list)]
@@ -128,16 +127,14 @@ def test_of_many_that_count_up_by_compare_and_swap_none_is_lost(
     with_store: Callable[..., Any],
 ) -> None:
     async def body(store: Store) -> None:
-        await store.write([Create("a", "x", b"0")])
+        await store.write([Put("a", "x", b"0")])
 
         async def count_up() -> None:
             while True:
                 item = await store.get("a", "x")
                 assert item is not None
                 try:
-                    await store.write(
-                        [Replace("a", "x", b"%d" % (int(item.value) + 1), item.version)]
-                    )
+                    await store.write([Put("a", "x", b"%d" % (int(item.value) + 1), item.version)])
                 except ConflictError:
                     continue
                 return
@@ -154,11 +151,11 @@ def test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing(
     with_store: Callable[..., Any],
 ) -> None:
     async def body(store: Store) -> None:
-        await store.write([Create("a", "before", b"1")])
+        await store.write([Put("a", "before", b"1")])
         listing = await store.listing("a")
         assert await told(store, listing.version) == [Bookmark(listing.version)]
-        (version,) = await store.write([Create("a", "after", b"2")])
-        (other,) = await store.write([Create("b", "other", b"3")])
+        (version,) = await store.write([Put("a", "after", b"2")])
+        (other,) = await store.write([Put("b", "other", b"3")])
         (gone,) = await store.write([Delete("a", "after", version)])
 
         events = await told(store, listing.version)
@@ -176,7 +173,7 @@ def test_a_watcher_hears_of_what_is_written_while_it_waits(with_store: Callable[
         assert isinstance(await anext(events), Bookmark)
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
-        (version,) = await store.write([Create("a", "x", b"1")])
+        (version,) = await store.write([Put("a", "x", b"1")])
         assert await waiting == Item("a", "x", b"1", version)
 
     with_store(body)
@@ -184,8 +181,8 @@ def test_a_watcher_hears_of_what_is_written_while_it_waits(with_store: Callable[
 
 def test_a_watch_goes_on_after_the_store_was_opened_anew(with_store: Callable[..., Any]) -> None:
     async def write(store: Store) -> tuple[str, str]:
-        (version,) = await store.write([Create("a", "x", b"1")])
-        (later,) = await store.write([Create("a", "y", b"2")])
+        (version,) = await store.write([Put("a", "x", b"1")])
+        (later,) = await store.write([Put("a", "y", b"2")])
         return version, later
 
     version, later = with_store(write)
@@ -200,7 +197,7 @@ def test_a_version_that_was_compacted_is_too_old_and_a_later_one_is_not(
     async def body(store: Store) -> None:
         start = (await store.listing("a")).version
         for number in range(4 * KEPT_DELETIONS):
-            (version,) = await store.write([Create("a", str(number), b"1")])
+            (version,) = await store.write([Put("a", str(number), b"1")])
             (deleted,) = await store.write([Delete("a", str(number), version)])
         with pytest.raises(TooOldError):
             await told(store, start)
@@ -254,9 +251,9 @@ class _AgainstADictionary(RuleBasedStateMachine):
         for name, value, what in wanted:
             version = self.model[name].version if name in self.model else "none-0"
             if what == "c":
-                changes.append(Create("a", name, value))
+                changes.append(Put("a", name, value))
             elif what == "r":
-                changes.append(Replace("a", name, value, version))
+                changes.append(Put("a", name, value, version))
             else:
                 changes.append(Delete("a", name, version))
 
@@ -274,7 +271,7 @@ class _AgainstADictionary(RuleBasedStateMachine):
         assert all(isinstance(each, list | ConflictError) for each in outcomes)
         for _, change, version in sorted(done, key=lambda each: each[0]):
             known = self.model.get(change.name)
-            if isinstance(change, Create):
+            if change.version is None:
                 assert known is None
             else:
                 assert known is not None
@@ -342,8 +339,8 @@ def test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written(
     async def body(store: Store) -> None:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(StorageError):
-                await store.write([Create("a", "\ud800", b"no text")])
-            await store.write([Create("a", "x", b"1")])
+                await store.write([Put("a", "\ud800", b"no text")])
+            await store.write([Put("a", "x", b"1")])
             item = await store.get("a", "x")
             assert item is not None
             assert item.value == b"1"
