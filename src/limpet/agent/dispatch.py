@@ -9,16 +9,7 @@ import msgspec
 import structlog
 
 from limpet.agent.answers.verbs import Admin
-from limpet.base.errors import (
-    AddressError,
-    CniCode,
-    CniError,
-    ConfigError,
-    ExhaustedError,
-    KernelError,
-    LimpetError,
-    StorageError,
-)
+from limpet.base.errors import CniCode, CniError, LimpetError
 from limpet.cni import frames as shim
 from limpet.cni.check import check_attachment
 from limpet.cni.protocol import cni
@@ -100,20 +91,10 @@ class Dispatcher:
 
 def cni_error(error: Exception) -> CniError:
     """What a runtime is told."""
-    match error:
-        case CniError():
-            return error
-        case ExhaustedError():
-            return CniError(CniCode.ADDRESSES_EXHAUSTED, str(error))
-        case AddressError():
-            return CniError(CniCode.ADDRESS_UNAVAILABLE, str(error))
-        case StorageError():
-            return CniError(CniCode.STORAGE_FAILED, str(error))
-        case KernelError():
-            return CniError(CniCode.KERNEL_REFUSED, str(error))
-        case ConfigError():
-            return CniError(CniCode.INVALID_NETWORK_CONFIG, str(error))
-        case _:
-            return CniError(
-                CniCode.INTERNAL, f"internal error: {error!r}", "the agent's log has the traceback"
-            )
+    if isinstance(error, CniError):
+        return error
+    if isinstance(error, LimpetError) and error.code is not None:
+        return CniError(error.code, str(error))
+    return CniError(
+        CniCode.INTERNAL, f"internal error: {error!r}", "the agent's log has the traceback"
+    )

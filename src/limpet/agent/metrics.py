@@ -97,7 +97,7 @@ def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
         ("round_failures", "Changes that failed, in each round that tried them.", "failed"),
         ("round_seconds", "Time that rounds took.", "took_s"),
     ):
-        values = {(part,): getattr(account, field) for part, account in accounts.items()}
+        values: Values = {(part,): getattr(account, field) for part, account in accounts.items()}
         yield _counter(name, text, values, "part")
     yield _gauge(
         "last_round_failures",
@@ -150,7 +150,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ("exchange", "Messages of the exchange that were not answered.", cluster.exchange),
         ("offers", "Documents that were offered, by source and outcome.", membership.replica),
     ):
-        counts = {(key,): count for key, count in counters.counters.items()}
+        counts: Values = {(key,): count for key, count in counters.counters.items()}
         yield _counter(name, text, counts, "outcome")
 
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from limpet.base.configuration import Listens, LogLevel, read_configuration, read_struct
-from limpet.base.errors import ConfigError
+from limpet.base.configuration import Listens, LogLevel, parse_configuration, read_configuration
 from limpet.base.settings import (
     Folders,
     PeerSettings,
@@ -35,6 +34,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Addresses and ports where `/metrics` and `/healthz` are served in clear."""
     log_level: LogLevel = "info"
 
+    def __post_init__(self) -> None:
+        if self.pods.segments and not self.pods.cni:
+            raise ValueError(
+                f"cni = false, and segments = {[str(each) for each in self.pods.segments]}: a node "
+                "that attaches no pods needs none (take one of the two out; the cluster grants it "
+                "an address of its own)"
+            )
+
 
 def load_settings(path: Path | None) -> Settings:
     """Settings of `path`; when None, of the file that LIMPET_CONFIG names, or of the default path.
@@ -48,15 +55,4 @@ def load_settings(path: Path | None) -> Settings:
 
 def parse_settings(document: Mapping[str, Any], source: str) -> Settings:
     """Raises: ConfigError that names value, field and `source`."""
-    try:
-        settings = read_struct(Settings, document)
-    except ValueError as error:
-        raise ConfigError(f"read configuration {source}: {error}") from error
-    pods = settings.pods
-    if pods.segments and not pods.cni:
-        raise ConfigError(
-            f"read configuration {source}: cni = false, and segments = "
-            f"{[str(each) for each in pods.segments]}: a node that attaches no pods needs none "
-            "(take one of the two out; the cluster grants it an address of its own)"
-        )
-    return settings
+    return parse_configuration(Settings, document, source)

@@ -78,6 +78,14 @@ def read_configuration(
         raise ConfigError(f"parse configuration {source}: {error}") from error
 
 
+def parse_configuration(kind: type[_Kind], document: Mapping[str, Any], source: str) -> _Kind:
+    """What `document` says. Raises: ConfigError that names value, field and `source`."""
+    try:
+        return read_struct(kind, document)
+    except ValueError as error:
+        raise ConfigError(f"read configuration {source}: {error}") from error
+
+
 def read_struct(kind: type[_Kind], table: Mapping[str, Any], at: str = "") -> _Kind:
     """What `table` says, with the defaults of `kind`; `at` is the table's name in its file.
 

@@ -20,53 +20,6 @@ import errno as errno_names
 from enum import IntEnum
 
 
-class LimpetError(Exception):
-    """`<operation> <object>: <cause>`, lower case, values included."""
-
-
-class ConfigError(LimpetError):
-    """A configuration value that cannot be used."""
-
-
-class StorageError(LimpetError):
-    """A file that could not be read or written."""
-
-    def __init__(self, operation: str, path: str, cause: str, *, hint: str = "") -> None:
-        super().__init__(f"{operation} {path}: {cause}" + (f" ({hint})" if hint else ""))
-        self.path = path
-
-
-class KernelError(LimpetError):
-    """The kernel refused `operation` on `what` with `errno` (positive)."""
-
-    def __init__(self, operation: str, what: str, errno: int, detail: str = "") -> None:
-        name = errno_names.errorcode.get(errno, str(errno))
-        super().__init__(f"{operation} {what}: {name}" + (f" ({detail})" if detail else ""))
-        self.operation = operation
-        self.what = what
-        self.errno = errno
-
-
-class AddressError(LimpetError):
-    """An address could not be given."""
-
-
-class ExhaustedError(AddressError):
-    """No address is free in a network's ranges."""
-
-
-class UnavailableError(AddressError):
-    """The address that was asked for cannot be given."""
-
-
-class AgentUnavailable(LimpetError):
-    """The agent does not answer on its socket."""
-
-
-class ControllerUnavailable(LimpetError):
-    """The controller does not answer on its socket."""
-
-
 class CniCode(IntEnum):
     """CNI error codes. Source: CNI SPEC.md 1.1.0, section 'Error'; 100 and up are ours."""
 
@@ -89,8 +42,70 @@ class CniCode(IntEnum):
     INTERNAL = 199
 
 
+class LimpetError(Exception):
+    """`<operation> <object>: <cause>`, lower case, values included."""
+
+    code: CniCode | None = None
+    """What a runtime is told; None: it means nothing to a runtime, and is a defect there."""
+
+
+class ConfigError(LimpetError):
+    """A configuration value that cannot be used."""
+
+    code = CniCode.INVALID_NETWORK_CONFIG
+
+
+class StorageError(LimpetError):
+    """A file that could not be read or written."""
+
+    code = CniCode.STORAGE_FAILED
+
+    def __init__(self, operation: str, path: str, cause: str, *, hint: str = "") -> None:
+        super().__init__(f"{operation} {path}: {cause}" + (f" ({hint})" if hint else ""))
+        self.path = path
+
+
+class KernelError(LimpetError):
+    """The kernel refused `operation` on `what` with `errno` (positive)."""
+
+    code = CniCode.KERNEL_REFUSED
+
+    def __init__(self, operation: str, what: str, errno: int, detail: str = "") -> None:
+        name = errno_names.errorcode.get(errno, str(errno))
+        super().__init__(f"{operation} {what}: {name}" + (f" ({detail})" if detail else ""))
+        self.operation = operation
+        self.what = what
+        self.errno = errno
+
+
+class AddressError(LimpetError):
+    """An address could not be given."""
+
+    code = CniCode.ADDRESS_UNAVAILABLE
+
+
+class ExhaustedError(AddressError):
+    """No address is free in a network's ranges."""
+
+    code = CniCode.ADDRESSES_EXHAUSTED
+
+
+class UnavailableError(AddressError):
+    """The address that was asked for cannot be given."""
+
+
+class AgentUnavailable(LimpetError):
+    """The agent does not answer on its socket."""
+
+
+class ControllerUnavailable(LimpetError):
+    """The controller does not answer on its socket."""
+
+
 class CniError(LimpetError):
     """A CNI error: `msg` is one line, `details` says where and what to do."""
+
+    code: CniCode
 
     def __init__(self, code: CniCode, msg: str, details: str = "") -> None:
         super().__init__(f"{msg} ({details})" if details else msg)

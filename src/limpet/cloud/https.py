@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,29 +229,19 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[list[Any]] = loop.create_future()
-
-    def tell(found: list[Any], error: OSError | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(found)
-        else:
-            done.set_exception(error)
+    found: Future[list[Any]] = Future()
+    found.set_running_or_notify_cancel()  # whoever asked may go; the thread goes on
 
     def ask() -> None:
-        found: list[Any] = []
-        failure: OSError | None = None
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            failure = error if isinstance(error, OSError) else socket.gaierror(0, str(error))
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, found, failure)
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            found.set_exception(error)
+        except UnicodeError as error:
+            found.set_exception(socket.gaierror(0, str(error)))
 
     threading.Thread(target=ask, name="look-up", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(found)
 
 
 def _cause(error: Exception) -> str:

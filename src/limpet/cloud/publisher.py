@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
 
 from limpet.cloud.link import RefusedError
+from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.requests import Requests
 from limpet.cluster.api import (
     Code,
@@ -39,16 +39,6 @@ _ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
 """Whoever is told so is told nothing else any more."""
 
 
-class Pods(Protocol):
-    """The node's record of which pod holds which address."""
-
-    def report(self, base: int | None) -> PodReport | None:
-        """What changed since the report `base`, or all; None: nothing did."""
-
-    def acknowledged(self, sequence: int) -> None:
-        """The controller has it."""
-
-
 class Publisher:
     """Goes on where it was when the controller is back. For one event loop."""
 
@@ -57,7 +47,7 @@ class Publisher:
         membership: Membership,
         asking: Requests,
         *,
-        pods: Pods,
+        pods: PodReports,
         appetite: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
     ) -> None:

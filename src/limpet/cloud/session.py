@@ -19,7 +19,8 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.cloud.https import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
-from limpet.cloud.publisher import Pods, Publisher
+from limpet.cloud.pod_reports import PodReports
+from limpet.cloud.publisher import Publisher
 from limpet.cloud.requests import PATIENCE, Requests
 from limpet.cluster.api import Code, HelloAnswer, Refused, WatchKind, WatchLine
 from limpet.cluster.documents import Sealed, Source
@@ -59,7 +60,7 @@ class Session:
         membership: Membership,
         link: ControllerLink,
         *,
-        pods: Pods,
+        pods: PodReports,
         appetite: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
     ) -> None:

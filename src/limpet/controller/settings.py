@@ -16,8 +16,8 @@ from limpet.base.configuration import (
     LogLevel,
     Port,
     Prefixes,
+    parse_configuration,
     read_configuration,
-    read_struct,
     written,
 )
 from limpet.base.errors import ConfigError
@@ -52,6 +52,10 @@ class NetworkSettings(Struct, frozen=True, kw_only=True):
     default_community: DefaultCommunity | None = None
     """At each start; None: a new cluster is flat, later `limpet network set` says."""
     segment_quota: Annotated[int, Meta(ge=1, le=1024)] = 8
+
+    def __post_init__(self) -> None:
+        for problem in network_problems(self.network):
+            raise ValueError(problem)
 
     @property
     def network(self) -> Network:
@@ -116,13 +120,7 @@ def load_settings(path: Path | None) -> ControllerSettings:
 
 def parse_settings(document: Mapping[str, Any], source: str) -> ControllerSettings:
     """Raises: ConfigError that names value, field and `source`."""
-    try:
-        settings = read_struct(ControllerSettings, document)
-    except ValueError as error:
-        raise ConfigError(f"read configuration {source}: {error}") from error
-    for problem in network_problems(settings.network):
-        raise ConfigError(f"read configuration {source}: {problem}")
-    return settings
+    return parse_configuration(ControllerSettings, document, source)
 
 
 def next_network(present: Network, settings: ControllerSettings) -> Network | None:

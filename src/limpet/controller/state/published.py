@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace as replace_fields
 
 from limpet.cluster.api import Code
@@ -30,7 +28,9 @@ def publish(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
         )
     check(document, tables)
     known = tables.find(document.key)
-    record = _RECORDS.get(document.kind, _plain_record)(tables, document, now_s)
+    record: Record = DocumentRecord(document.sealed)
+    if document.kind == PRESENCE:
+        record = _presence_record(tables, document, now_s)
     if known is not None and known.sealed == sealed:
         return known.version
     if known is not None and (known.tombstone or document.version <= known.version):
@@ -44,11 +44,7 @@ def publish(tables: Tables, uid: str, sealed: Sealed, now_s: float) -> int:
     return document.version
 
 
-def _plain_record(_tables: Tables, document: Document, _now_s: float) -> Record:
-    return DocumentRecord(document.sealed)
-
-
-def _presence_record(tables: Tables, document: Document, now_s: float) -> Record:
+def _presence_record(tables: Tables, document: Document, now_s: float) -> PresenceRecord:
     """Raises: RefusedError where two machines say it in turns."""
     known, boot_id = tables.presences.get(document.name), document.value.boot_id
     if known is None:
@@ -71,10 +67,6 @@ def _presence_record(tables: Tables, document: Document, now_s: float) -> Record
         retired_boot_ids=retired,
         at_s=now_s,
     )
-
-
-_RECORDS: dict[str, Callable[[Tables, Document, float], Record]] = {PRESENCE: _presence_record}
-"""What else is kept of a document, by kind."""
 
 
 def note_clone(tables: Tables, uid: str, now_s: float) -> None:

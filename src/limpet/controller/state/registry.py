@@ -97,14 +97,13 @@ class Registry:
             refused = RefusedError(Code.TRY_AGAIN, "another controller wrote at the same time")
             for done, _ in answers:
                 _fail(done, refused)
-        except StorageError as error:
-            _log.error("not written", error=str(error))
-            self._tables.undo(0)
-            for done, _ in answers:
-                _fail(done, error)
         except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
-            _log.error("not written", exc_info=True)
-            await self._reload()
+            if isinstance(error, StorageError):
+                _log.error("not written", error=str(error))
+                self._tables.undo(0)
+            else:
+                _log.error("not written", exc_info=True)
+                await self._reload()
             for done, _ in answers:
                 _fail(done, error)
         else:
