@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
 _PREFIX = "limpet_agent_"
 
 Values = Mapping[tuple[str, ...], float]
-"""By the values of their labels."""
+"""Values of one figure, by the values of its labels."""
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
 
 

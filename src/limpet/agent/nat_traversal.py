@@ -27,9 +27,9 @@ class RelayEnds:
 
     def __init__(self) -> None:
         self._there: dict[str, tuple[RelayEnd, ...]] = {}
-        """By the peer's uid, at other relays."""
+        """Ends at other relays, by the peer's uid."""
         self._here: dict[str, RelayEnd] = {}
-        """Of peers that are connected in TLS with this node."""
+        """Ends at this node, of peers that are connected to it in TLS; by their uid."""
 
     def put(self, event: RelayEndsChanged | OwnEndChanged) -> tuple[RelayEnd, ...]:
         """All that lead to the peer of the event now."""

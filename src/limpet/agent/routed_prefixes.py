@@ -13,11 +13,11 @@ from limpet.datapath.overlay.routed_prefixes import leads_to_itself, reached_beh
 
 
 class _Held(NamedTuple):
-    """Of one peer."""
+    """Prefixes behind one peer."""
 
     prefixes: tuple[Prefix, ...]
     barriers: tuple[Prefix, ...]
-    """Those that may be cut off while there is no path to the peer."""
+    """Those that become unreachable while there is no path to the peer."""
 
 
 class RoutedPrefixes:
@@ -28,12 +28,12 @@ class RoutedPrefixes:
         self._link_prefixes: tuple[Prefix, ...] = ()
         self._here: tuple[Prefix, ...] = ()
         self._of_peers: dict[str, _Held] = {}
-        """By uid, of those that have any."""
+        """By uid; only peers that have any."""
         self._note(membership.snapshot.nodes)
 
     @property
     def networks(self) -> RoutedNetworks:
-        """As this node may reach them now."""
+        """Every prefix that this node may reach behind peers, and those behind itself."""
         held = self._of_peers.values()
         return RoutedNetworks(
             peers=_each_once(each.prefixes for each in held),

@@ -212,7 +212,7 @@ class TunnelStatus(Traffic, frozen=True, kw_only=True):
 
 
 class PeerRound(LastRound, frozen=True, kw_only=True):
-    """Of the loop for other nodes."""
+    """The last round of the parts for other nodes, and how many there were."""
 
     rounds: int
 
@@ -249,7 +249,7 @@ class RelaysStatus(Said, frozen=True, kw_only=True):
     """NATs in front of this node, and relays that it uses."""
 
     nat: dict[str, str]
-    """Its kind, by IP version."""
+    """Kind of NAT, by IP version."""
     endpoints: list[str]
     mapped: list[str]
     port_mapping: PortMappingStatus | None
@@ -278,7 +278,7 @@ class Relaying(Said, frozen=True, kw_only=True):
 
 
 class RelayingTls(Said, frozen=True, kw_only=True):
-    """The same, in TLS."""
+    """What this node relays in TLS connections."""
 
     listen: list[str]
     troubles: dict[str, str]
@@ -409,7 +409,7 @@ class LegEnds(Said, frozen=True, kw_only=True):
 
 
 class LegWay(LegEnds, frozen=True, kw_only=True):
-    """By what packets go; empty where there is none or it is not known."""
+    """Rung, device and next hop of a leg; empty where there is none or it is not known."""
 
     rung: str = ""
     device: str = ""

@@ -59,7 +59,7 @@ from limpet.paths.prober import Prober
 _log = structlog.get_logger("cluster")
 
 _END_S = 2.0
-"""For each part, when the agent ends."""
+"""Seconds that each part has to stop when the agent ends."""
 
 
 class ClusterSide:
@@ -219,7 +219,7 @@ class ClusterSide:
             part.set_links(links)
 
     def _tell_tunnelled(self) -> None:
-        """Whoever is behind a tunnel is told of changes inside it."""
+        """The exchange learns which peers are behind a tunnel: it tells them through it."""
         segments = self.site.peers.view.segments
         self.exchange.set_tunnelled(
             {

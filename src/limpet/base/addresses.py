@@ -125,6 +125,12 @@ Listen = tuple[str, int]
 """Address and port."""
 
 
+def endpoint_text(at: Endpoint | Listen) -> str:
+    """Address and port as a person writes them; an IPv6 address in brackets."""
+    host, port = str(at[0]), at[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_listen(text: str) -> Listen:
     """Of `0.0.0.0:7470` or `[::]:7470`. Raises: ValueError in words."""
     address, colon, port = text.rpartition(":")

@@ -20,7 +20,7 @@ from limpet.cluster.api import SERVER_NAME
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0
 MAX_ANSWER_BYTES = 4 << 20
-"""Of one answer: the pods of a whole machine take one mebibyte."""
+"""Size of one answer: the pods of a whole machine take one mebibyte."""
 _MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
 _DEFAULT_PORT = 7470
@@ -33,7 +33,7 @@ class LinkError(LimpetError):
 
 
 class SilenceError(LinkError):
-    """It may be there, and says nothing."""
+    """A controller that may be there and does not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)

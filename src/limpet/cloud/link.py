@@ -18,9 +18,9 @@ from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, de
 from limpet.cluster.identity import Identity
 
 MAX_LINE_BYTES = 1 << 20
-"""Of a watch: an entry takes two documents of 64 KiB at most, in base64."""
+"""Longest line of a watch: an entry holds at most two documents of 64 KiB, in base64."""
 SILENCE_S = 90.0
-"""Of a watch: three bookmarks that did not come."""
+"""Silence that ends a watch: three bookmarks are missing."""
 
 T = TypeVar("T")
 

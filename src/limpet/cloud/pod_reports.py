@@ -26,13 +26,13 @@ from limpet.ipam.ranges import Range
 _log = structlog.get_logger("reports")
 
 _MAX_REPORT_BYTES = 512 << 10
-"""Of the pods in one report: a request has one mebibyte."""
+"""Size of the pods in one report; a request has room for one mebibyte."""
 _MAX_ADDRESSES = 16
-"""Of one interface; a controller takes no more."""
+"""Addresses of one interface; a controller takes no more."""
 _LONGEST_JUMP = 1 << 20
-"""Of the sequence, at each start."""
+"""Bound of the random jump of the sequence at each start."""
 _VERSION = 1
-"""Of what is kept on the disk."""
+"""Format of the file on the disk."""
 _KEPT = "kept-from-the-machine-before"
 """Stands for the container that held an address elsewhere."""
 
@@ -164,7 +164,7 @@ def keep_bindings(data_dir: Path, pods: Iterable[PodAddress]) -> None:
 
 
 def _keep(ledger: Ledger, pods: Iterable[PodAddress]) -> None:
-    """As if each pod had been here for a moment."""
+    """Reserves and releases an address for each pod, so that its binding stays."""
     taken = ledger.holders().keys() | ledger.bindings().keys()
     known = {(each.key, at.version) for at, each in ledger.bindings().items()}
     for pod in pods:

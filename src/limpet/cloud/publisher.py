@@ -29,14 +29,14 @@ from limpet.cluster.membership import Membership
 _log = structlog.get_logger("session")
 
 _LOOK_AGAIN_S = 60.0
-"""For what was refused, and for what nobody has said."""
+"""Until something refused is asked again, and until the next look without a wake-up."""
 _SHORTEST_S = 0.1
 """Until what was refused is asked again, whatever the controller says."""
 _REPORT_EVERY_S = 1.0
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
 _ENDS = frozenset({Code.REMOVED, Code.UNKNOWN_NODE, Code.NO_CERTIFICATE})
-"""Whoever is told so is told nothing else any more."""
+"""Refusals that end the session: nothing further would be answered."""
 
 
 class Publisher:
@@ -62,7 +62,7 @@ class Publisher:
         self._base: int | None = None
         """The controller's last report of ours."""
         self._not_before_s: dict[str, float] = {}
-        """By path of the request, on the loop's clock."""
+        """Earliest time of the next request by its path, on the loop's clock."""
         self.refused: dict[str, str] = {}
         """What the controller does not take or give now, by path of the request, with its words."""
 

@@ -37,13 +37,13 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """For a person."""
+    """How the conversation with the controller stands, for a person."""
 
     controller: str
-    """Asked last."""
+    """Address of the controller that was asked last."""
     connected: bool
     since_s: float
-    """Of being connected or not, on the monotonic clock."""
+    """When `connected` changed last, on the monotonic clock."""
     error: str
     """Why it is not connected; empty: it is, or has not tried yet."""
     refused: str

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from limpet.base.addresses import Listen
+from limpet.base.addresses import Listen, endpoint_text
 from limpet.base.disk import cause
 from limpet.base.errors import ConfigError, KernelError, LimpetError, StorageError
 from limpet.base.process import (
@@ -148,17 +148,12 @@ async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext |
     except OSError as error:
         raise StorageError(
             "listen on",
-            _text(at),
+            endpoint_text(at),
             cause(error),
             hint="set `listen` in the controller's configuration",
         ) from error
     await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
-    return _text((at[0], listener.getsockname()[1]))
-
-
-def _text(at: Listen) -> str:
-    host, port = at
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return endpoint_text((at[0], listener.getsockname()[1]))
 
 
 async def _listen_on_socket(

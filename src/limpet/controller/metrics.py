@@ -8,7 +8,7 @@ from limpet.controller.state.tables import Tables
 
 
 class Metrics:
-    """Of one controller."""
+    """Gauges and counters of one controller; `text` is the exposition."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -18,7 +18,7 @@ from limpet.linux.underlay import read_underlay
 
 
 def read_links() -> tuple[UnderlayLink, ...]:
-    """Of this machine, without those of containers. Raises: KernelError."""
+    """Links of this machine, without those of containers. Raises: KernelError."""
     with RouteSocket() as route:
         return read_underlay(route)
 

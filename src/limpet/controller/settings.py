@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from limpet.base.configuration import (
     AbsolutePath,
@@ -27,7 +28,7 @@ from limpet.cluster.segments import network_problems
 
 DEFAULT_PATH = Path("/etc/limpet/controller.toml")
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
-"""Of a network: chosen once. Every segment was cut by them."""
+"""Fields of a network that can never change: every segment was cut by them."""
 
 
 def _name(value: str) -> str:
@@ -50,7 +51,7 @@ class NetworkSettings(Struct, frozen=True, kw_only=True):
     vxlan_id: Annotated[int, Meta(ge=1, le=(1 << 24) - 1)] = 1
     vxlan_port: Port = 8472
     default_community: DefaultCommunity | None = None
-    """At each start; None: a new cluster is flat, later `limpet network set` says."""
+    """Set at each start; None: a new cluster is flat, later `limpet network set` decides."""
     segment_quota: Annotated[int, Meta(ge=1, le=1024)] = 8
 
     def __post_init__(self) -> None:
@@ -60,19 +61,10 @@ class NetworkSettings(Struct, frozen=True, kw_only=True):
     @property
     def network(self) -> Network:
         """Generation, revision and keys mean nothing."""
-        return Network(
-            cluster=self.cluster,
-            generation=0,
-            revision=0,
-            keys=(),
-            pod_cidrs=self.pod_cidrs,
-            segment_lengths={4: self.segment_length_v4, 6: self.segment_length_v6},
-            service_cidrs=self.service_cidrs,
-            vxlan_id=self.vxlan_id,
-            vxlan_port=self.vxlan_port,
-            default_community=self.default_community or DefaultCommunity.ALL,
-            segment_quota=self.segment_quota,
-        )
+        values = asdict(self)
+        lengths = {version: values.pop(f"segment_length_v{version}") for version in (4, 6)}
+        values["default_community"] = self.default_community or DefaultCommunity.ALL
+        return Network(generation=0, revision=0, keys=(), segment_lengths=lengths, **values)
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):
@@ -89,7 +81,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     restore_margin: Annotated[int, Meta(ge=0, le=100_000)] = 64
     """Segments of each family that are held back after a restore, at least."""
     patience_s: _Patience = 30.0
-    """For a request's body to come in, and for a watcher to take what it is told."""
+    """Seconds for a request's body to arrive, and for a watcher to read what it is sent."""
     idle_s: _Patience = 75.0
     """How long a connection may stay open without a request; agents keep theirs for the next."""
     log_level: LogLevel = "info"
@@ -101,7 +93,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def network(self) -> Network:
-        """That a cluster is made with; generation, revision and keys mean nothing."""
+        """The network that a cluster is made with; generation, revision and keys mean nothing."""
         return self.cluster.network
 
 

@@ -14,7 +14,6 @@ from limpet.agent.answers.path import (
     LocalPod,
     NodeWords,
     addresses_of,
-    endpoint_text,
     pairs_of,
     path_status,
     peer_between,
@@ -32,7 +31,7 @@ from limpet.agent.status import (
     TunnelStatus,
 )
 from limpet.agent.wiring import ClusterSide
-from limpet.base.addresses import Address, Endpoint
+from limpet.base.addresses import Address, Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.nodes import Snapshot
@@ -170,7 +169,7 @@ class ClusterAdmin:
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
     ) -> dict[str, list[tuple[Measured, ...]]]:
-        """By uid, of the nodes at the other ends: every way to them, several times."""
+        """Probes every way to each node at the other ends, several times; by its uid."""
         view = self._cluster.site.peers.view
         uids = dict.fromkeys(filter(None, (peer_between(view, *pair) for pair in pairs)))
         return {uid: [await self._measure(uid) for _ in range(_PROBES)] for uid in uids}
@@ -215,7 +214,7 @@ def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:
 def probe_statuses(
     rounds: Iterable[Iterable[Measured]], uid: str, snapshot: Snapshot
 ) -> list[ProbeStatus]:
-    """Of each kind of probe how many were sent and answered, in the order of the first round.
+    """How many probes of each kind were sent and answered, in the order of the first round.
 
     `uid`: of the node that was asked.
     """
@@ -324,8 +323,9 @@ def peer_statuses(
     readings: Mapping[str, PeerReading],
     now_ns: int,
 ) -> list[PeerStatus]:
-    """By name. `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
+    """Every other node, sorted by name.
 
+    `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
     `every`: also what was removed from the cluster. `unable`: as `unable_peers` tells them.
     `readings`: of tunnels' devices, by uid, at `now_ns` of the wall clock.
     """
@@ -349,7 +349,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
-    """Where packets of a device of ours are sent; None: the peer is reached by none."""
+    """The underlay address that our device sends to; None: no device of ours is used."""
     if part.fdb:
         return part.fdb[0].underlay
     proven = path is not None and part.routes and path.rung.proof is ProbeKind.SITE
@@ -370,7 +370,9 @@ def _peer_status(
         uid=uid,
         state=_STATES.get(_kind(uid, view, plan, unable), "reached"),
         rung=_rung(part, plan, path, able=uid not in unable),
-        endpoint=endpoint_text(tunnelled.endpoint) if tunnelled is not None else "",
+        endpoint=endpoint_text(tunnelled.endpoint)
+        if tunnelled is not None and tunnelled.endpoint is not None
+        else "",
         relay=relay.grant.name if relay is not None else "",
         devices=sorted({route.device for route in part.routes}),
         next_hops=sorted({str(route.next_hop) for route in part.routes}),

@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet.agent import status
 from limpet.agent.status import LetIn, PathStatus
-from limpet.base.addresses import Address, Endpoint
+from limpet.base.addresses import Address, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_IFNAME
 from limpet.cluster.topology.paths import OwnSide, PeerPath
@@ -38,7 +38,7 @@ class NodeWords:
     pods: tuple[LocalPod, ...]
     bridge: str
     mtu_bytes: int
-    """Of its pods."""
+    """MTU of its pods."""
 
 
 def addresses_of(word: str, pods: Iterable[LocalPod]) -> tuple[Address, ...]:
@@ -191,7 +191,7 @@ def _leg_status(
             "device": way.device,
             "next_hop": str(way.next_hop or ""),
             "underlay": str(way.underlay or ""),
-            "endpoint": endpoint_text(way.endpoint),
+            "endpoint": endpoint_text(way.endpoint) if way.endpoint is not None else "",
             "relay": way.relay,
             "mtu_bytes": way.mtu_bytes,
         }
@@ -201,14 +201,6 @@ def _leg_status(
     if holders[ends.target] == view.uid and part is not None:
         document |= _what_is_let_in(leg, part, by_tunnel=bool(view.own.tunnel or view.own.ipsec))
     return status.Leg(**document)
-
-
-def endpoint_text(endpoint: Endpoint | None) -> str:
-    """Address and port; empty: none is known."""
-    if endpoint is None:
-        return ""
-    address, port = endpoint
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def _what_is_let_in(leg: Leg, part: PeerPart, *, by_tunnel: bool) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
+
 from limpet.base.addresses import Prefix
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
@@ -13,6 +15,11 @@ from limpet.controller.communities.communities import find_community, is_named, 
 from limpet.controller.communities.membership import chooses
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.tables import Tables
+
+_OF_A_GRANT = (
+    *("name", "uid", "communities", "labels", "segments", "prefixes_behind"),
+    *("generation", "revision"),
+)
 
 
 def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> dict[str, Any]:
@@ -23,18 +30,12 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
         state = "awaits replacement"
     if presence is not None and presence.cloned_at_s is not None:
         state = "cloned"
+    said = _builtins(grant)
     return {
-        "name": grant.name,
-        "uid": grant.uid,
+        **{key: said[key] for key in _OF_A_GRANT},
+        "roles": sorted(said["roles"]),
         "state": state,
-        "roles": sorted(role.value for role in grant.roles),
-        "communities": list(grant.communities),
-        "labels": dict(grant.labels),
-        "segments": list(map(str, grant.segments)),
-        "prefixes_behind": list(map(str, grant.prefixes_behind)),
         "problems": problems_of(tables, grant),
-        "generation": grant.generation,
-        "revision": grant.revision,
         "joined_at_s": record.joined_at_s,
         "presence_at_s": presence.at_s if presence else None,
         "presence_sequence": presence.sequence if presence else None,
@@ -44,15 +45,9 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
 
 def presence_document(presence: Presence) -> dict[str, Any]:
     return {
-        "sequence": presence.sequence,
-        "boot_id": presence.boot_id,
-        "addresses": list(map(str, presence.addresses)),
+        **_builtins(presence),
         "endpoints": [f"[{at}]:{port}" for at, port in presence.endpoints],
-        "port": presence.port,
-        "tunnel_port": presence.tunnel_port,
-        "relay_tls_port": presence.relay_tls_port,
         "vtep_macs": {f"ipv{version}": mac for version, mac in presence.vtep_macs.items()},
-        "link_mtu_bytes": presence.link_mtu_bytes,
     }
 
 
@@ -96,20 +91,13 @@ def community_document(tables: Tables, name: str) -> dict[str, Any]:
 
 def network_document(network: Network) -> dict[str, Any]:
     return {
-        "cluster": network.cluster,
-        "generation": network.generation,
-        "revision": network.revision,
-        "pod_cidrs": list(map(str, network.pod_cidrs)),
+        **_builtins(network),
         "segment_lengths": {f"ipv{v}": length for v, length in network.segment_lengths.items()},
-        "service_cidrs": list(map(str, network.service_cidrs)),
-        "vxlan_id": network.vxlan_id,
-        "vxlan_port": network.vxlan_port,
-        "default_community": network.default_community.value,
-        "encryption": network.encryption.value,
-        "tunnel_backend": network.tunnel_backend.value,
-        "community_backends": {
-            name: backend.value for name, backend in sorted(network.community_backends.items())
-        },
-        "segment_quota": network.segment_quota,
         "keys": [base64.b64encode(key.public_key).decode() for key in network.keys],
     }
+
+
+def _builtins(value: Grant | Presence | Network) -> dict[str, Any]:
+    """Its fields as JSON has them: addresses and prefixes as text, bytes in base64."""
+    document: dict[str, Any] = msgspec.to_builtins(value, enc_hook=str)
+    return document

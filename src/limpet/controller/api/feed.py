@@ -24,11 +24,11 @@ _LIST_KEPT_S = 5.0
 class Chunk:
     lines: bytes
     names: frozenset[str] = frozenset()
-    """Of the documents that these lines tell; of a list, none."""
+    """Names of the documents that these lines tell; empty for a list."""
 
 
 class _Record(msgspec.Struct):
-    """Of any document in the store, whatever else is kept of it."""
+    """The part that every stored document has, whatever else its record holds."""
 
     sealed: Sealed
 

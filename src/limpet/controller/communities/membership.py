@@ -16,7 +16,7 @@ from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
 
 MAX_COMMUNITIES = 64
-"""That one node may be in: a grant has a size that no node takes more than."""
+"""Communities of one node at most: a grant larger than its limit is taken by no node."""
 _parsed = lru_cache(maxsize=1_024)(parse_selector)
 
 
@@ -41,7 +41,7 @@ def communities_of(
 
 
 def learn_communities(tables: Tables, grant: Grant, named: Iterable[str]) -> tuple[str, ...]:
-    """Where the node is in by name, as a grant says that was not known; `named`: until now.
+    """Communities that a node is in by name, judged by a grant that was not known before.
 
     A community that nobody knows is made; what it chose by is not in the grants of its nodes.
     """

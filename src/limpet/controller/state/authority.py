@@ -58,7 +58,7 @@ def create_cluster(tables: Tables, network: Network) -> None:
 
 
 def digest_of(authority: AuthorityRecord) -> bytes:
-    """Of the CA's certificate, as join tokens carry it."""
+    """SHA-256 of the CA's certificate, as join tokens carry it."""
     return ca_digest(ssl.PEM_cert_to_DER_cert(authority.ca_certificate))
 
 

@@ -40,10 +40,10 @@ from limpet.controller.store.interface import Store
 _log = structlog.get_logger("cluster")
 
 _PUBLISHED_PER_S, _PUBLISHED = 5.0, 50
-"""Of one node. It has one to tell when its links or its NAT have changed; each is written, and goes
-to every other node."""
+"""Documents of one node. It publishes when its links or its NAT have changed; each is written, and
+sent to every other node."""
 _REPORTS_PER_S, _REPORTS = 2.0, 64
-"""Of one node's pods, each written with all of them. An agent tells them once a second; 32 in a row
+"""Reports of one node's pods; each writes all of them. An agent sends one a second, and 32 in a row
 where one cannot hold all."""
 
 T = TypeVar("T")

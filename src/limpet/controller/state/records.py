@@ -36,9 +36,9 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     below: int
     """The revision that was gone on from: grants above it are not lost."""
     marks: dict[int, int]
-    """Of the back-up."""
+    """Highest granted segment number by IP version, as of the back-up."""
     granted: dict[int, int]
-    """The same, or higher where the database that was replaced told more."""
+    """Like `marks`, but higher where the database that was replaced knew of more."""
     highest_lost: int
     """The highest revision between the two that anybody showed."""
     paused: bool
@@ -55,7 +55,7 @@ class StateRecord(msgspec.Struct, frozen=True):
 
 
 class DocumentRecord(msgspec.Struct, frozen=True):
-    """Of any kind of document of which nothing else is kept."""
+    """A document alone: its kind has nothing else to keep."""
 
     sealed: Sealed
 
@@ -68,18 +68,18 @@ class NodeRecord(msgspec.Struct, frozen=True):
     reported_epoch: int = 0
     """The last recovery in which the node has shown its grant."""
     communities: tuple[str, ...] = ()
-    """That it was put into by name; those that choose it by its labels come on top."""
+    """Communities that it was put into by name; a grant also lists those chosen by labels."""
 
 
 class CommunityRecord(msgspec.Struct, frozen=True):
-    """Its name is the community's. Who was put into it by name, the nodes' records say."""
+    """A community, by its name. `NodeRecord.communities` tells who was put into it by name."""
 
     selector: str = ""
     """Nodes whose labels it matches are in it; empty: none."""
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
-    """Its name is the prefix, with `_` for `/`."""
+    """A segment, by its prefix with `_` for `/`. An empty uid: it may be in use by anybody."""
 
     uid: str
     resting_since_s: float | None = None

@@ -116,21 +116,21 @@ class Tables:
         return value_of(self.find((kind, name)))
 
     def presence(self, uid: str) -> Presence | None:
-        """What the node says of itself."""
+        """The node's own presence; None: it has published none."""
         presence: Presence | None = self.value(PRESENCE, uid)
         return presence
 
     def versions(self, uid: str) -> dict[str, int]:
-        """Of what the node has published under its own name, by kind."""
+        """Versions of what the node has published under its own name, by kind."""
         found = (self.find((kind.name, uid)) for kind in KINDS if kind.under)
         return {document.kind: document.version for document in found if document is not None}
 
     def uids_of(self, name: str) -> list[str]:
-        """Of the nodes of this name that are not removed."""
+        """Uids of the nodes of this name, without removed ones."""
         return sorted(self._uids.get(name, ()))
 
     def uids_at(self, address: Address, port: int) -> frozenset[str]:
-        """Of the nodes that say that they are reached there from outside."""
+        """Uids of the nodes whose presences name this endpoint."""
         return frozenset(self._uids_at.get((address, port), ()))
 
     # Changing them
@@ -143,7 +143,7 @@ class Tables:
     def put_document(
         self, document: Document, record: Record | None = None, **changes: object
     ) -> Sealed:
-        """It was checked, and counts. `record`: of what is new; `changes`: of what else it holds.
+        """Stores a document that was checked. `record`: for a new one; `changes`: its other fields.
 
         What stands under a document goes with its tombstone.
         """
@@ -244,26 +244,31 @@ class Tables:
             if self._space is None and document is not None:
                 self._space = AddressSpace(document.value, self._quarantine_s)
         elif key[0] == NODE:
-            self._index_grant(key[1], document.value if document is not None else None)
+            self._grants.pop(key[1], None)
+            if document is not None:
+                self._grants[key[1]] = document.value
+            _index(self._uids, _names(before), _names(document), key[1])
         elif key[0] == PRESENCE:
-            for endpoint in set(before.value.endpoints) if before is not None else ():
-                self._uids_at[endpoint].discard(key[1])
-                if not self._uids_at[endpoint]:
-                    del self._uids_at[endpoint]
-            for endpoint in document.value.endpoints if document is not None else ():
-                self._uids_at.setdefault(endpoint, set()).add(key[1])
+            _index(self._uids_at, _endpoints(before), _endpoints(document), key[1])
 
-    def _index_grant(self, uid: str, after: Grant | None) -> None:
-        before = self._grants.pop(uid, None)
-        if before is not None and not before.tombstone:
-            self._uids[before.name].discard(uid)
-            if not self._uids[before.name]:
-                del self._uids[before.name]
-        if after is None:
-            return
-        self._grants[uid] = after
-        if not after.tombstone:
-            self._uids.setdefault(after.name, set()).add(uid)
+
+def _names(document: Document | None) -> tuple[str, ...]:
+    """Of a node that is not removed."""
+    return (document.value.name,) if document is not None and not document.tombstone else ()
+
+
+def _endpoints(document: Document | None) -> tuple[Endpoint, ...]:
+    return document.value.endpoints if document is not None else ()
+
+
+def _index(uids: dict[T, set[str]], before: Iterable[T], after: Iterable[T], uid: str) -> None:
+    """Puts `uid` where it is found now, in place of where it was."""
+    for key in set(before):
+        uids[key].discard(uid)
+        if not uids[key]:
+            del uids[key]
+    for key in after:
+        uids.setdefault(key, set()).add(uid)
 
 
 def by_name(grants: Iterable[Grant]) -> list[Grant]:

@@ -31,7 +31,7 @@ _KEPT_EVENTS = 4_096
 """In memory, for watchers that follow closely."""
 _WRITES_AT_ONCE = 512
 _LOG_PAGES = 1_000
-"""Of SQLite's log, until it is taken into the database."""
+"""Pages of SQLite's write-ahead log before a checkpoint."""
 BOOKMARK_S = 30.0
 """Between bookmarks while nothing happens; what reads a watch takes silence for a dead link."""
 
