@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
@@ -20,7 +20,7 @@ from limpet.cni.attachment_plan import plan_attachment, plan_network
 from limpet.cni.protocol.values import CniRequest, MainConf, NetworkConf, PodWishes, Verb
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.diff import Change, diff_node
-from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.node.plan import plan_node
 from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, BridgeSpec, PortMapping
 from limpet.datapath.node.pod.interface import create_pod_interface
 from limpet.datapath.node.state import NodePlan
@@ -67,15 +67,7 @@ class NodeBed:
 
     def plan(self, *, bridge: bool = True) -> NodePlan:
         with self.node.entered():
-            wanted = ["limpet0", "br9"]
-            facts = NodeFacts(
-                foreign_bridges=self.kernel.foreign_bridges(wanted),
-                own_bridge_exists=bridge,
-                own_bridges=self.kernel.own_bridges(wanted),
-                no_bridges=self.kernel.no_bridges(wanted),
-                routes_localhost=self.kernel.routes_localhost(wanted),
-                advertised_uplinks=self.kernel.advertised_uplinks(),
-            )
+            facts = replace(self.kernel.facts(["limpet0", "br9"]), own_bridge_exists=bridge)
         attachments = [pod.attachment for pod in self.pods.values()]
         return plan_node("limpet0", self.state, attachments, self.specs, facts)
 

@@ -29,7 +29,6 @@ from limpet.cluster.topology.tunnel_end import (
     tunnel_mtu_bytes,
 )
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.assembly import route_key
 from limpet.datapath.overlay.diff import diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import OverlayState, PeerRoute
@@ -178,7 +177,7 @@ class Tunnel:
             for uid, peer in self.plan.wishes.items()
             for prefix in sorted(peer.allowed, key=str)
         ]
-        want = OverlayState(routes={route_key(route): route for route in routes})
+        want = OverlayState(entries={route.key: route for route in routes})
         overlay = self.node.kernel
         assert overlay.apply(diff_overlay(want, overlay.observe(want))) == []
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from limpet.datapath.change import Drop
 from limpet.linux.netlink.codec import Message
 from limpet.linux.owned import Owned
 
@@ -51,7 +52,7 @@ class Part(ABC, Generic[State, Change]):
 
     def removes(self, change: Change) -> bool:
         """The change waits until all parts of the round have added what they add."""
-        return False
+        return isinstance(change, Drop)
 
     def hear(self, message: Message) -> None:
         """Takes a notification of one of `groups`."""

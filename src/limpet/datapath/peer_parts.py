@@ -48,13 +48,12 @@ class PeerParts:
         self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.watch = TunnelWatch(route, self.tunnels, loop.tell)
         self._membership = membership
-        self._route = route
         self._vtep_path = vtep_path
         loop.add(self.tunnels, self.overlay)
 
     def start(self) -> None:
         """The first round. Raises: LimpetError when it cannot be known what the kernel has."""
-        self.overlay.begin(self._membership, self._route, self._vtep_path)
+        self.overlay.begin(self._membership, self._vtep_path)
         self.tunnels.begin(self._membership.network)
         self.own.read_links()
         self.loop.run("start", self.overlay)

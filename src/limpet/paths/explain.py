@@ -14,9 +14,8 @@ from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import ProbeKind, Transport
 from limpet.cluster.topology.view import View, view_of
-from limpet.datapath.overlay.assembly import assemble
-from limpet.datapath.overlay.plan import plan_peer, transport_of
-from limpet.datapath.overlay.state import OverlayPlan, PeerRoute, RouteKey
+from limpet.datapath.overlay.plan import assemble, plan_peer, transport_of
+from limpet.datapath.overlay.state import ROUTE, OverlayPlan, OverlayState, PeerRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def _way(side: NodeSide, uid: str, target: Address) -> Way | str:
     state, part, path = side.plan.state, side.plan.parts.get(uid), side.view.paths.get(uid)
     if part is None:
         return " has no segment of its own"
-    route = _longest(state.routes, target)
+    route = _longest(state, target)
     if route is None or route not in part.routes or path is None:
         lost = [why for prefix, why in part.without if target in prefix]
         words = part.refused or (lost[0] if lost else "")
@@ -124,7 +123,7 @@ def _way(side: NodeSide, uid: str, target: Address) -> Way | str:
             words = "another node has the more specific prefix"
         return f": {words}"
     fdb = part.fdb[0] if part.fdb and part.fdb[0].device == route.device else None
-    if fdb is not None and state.fdb[fdb.device, fdb.mac] != fdb:
+    if fdb is not None and state.entries[fdb.key] != fdb:
         return ": another node announces its MAC, a clone of it"
     rung = transport_of(route, path, state.devices)
     return Way(
@@ -161,13 +160,13 @@ def holder_of(view: View, address: Address) -> str | None:
     return min(behind)[1] if behind else None
 
 
-def _longest(routes: Mapping[RouteKey, PeerRoute], target: Address) -> PeerRoute | None:
+def _longest(state: OverlayState, target: Address) -> PeerRoute | None:
     """The route that a packet to `target` takes."""
     bits = target.max_prefixlen
     for length in range(bits, -1, -1):
         first = int(target) >> (bits - length) << (bits - length)
         for metric in (PEER_METRIC, BEHIND_METRIC):  # the lower one first
-            found = routes.get((target.version, first, length, metric))
-            if found is not None:
+            found = state.entries.get((ROUTE, target.version, first, length, metric))
+            if isinstance(found, PeerRoute):
                 return found
     return None

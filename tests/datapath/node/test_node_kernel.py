@@ -17,9 +17,9 @@ import pytest
 from limpet.base.errors import KernelError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import ROUTE_TABLE
-from limpet.datapath.node.diff import DropAddress, DropRoute, PutBridge
+from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.node.pod.attachment import BridgeSpec, PortMapping
-from limpet.datapath.node.state import Bridge
+from limpet.datapath.node.state import Bridge, Route
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
@@ -189,7 +189,9 @@ def test_whatever_another_puts_into_our_own_table_is_dropped(bed: NodeBed, kind:
 
     changes = bed.settle()
 
-    assert [type(change) for change in changes] == [DropRoute]
+    (change,) = changes
+    assert isinstance(change, Drop)
+    assert isinstance(change.what, Route)
     assert bed.pending() == []
 
 
@@ -214,19 +216,19 @@ def test_a_second_address_of_a_subnet_outlives_the_first(bed: NodeBed) -> None:
 
     changes = bed.settle()
 
-    assert DropAddress("limpet0", ip_interface("10.9.0.1/24")) in changes
+    assert Drop(LinkAddress("limpet0", ip_interface("10.9.0.1/24"))) in changes
     assert bed.pending() == []
 
 
 def test_a_link_with_the_bridges_name_is_never_taken_over(bed: NodeBed) -> None:
     bed.node.ip("link add limpet0 type veth peer name other")
 
-    (reason,) = bed.kernel.no_bridges(["limpet0"]).values()
+    (reason,) = bed.kernel.facts(["limpet0"]).no_bridges.values()
     assert "it is a veth link; give the network another bridge name" in reason
     bed.settle()
     with pytest.raises(KernelError, match="it is a veth link"):
         bed.kernel.apply(
-            PutBridge(Bridge("limpet0", "02:00:00:00:00:01", frozenset())),
+            Put(Bridge("limpet0", "02:00:00:00:00:01", frozenset())),
             before_sysctl=bed.changed_sysctls.append,
         )
 
@@ -327,9 +329,9 @@ def test_their_bridge_keeps_its_mac_and_is_set_up(bed: NodeBed) -> None:
     changes = bed.settle()
 
     assert {
-        change.bridge.ifname: change.bridge.ours
+        change.what.ifname: change.what.ours
         for change in changes
-        if isinstance(change, PutBridge)
+        if isinstance(change, Put) and isinstance(change.what, Bridge)
     } == {"limpet0": True, "br9": False}
     link = bed.kernel.route.link("br9")
     assert link is not None
@@ -355,15 +357,15 @@ def test_an_uplink_that_a_router_configures_goes_on_listening_to_it(bed: NodeBed
 
 
 def test_the_pods_mtu_follows_the_smallest_uplink(bed: NodeBed) -> None:
-    assert bed.kernel.uplink_mtu_bytes() is None
+    assert bed.kernel.facts([]).uplink_mtu_bytes is None
     bed.outside()
-    assert bed.kernel.uplink_mtu_bytes() == 1500
+    assert bed.kernel.facts([]).uplink_mtu_bytes == 1500
     bed.node.ip(
         "link add lte0 type veth peer name lte1",
         "link set lte0 mtu 1400 up",
         "route add default dev lte0 metric 900",
     )
-    assert bed.kernel.uplink_mtu_bytes() == 1400
+    assert bed.kernel.facts([]).uplink_mtu_bytes == 1400
 
 
 # The ruleset.

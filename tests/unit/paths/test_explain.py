@@ -14,6 +14,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_overlay
+from limpet.datapath.overlay.state import PeerRoute
 from limpet.paths.explain import Ends, Leg, NodeSide, PathAnswer, Way, explain_path, told_side
 from tests.unit.datapath.overlay.overlay_values import (
     OWN,
@@ -149,7 +150,7 @@ def test_a_way_is_said_just_where_the_plan_has_a_route(
 ) -> None:
     known, paths = cluster
     here = side(known, paths)
-    state = here.plan.state
+    routes = [each for each in here.plan.state.entries.values() if isinstance(each, PeerRoute)]
     for target in (ip_address("10.244.2.2"), ip_address("10.244.3.2"), ip_address("10.20.0.1")):
         leg = explain_path(here.view, {UID: here}, ONE, target).there
         if leg.way is not None:
@@ -157,8 +158,8 @@ def test_a_way_is_said_just_where_the_plan_has_a_route(
                 target in route.prefix
                 and (route.device, route.next_hop, route.mtu_bytes)
                 == (leg.way.device, leg.way.next_hop, leg.way.mtu_bytes)
-                for route in state.routes.values()
+                for route in routes
             )
         elif leg.ends.origin_node == "node-1" and "clone" not in leg.reason:
-            held = [route for route in state.routes.values() if target in route.prefix]
+            held = [route for route in routes if target in route.prefix]
             assert all("more specific" in leg.reason for _ in held)

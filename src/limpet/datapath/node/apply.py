@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Callable, Collection, Iterable
 from ipaddress import ip_address
 
@@ -18,7 +17,9 @@ from limpet.base.ownership import (
     ROUTE_TABLE,
     RULE_PRIORITY,
 )
-from limpet.datapath.node import diff
+from limpet.datapath.change import Drop, LinkAddress, Put
+from limpet.datapath.node.diff import Change, MissingPort, PutRuleset, PutSysctl
+from limpet.datapath.node.plan import NodeFacts
 from limpet.datapath.node.pod.interface import retire_host_end
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.linux.netlink import address_codec, link_codec, route_codec
@@ -66,7 +67,7 @@ class NodeKernel:
             ports=self._ports(links, names),
             routes=frozenset(self._routes(names)),
             rules=frozenset(
-                Rule(rule.version, rule.priority, rule.table)
+                Rule(rule.version)
                 for rule in self.route.rules()
                 if rule.priority == RULE_PRIORITY and rule.table == ROUTE_TABLE
             ),
@@ -111,55 +112,46 @@ class NodeKernel:
                 names.get(info.ifindex) if info.type == route_codec.RTN_UNICAST else None,
                 info.metric,
                 ip_address(info.source) if info.source else None,
-                info.table,
             )
 
     def _other_routes(self) -> list[route_codec.RouteInfo]:
         """Without those to other nodes, which may be thousands."""
         return self.route.routes(without_protocol=OVERLAY_PROTOCOL)
 
-    def foreign_bridges(self, wanted: Iterable[str]) -> frozenset[str]:
-        """Of the wanted bridges those that are there and that we did not make."""
-        found = (self.route.link(ifname) for ifname in wanted)
-        return frozenset(
-            link.ifname
-            for link in found
-            if link is not None and link.kind == "bridge" and link.alias != ALIAS
-        )
-
-    def own_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
-        """Of the wanted bridges those that we made, with their MACs."""
-        found = (self.route.link(ifname) for ifname in wanted)
-        return {
-            link.ifname: link.mac
-            for link in found
-            if link is not None and link.kind == "bridge" and link.alias == ALIAS
-        }
-
-    def no_bridges(self, wanted: Iterable[str]) -> dict[str, str]:
-        """Names of wanted bridges that other links have, each with why it cannot be used."""
-        found = (self.route.link(ifname) for ifname in wanted)
-        return {
-            link.ifname: str(_no_bridge(link))
-            for link in found
-            if link is not None and link.kind != "bridge"
-        }
-
-    def routes_localhost(self, bridges: Iterable[str]) -> bool:
-        """Whether one of them, or the node as a whole, takes packets for 127.0.0.0/8."""
-        paths = (f"net/ipv4/conf/{ifname}/route_localnet" for ifname in ("all", *bridges))
-        return any(read_sysctl(path) == "1" for path in paths)
-
-    def advertised_uplinks(self) -> frozenset[str]:
-        """Links whose IPv6 default route came from a router advertisement."""
-        names = {link.ifindex: link.ifname for link in self.route.links().values()}
-        return frozenset(
-            names[info.ifindex]
+    def facts(self, wanted: Collection[str]) -> NodeFacts:
+        """What the plan depends on; `wanted`: names of bridges. Raises: KernelError."""
+        links = self.route.links()
+        names = {link.ifindex: link.ifname for link in links.values()}
+        there = [links[ifname] for ifname in wanted if ifname in links]
+        bridges = [link for link in there if link.kind == "bridge"]
+        defaults = [
+            (names[info.ifindex], info)
             for info in self._other_routes()
-            if info.family == socket.AF_INET6
-            and info.prefix_length == 0
-            and info.protocol == _RTPROT_RA
-            and info.ifindex in names
+            if info.prefix_length == 0 and info.ifindex in names
+        ]
+        return NodeFacts(
+            foreign_bridges=frozenset(link.ifname for link in bridges if link.alias != ALIAS),
+            own_bridges={link.ifname: link.mac for link in bridges if link.alias == ALIAS},
+            no_bridges={
+                link.ifname: str(_no_bridge(link)) for link in there if link.kind != "bridge"
+            },
+            routes_localhost=any(
+                read_sysctl(f"net/ipv4/conf/{ifname}/route_localnet") == "1"
+                for ifname in ("all", *wanted)
+            ),
+            advertised_uplinks=frozenset(
+                ifname
+                for ifname, info in defaults
+                if info.family == wire.AF_INET6 and info.protocol == _RTPROT_RA
+            ),
+            uplink_mtu_bytes=min(
+                (
+                    links[ifname].mtu_bytes
+                    for ifname, info in defaults
+                    if info.table == route_codec.RT_TABLE_MAIN
+                ),
+                default=None,
+            ),
         )
 
     def bridges(self, wanted: Iterable[str]) -> dict[str, tuple[int, str]]:
@@ -171,61 +163,53 @@ class NodeKernel:
             if link is not None and link.kind == "bridge"
         }
 
-    def uplink_mtu_bytes(self) -> int | None:
-        """The smallest MTU of the links with a default route in main; None without any."""
-        uplinks = {
-            info.ifindex
-            for info in self._other_routes()
-            if info.table == route_codec.RT_TABLE_MAIN and info.prefix_length == 0 and info.ifindex
-        }
-        links = self.route.links().values()
-        return min((link.mtu_bytes for link in links if link.ifindex in uplinks), default=None)
-
-    def apply(self, change: diff.Change, *, before_sysctl: Callable[[str], None]) -> None:
+    def apply(self, change: Change, *, before_sysctl: Callable[[str], None]) -> None:
         """One change; `before_sysctl` is told the path of a setting that is about to change.
 
         Raises: KernelError.
         """
         match change:
-            case diff.PutSysctl(path, value):
+            case PutSysctl(path, value):
                 before_sysctl(path)
                 write_sysctl(path, value)
-            case diff.PutBridge(bridge):
-                self._put_bridge(bridge)
-            case diff.PutAddress(ifname, address):
-                request = address_codec.new_address(
-                    self.ifindex(ifname),
-                    address,
-                    on=ifname,
-                    prefix_route=address.ip.is_link_local and address.version == 6,
-                )
-                self.route.apply(request)
-            case diff.DropAddress(ifname, address):
-                self.route.apply(
-                    address_codec.delete_address(self.ifindex(ifname), address, on=ifname)
-                )
-            case diff.PutRoute(route):
-                self.route.apply(self._route(route))
-            case diff.DropRoute(route):
-                self.route.apply(self._route(route, delete=True))
-            case diff.PutRule(rule):
-                self.route.apply(
-                    route_codec.rule(rule.version, priority=rule.priority, table=rule.table)
-                )
-            case diff.DropRule(rule):
-                self.route.apply(
-                    route_codec.rule(
-                        rule.version, priority=rule.priority, table=rule.table, delete=True
-                    )
-                )
-            case diff.PutPort(port):
-                self._put_port(port)
-            case diff.DropPort(ifname):
-                retire_host_end(self.route, ifname)
-            case diff.PutRuleset(text):
+            case PutRuleset(text):
                 self.nft.put_table(text)
-            case diff.MissingPort(ifname):
+            case Put(Bridge() as bridge):
+                self._put_bridge(bridge)
+            case Put(Port() as port):
+                self._put_port(port)
+            case Drop(Port(ifname)):
+                retire_host_end(self.route, ifname)
+            case MissingPort(ifname):
                 raise KernelError("find", f"link {ifname}", errno.ENODEV)
+            case Put(LinkAddress() | Route() | Rule() as what):
+                self.route.apply(self._request(what, drop=False))
+            case Drop(LinkAddress() | Route() | Rule() as what):
+                self.route.apply(self._request(what, drop=True))
+
+    def _request(self, what: LinkAddress | Route | Rule, *, drop: bool) -> wire.Request:
+        """Raises: KernelError (ENODEV)."""
+        match what:
+            case LinkAddress(ifname, address):
+                at = self.ifindex(ifname)
+                if drop:
+                    return address_codec.delete_address(at, address, on=ifname)
+                link_local = address.version == 6 and address.ip.is_link_local
+                return address_codec.new_address(at, address, on=ifname, prefix_route=link_local)
+            case Route(prefix, device, metric, source):
+                return route_codec.route(
+                    prefix,
+                    ifindex=None if device is None else self.ifindex(device),
+                    table=ROUTE_TABLE,
+                    source=source,
+                    metric=metric,
+                    unreachable=device is None,
+                    delete=drop,
+                )
+            case Rule(version):
+                return route_codec.rule(
+                    version, priority=RULE_PRIORITY, table=ROUTE_TABLE, delete=drop
+                )
 
     def ifindex(self, ifname: str) -> int:
         """Raises: KernelError (ENODEV)."""
@@ -276,17 +260,6 @@ class NodeKernel:
             link_codec.set_bridge_port(
                 ifindex, what=port.ifname, hairpin=port.hairpin, isolated=port.isolated
             ),
-        )
-
-    def _route(self, route: Route, *, delete: bool = False) -> wire.Request:
-        return route_codec.route(
-            route.prefix,
-            ifindex=None if route.device is None else self.ifindex(route.device),
-            table=route.table,
-            source=route.source,
-            metric=route.metric,
-            unreachable=route.device is None,
-            delete=delete,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from limpet.base.addresses import Prefix
 from limpet.base.errors import CniCode, CniError
@@ -17,7 +17,7 @@ class Bridges:
         """What each network asked for last; it may have no pod now."""
         self.found: dict[str, tuple[int, str]] = {}
         """ifindex and MAC by name, as of the last round."""
-        self.unusable: dict[str, str] = {}
+        self.unusable: Mapping[str, str] = {}
         """Names of wanted bridges that other links have, with the reason."""
         self.host_ports_expected = False
         """Some pod has had a hostPort."""

@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
 from limpet.base.settings import PodSettings
 from limpet.datapath.account import Account
+from limpet.datapath.change import Drop, Put
 from limpet.datapath.event import BridgeMade
 from limpet.datapath.loop import Loop, round_failure
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.bridges import Bridges
-from limpet.datapath.node.diff import (
-    Change,
-    DropAddress,
-    DropPort,
-    DropRoute,
-    DropRule,
-    MissingPort,
-    PutBridge,
-    PutPort,
-    diff_node,
-)
+from limpet.datapath.node.diff import Change, MissingPort, diff_node
 from limpet.datapath.node.forward_keeper import ForwardKeeper
 from limpet.datapath.node.owned import owned_by_node
-from limpet.datapath.node.plan import NodeFacts, plan_node
+from limpet.datapath.node.plan import plan_node
 from limpet.datapath.node.pod.attachment import BridgeSpec
 from limpet.datapath.node.pod.keeper import PodKeeper
-from limpet.datapath.node.state import NodePlan
+from limpet.datapath.node.state import Bridge, NodePlan, Port
 from limpet.datapath.part import Part
 from limpet.linux.netlink import address_codec, link_codec, route_codec
 from limpet.linux.netlink import codec as wire
 from limpet.linux.owned import Owned
-
-_OF_ONE_POD = (PutPort, MissingPort, DropPort)
-_REMOVALS = (DropRule, DropRoute, DropAddress, DropPort)
 
 
 class NodePart(Part[NodePlan, Change]):
@@ -155,29 +145,21 @@ class NodePart(Part[NodePlan, Change]):
     # A round
 
     def plan(self) -> NodePlan:
-        kernel = self._kernel
-        self.uplink_mtu_bytes = (
-            self.node.underlay_mtu_bytes or kernel.uplink_mtu_bytes() or self.uplink_mtu_bytes
-        )
         specs = self._bridges.specs.values()
         wanted = {self.settings.bridge, *(spec.ifname for spec in specs)}
         wanted |= {pod.bridge.ifname for pod in self._pods if pod.bridge is not None}
-        own_bridges = kernel.own_bridges(wanted)
-        self._bridges.unusable = kernel.no_bridges(wanted)
-        facts = NodeFacts(
-            foreign_bridges=kernel.foreign_bridges(wanted),
-            own_bridge_exists=self.node.in_cluster or self.settings.bridge in own_bridges,
-            own_bridges=own_bridges,
-            no_bridges=self._bridges.unusable.keys(),
-            routes_localhost=kernel.routes_localhost(wanted),
-            advertised_uplinks=kernel.advertised_uplinks(),
+        facts = self._kernel.facts(wanted)
+        self.uplink_mtu_bytes = (
+            self.node.underlay_mtu_bytes or facts.uplink_mtu_bytes or self.uplink_mtu_bytes
         )
+        self._bridges.unusable = facts.no_bridges
+        exists = self.node.in_cluster or self.settings.bridge in facts.own_bridges
         self.want = plan_node(
             self.settings.bridge,
             self.node,
             self._pods,
             specs,
-            facts,
+            replace(facts, own_bridge_exists=exists),
             localhost_ports=self._bridges.host_ports_expected,
         )
         return self.want
@@ -191,11 +173,8 @@ class NodePart(Part[NodePlan, Change]):
         return [
             change
             for change in diff_node(want, have)
-            if not (isinstance(change, DropPort) and self._pods.is_held(change.ifname))
+            if not (_is_drop_of_port(change) and self._pods.is_held(change.what.ifname))
         ]
-
-    def removes(self, change: Change) -> bool:
-        return isinstance(change, _REMOVALS)
 
     def apply(self, changes: Sequence[Change]) -> list[str]:
         failures = [*self._bridges.unusable.values()]
@@ -205,11 +184,11 @@ class NodePart(Part[NodePlan, Change]):
                 self._apply(change)
             except LimpetError as error:
                 failures.append(str(error))
-                if not isinstance(change, _OF_ONE_POD):
+                if not _is_of_one_pod(change):
                     self._troubles.append(str(error))
         if changes or not self._bridges.found:
             self._bridges.found = self._kernel.bridges(self.want.bridges)
-        if any(isinstance(each, PutBridge) for each in changes):
+        if any(isinstance(each, Put) and isinstance(each.what, Bridge) for each in changes):
             self._loop.tell(BridgeMade())
         if self.forward is not None:
             self.forward.look(self._forwarding_links())
@@ -228,7 +207,7 @@ class NodePart(Part[NodePlan, Change]):
             self._pods.restore(self._kernel, change.ifname)
             return
         self._kernel.apply(change, before_sysctl=self._before_sysctl)
-        if isinstance(change, DropPort):
+        if _is_drop_of_port(change):
             self._pods.retired()
 
     def broke_off(self, error: Exception) -> None:
@@ -264,3 +243,14 @@ class NodePart(Part[NodePlan, Change]):
     def _if_ours(self, ifname: str, what: str) -> str:
         ours = ifname in self.want.bridges or self._pods.has(ifname)
         return f"link {ifname} is {what}" if ours else ""
+
+
+def _is_drop_of_port(change: Change) -> TypeGuard[Drop[Port]]:
+    return isinstance(change, Drop) and isinstance(change.what, Port)
+
+
+def _is_of_one_pod(change: Change) -> bool:
+    match change:
+        case MissingPort() | Put(Port()) | Drop(Port()):
+            return True
+    return False

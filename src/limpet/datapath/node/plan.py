@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Interface, IPv6Network, ip_interface
 
@@ -28,12 +28,15 @@ class NodeFacts:
     """The bridge of the segments was made before: it stays, with or without pods."""
     own_bridges: Mapping[str, str] = field(default_factory=dict)
     """MACs of the bridges that we made before, by name."""
-    no_bridges: Collection[str] = ()
-    """Names of bridges that links of another kind have: nothing is planned on those."""
+    no_bridges: Mapping[str, str] = field(default_factory=dict)
+    """Names of bridges that links of another kind have, and why they cannot be used: nothing is
+    planned on those."""
     routes_localhost: bool = False
     """A bridge takes packets for 127.0.0.0/8 already: an earlier hostPort, or others, asked."""
     advertised_uplinks: frozenset[str] = frozenset()
     """Links with a default route from a router advertisement: forwarding must not end those."""
+    uplink_mtu_bytes: int | None = None
+    """The smallest MTU of the links with a default route in main; None without any."""
 
 
 def plan_node(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
-from limpet.base.ownership import ROUTE_TABLE, RULE_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +34,19 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route of our table. `device` None: unreachable."""
+    """A route of our routing table. `device` None: unreachable."""
 
     prefix: Prefix
     device: str | None
     metric: int
     source: Address | None = None
-    table: int = ROUTE_TABLE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """`from all lookup table`, one for each IP version."""
+    """`from all lookup` our table, one for each IP version."""
 
     version: int
-    priority: int = RULE_PRIORITY
-    table: int = ROUTE_TABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address
-from typing import TypeVar
 
 from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import KernelError
-from limpet.base.ownership import ALIAS, OVERLAY_PROTOCOL, ROUTE_TABLE, VXLAN_GROUPS
+from limpet.base.ownership import (
+    OVERLAY_PROTOCOL,
+    ROUTE_TABLE,
+    VXLAN_GROUPS,
+    VXLAN_IFNAME_PREFIX,
+)
 from limpet.cluster.topology.view import VxlanDevice
-from limpet.datapath.overlay import diff as diff
-from limpet.datapath.overlay.assembly import fdb_key, neighbour_key, route_key
+from limpet.datapath.change import Drop, LinkAddress
+from limpet.datapath.overlay.device_apply import is_loose, loosen, parse_device, put_device
+from limpet.datapath.overlay.diff import LoosenLink, OverlayChange, PutDevice
 from limpet.datapath.overlay.state import (
+    FDB,
+    NEIGHBOUR,
+    Entry,
     FdbEntry,
-    FdbKey,
+    Key,
     Neighbour,
-    NeighbourKey,
     OverlayState,
     PeerRoute,
-    RouteKey,
-    Touched,
 )
 from limpet.linux.netlink import address_codec, link_codec, route_codec, vxlan
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import RouteSocket
-from limpet.linux.sysctl import read_sysctl, write_sysctl
 
 OVERLAY_NOTIFICATIONS = (1, 3, 5, 7, 9, 11, 8, 19)
 """RTNLGRP_LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE, IPV4_RULE, IPV6_RULE.
 
 Source: include/uapi/linux/rtnetlink.h, enum rtnetlink_groups.
 """
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-_STRICT = "1"
-_LOOSE = "2"
-_ROUTE_MESSAGES = (wire.RTM_NEWROUTE, wire.RTM_DELROUTE)
-_NEIGHBOUR_MESSAGES = (wire.RTM_NEWNEIGH, wire.RTM_DELNEIGH)
-_LINK_MESSAGES = (wire.RTM_NEWLINK, wire.RTM_DELLINK)
+_GONE = (errno.ENODEV,)
 
 
 class OverlayKernel:
@@ -57,21 +55,28 @@ class OverlayKernel:
         self._watched: frozenset[str] = frozenset()
         """Links whose loss takes routes with it, which the kernel does not always tell."""
         self._devices: dict[str, VxlanDevice] = {}
-        self._routes: dict[RouteKey, PeerRoute] = {}
-        self._neighbours: dict[NeighbourKey, Neighbour] = {}
-        self._fdb: dict[FdbKey, FdbEntry] = {}
+        self._entries: dict[Key, Entry] = {}
         self._loose: frozenset[str] = frozenset()
-        self._heard = (set[RouteKey](), set[NeighbourKey](), set[FdbKey]())
+        self._heard: set[Key] = set()
         self._want = OverlayState()
         """As it was at the last look: equal objects are shared with it."""
 
     @property
     def have(self) -> OverlayState:
         """A view: it changes with what is heard."""
-        return OverlayState(self._devices, self._routes, self._neighbours, self._fdb, self._loose)
+        return OverlayState(self._devices, self._entries, self._loose)
+
+    def vtep_macs(self) -> dict[int, str]:
+        """MACs of our VXLAN devices that are there, by IP version. Raises: KernelError."""
+        return {
+            version: link.mac
+            for version, group in VXLAN_GROUPS.items()
+            if (link := self._route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
+            and link.group == group
+        }
 
     def observe(self, want: OverlayState) -> OverlayState:
-        """What is, read anew. Raises: KernelError."""
+        """What is, read from the kernel. Raises: KernelError."""
         self._links, self._indexes = {}, {}
         self._ours = set()
         self._watched = want.loose_links
@@ -81,28 +86,34 @@ class OverlayKernel:
         for message in self._route.dump(link_codec.dump_links()):
             link = link_codec.parse_link(message)
             self._know(link)
-            device = self._device(message, link, want, addresses.get(link.ifindex, frozenset()))
+            device = parse_device(message, link, want, addresses.get(link.ifindex, frozenset()))
             if device is None:
                 continue
             self._devices[device.ifname] = device
             if device.ours:
                 self._ours.add(link.ifindex)
-        self._routes = _shared(dict(self._peer_routes()), want.routes)
-        neighbours: dict[NeighbourKey, Neighbour] = {}
-        fdb: dict[FdbKey, FdbEntry] = {}
-        for ifindex in self._ours:
-            for message in self._dump(address_codec.dump_neighbours(ifindex)):
-                neighbour = self._neighbour(address_codec.parse_neighbour(message))
-                if neighbour is not None:
-                    neighbours[neighbour_key(neighbour)] = neighbour
-            for message in self._dump(address_codec.dump_fdb(ifindex)):
-                entry = self._entry(address_codec.parse_neighbour(message))
-                if entry is not None:
-                    fdb[fdb_key(entry)] = entry
-        self._neighbours = _shared(neighbours, want.neighbours)
-        self._fdb = _shared(fdb, want.fdb)
-        self._loose = frozenset(link for link in want.loose_links if self._is_loose(link, want))
+        found = {entry.key: entry for entry in self._read_entries()}
+        # By the very objects of `want` where they are equal: nearly all, and many.
+        shared = {key: entry for key, entry in want.entries.items() if found.get(key) == entry}
+        self._entries = found | shared
+        self._loose = frozenset(link for link in want.loose_links if is_loose(link, want))
         return self.have
+
+    def _read_entries(self) -> Iterator[Entry]:
+        for version in (4, 6):
+            request = route_codec.dump_routes(
+                wire.family(version), table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL
+            )
+            yield from map(self._peer_route, self._dump(request))
+        for ifindex in self._ours:
+            for request in (
+                address_codec.dump_neighbours(ifindex),
+                address_codec.dump_fdb(ifindex),
+            ):
+                for message in self._dump(request):
+                    info = address_codec.parse_neighbour(message)
+                    if info.usable:
+                        yield self._entry(info)
 
     def _know(self, link: link_codec.LinkInfo) -> None:
         self._links[link.ifindex] = link.ifname
@@ -124,41 +135,6 @@ class OverlayKernel:
                 found.setdefault(info.ifindex, set()).add(info.interface)
         return {ifindex: frozenset(held) for ifindex, held in found.items()}
 
-    @staticmethod
-    def _device(
-        message: wire.Message,
-        link: link_codec.LinkInfo,
-        want: OverlayState,
-        addresses: frozenset[InterfaceAddress],
-    ) -> VxlanDevice | None:
-        """None: neither ours nor one that has the name of one of ours."""
-        options = vxlan.parse_vxlan(message)
-        versions = [version for version, group in VXLAN_GROUPS.items() if group == link.group]
-        ours = options is not None and bool(versions)
-        if not ours and link.ifname not in want.devices:
-            return None
-        return VxlanDevice(
-            link.ifname,
-            versions[0] if versions else 0,
-            options.vni if options else 0,
-            options.port if options else 0,
-            link.mac,
-            link.mtu_bytes,
-            addresses,
-            up=link.up,
-            plain=options is not None and options.plain,
-            ours=ours,
-        )
-
-    def _peer_routes(self) -> Iterable[tuple[RouteKey, PeerRoute]]:
-        for version in (4, 6):
-            request = route_codec.dump_routes(
-                wire.family(version), table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL
-            )
-            for message in self._dump(request):
-                route = self._peer_route(message)
-                yield route_key(route), route
-
     def _peer_route(self, message: wire.Message) -> PeerRoute:
         info = route_codec.parse_route(message)
         return PeerRoute(
@@ -170,86 +146,65 @@ class OverlayKernel:
             info.mtu_bytes,
         )
 
-    def _neighbour(self, info: address_codec.NeighbourInfo) -> Neighbour | None:
-        if not info.usable:
-            return None
-        address = _address(info.destination)
-        return Neighbour(self._links[info.ifindex], address, info.mac, info.permanent)
-
-    def _entry(self, info: address_codec.NeighbourInfo) -> FdbEntry | None:
-        if not info.usable:
-            return None
-        address = _address(info.destination)
-        return FdbEntry(self._links[info.ifindex], info.mac, address, info.permanent)
-
-    def _is_loose(self, ifname: str, want: OverlayState) -> bool:
-        """A link that is not there filters nothing; a device of ours will, once it is made."""
-        path = _rp_filter(ifname)
-        value = read_sysctl(path)
-        if value is None:
-            return ifname not in want.devices
-        return max(value, read_sysctl(_rp_filter("all")) or "0") != _STRICT
+    def _entry(self, info: address_codec.NeighbourInfo) -> Neighbour | FdbEntry:
+        device, address = self._links[info.ifindex], _address(info.destination)
+        if info.family == wire.AF_BRIDGE:
+            return FdbEntry(device, info.mac, address, info.permanent)
+        return Neighbour(device, address, info.mac, info.permanent)
 
     # Notifications.
 
-    def take_heard(self) -> Touched:
+    def take_heard(self) -> set[Key]:
         """Keys of what was heard of since the last call, our own changes among it."""
-        routes, neighbours, fdb = self._heard
-        self._heard = (set(), set(), set())
-        return Touched(frozenset(routes), frozenset(neighbours), frozenset(fdb))
+        heard, self._heard = self._heard, set()
+        return heard
 
-    def hear(self, message: wire.Message | None) -> bool:
-        """Takes a notification into `have`; True: not all can be known by it, observe anew.
-
-        None (some were lost) is such a one.
-        """
-        if message is None:
-            return True
-        if message.type in _ROUTE_MESSAGES:
-            self._hear_route(message)
-        elif message.type in _NEIGHBOUR_MESSAGES:
-            self._hear_neighbour(message)
-        elif message.type in _LINK_MESSAGES:
-            return self._hear_link(message)
-        elif message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR):
-            return self._hear_address(message)
+    def hear(self, message: wire.Message) -> bool:
+        """Takes a notification into `have`; True: not all can be known by it, observe again."""
+        match message.type:
+            case wire.RTM_NEWROUTE | wire.RTM_DELROUTE:
+                self._hear_route(message)
+            case wire.RTM_NEWNEIGH | wire.RTM_DELNEIGH:
+                self._hear_neighbour(message)
+            case wire.RTM_NEWLINK | wire.RTM_DELLINK:
+                return self._hear_link(message)
+            case wire.RTM_NEWADDR | wire.RTM_DELADDR:
+                return self._hear_address(message)
         return False
+
+    def _note(self, key: Key, entry: Entry | None) -> None:
+        """What the kernel has under the key now; None: nothing."""
+        self._heard.add(key)
+        if entry is None:
+            self._entries.pop(key, None)
+        else:
+            wanted = self._want.entries.get(key)
+            self._entries[key] = wanted if wanted is not None and wanted == entry else entry
 
     def _hear_route(self, message: wire.Message) -> None:
         if not route_codec.is_of_large_table(message):
             return
         info = route_codec.parse_route(message)
-        if info.table != ROUTE_TABLE:
-            return
-        route = self._peer_route(message)
-        self._heard[0].add(route_key(route))
-        if message.type == wire.RTM_NEWROUTE and info.protocol == OVERLAY_PROTOCOL:
-            _take(route_key(route), route, self._routes, self._want.routes)
-        else:
-            self._routes.pop(route_key(route), None)
+        if info.table == ROUTE_TABLE:
+            route = self._peer_route(message)
+            new = message.type == wire.RTM_NEWROUTE and info.protocol == OVERLAY_PROTOCOL
+            self._note(route.key, route if new else None)
 
     def _hear_neighbour(self, message: wire.Message) -> None:
         info = address_codec.parse_neighbour(message)
         device = self._links.get(info.ifindex)
         if info.ifindex not in self._ours or device is None or info.echo:
             return
-        new = message.type == wire.RTM_NEWNEIGH
+        key: Key
         if info.family == wire.AF_BRIDGE:
-            entry = self._entry(info) if new else None
-            self._heard[2].add((device, info.mac))
-            if entry is not None:
-                _take(fdb_key(entry), entry, self._fdb, self._want.fdb)
-            else:
-                self._fdb.pop((device, info.mac), None)
+            key = (FDB, device, info.mac)
         elif len(info.destination) in (4, 16):
-            neighbour = self._neighbour(info) if new else None
             address = _address(info.destination)
-            self._heard[1].add((device, address.version, int(address)))
-            if neighbour is not None:
-                key = neighbour_key(neighbour)
-                _take(key, neighbour, self._neighbours, self._want.neighbours)
-            else:
-                self._neighbours.pop((device, address.version, int(address)), None)
+            key = (NEIGHBOUR, device, address.version, int(address))
+        else:
+            return
+        new = message.type == wire.RTM_NEWNEIGH and info.usable
+        self._note(key, self._entry(info) if new else None)
 
     def _hear_link(self, message: wire.Message) -> bool:
         if message.body[0] == wire.AF_BRIDGE:
@@ -288,8 +243,10 @@ class OverlayKernel:
         return gone and (
             self._links.get(info.ifindex) in self._watched
             or any(
-                route.source is not None and route.source.packed == info.packed
-                for route in self._routes.values()
+                isinstance(route, PeerRoute)
+                and route.source is not None
+                and route.source.packed == info.packed
+                for route in self._entries.values()
             )
         )
 
@@ -297,7 +254,7 @@ class OverlayKernel:
 
     def apply(
         self,
-        changes: Iterable[diff.OverlayChange],
+        changes: Iterable[OverlayChange],
         *,
         before_sysctl: Callable[[str], None] = lambda path: None,
     ) -> list[KernelError]:
@@ -311,57 +268,56 @@ class OverlayKernel:
         for change in changes:
             try:
                 match change:
-                    case diff.PutDevice(device, anew):
-                        self._put_device(device, anew=anew)
-                    case diff.LoosenLink(ifname):
-                        self._loosen(ifname, before_sysctl)
+                    case PutDevice(device, anew):
+                        link = put_device(self._route, device, anew=anew)
+                        self._know(link)
+                        self._ours.add(link.ifindex)
+                    case LoosenLink(ifname):
+                        loosen(ifname, before_sysctl)
                         self._watched |= {ifname}  # before it is looked at the next time
                     case _:
-                        requests.append(self._request(change))
+                        drop = isinstance(change, Drop)
+                        requests.append(self._request(change.what, drop=drop))
             except KernelError as error:
                 failures.setdefault(f"{error.operation} {error.what}", error)
         refused = [each for each in self._route.try_each(requests) if each is not None]
         return [*failures.values(), *refused]
 
-    def _request(self, change: diff.OverlayChange) -> wire.Request:
-        match change:
-            case diff.PutDeviceAddress(ifname, address):
+    def _request(self, what: LinkAddress | Entry | VxlanDevice, *, drop: bool) -> wire.Request:
+        match what:
+            case PeerRoute():
+                return self._route_request(what, drop=drop)
+            case VxlanDevice(ifname):
                 at = self._ifindex(ifname)
+                return link_codec.delete_link(at, what=ifname, ignore_errno=_GONE)
+            case LinkAddress(ifname, address):
+                at = self._ifindex(ifname)
+                if drop:
+                    return address_codec.delete_address(at, address, on=ifname)
                 return address_codec.new_address(at, address, on=ifname, prefix_route=False)
-            case diff.DropDeviceAddress(ifname, address):
-                return address_codec.delete_address(self._ifindex(ifname), address, on=ifname)
-            case diff.PutFdb(entry):
-                at = self._ifindex(entry.device)
-                return address_codec.put_fdb(at, entry.mac, entry.underlay, on=entry.device)
-            case diff.DropFdb(entry):
-                return address_codec.delete_fdb(
-                    self._ifindex(entry.device), entry.mac, on=entry.device
-                )
-            case diff.PutNeighbour(each):
-                at = self._ifindex(each.device)
-                return address_codec.put_neighbour(at, each.address, each.mac, on=each.device)
-            case diff.DropNeighbour(each):
-                at = self._ifindex(each.device)
-                return address_codec.delete_neighbour(at, each.address, on=each.device)
-            case diff.PutPeerRoute(route):
-                return self._put_route(route)
-            case diff.DropPeerRoute(route):
-                return route_codec.route(
-                    route.prefix,
-                    ifindex=None,
-                    metric=route.metric,
-                    table=ROUTE_TABLE,
-                    protocol=OVERLAY_PROTOCOL,
-                    delete=True,
-                    ignore_errno=(errno.ESRCH,),
-                )
-            case diff.DropDevice(ifname):
-                gone = (errno.ENODEV,)
-                return link_codec.delete_link(self._ifindex(ifname), what=ifname, ignore_errno=gone)
-            case diff.PutDevice() | diff.LoosenLink():
-                raise AssertionError("applied on its own")
+            case FdbEntry(ifname, mac, underlay):
+                at = self._ifindex(ifname)
+                if drop:
+                    return address_codec.delete_fdb(at, mac, on=ifname)
+                return address_codec.put_fdb(at, mac, underlay, on=ifname)
+            case Neighbour(ifname, of, mac):
+                at = self._ifindex(ifname)
+                if drop:
+                    return address_codec.delete_neighbour(at, of, on=ifname)
+                return address_codec.put_neighbour(at, of, mac, on=ifname)
 
-    def _put_route(self, route: PeerRoute) -> wire.Request:
+    def _route_request(self, route: PeerRoute, *, drop: bool) -> wire.Request:
+        if drop:
+            # By its origin too: what another put in its place stays.
+            return route_codec.route(
+                route.prefix,
+                ifindex=None,
+                metric=route.metric,
+                table=ROUTE_TABLE,
+                protocol=OVERLAY_PROTOCOL,
+                delete=True,
+                ignore_errno=(errno.ESRCH,),
+            )
         if route.next_hop is None or route.source is None:
             raise AssertionError("planned routes have both")
         return route_codec.route(
@@ -381,93 +337,6 @@ class OverlayKernel:
         if ifname not in self._indexes:
             raise KernelError("find", f"link {ifname}", errno.ENODEV)
         return self._indexes[ifname]
-
-    def _put_device(self, device: VxlanDevice, *, anew: bool) -> None:
-        link = self._route.link(device.ifname)
-        if link is not None and (link.kind, link.group) != (
-            "vxlan",
-            VXLAN_GROUPS[device.underlay_version],
-        ):
-            hint = "somebody else made it; remove or rename it"
-            raise KernelError("use", f"link {device.ifname}", errno.EEXIST, hint)
-        if link is not None and anew:
-            self._route.apply(
-                link_codec.delete_link(
-                    link.ifindex, what=device.ifname, ignore_errno=(errno.ENODEV,)
-                )
-            )
-            link = None
-        if link is None:
-            self._make_device(device)
-        else:
-            self._set_device(device, link)
-        link = self._route.link(device.ifname)
-        if link is None:
-            raise KernelError("find", f"link {device.ifname}", errno.ENODEV)
-        self._know(link)
-        self._ours.add(link.ifindex)
-        if link.mac != device.mac:
-            # Others give new devices a MAC of their own, just when those come up (udev).
-            self._set_device(device, link)
-
-    def _make_device(self, device: VxlanDevice) -> None:
-        made = vxlan.new_vxlan(
-            ifname=device.ifname,
-            underlay_version=device.underlay_version,
-            vni=device.vni,
-            port=device.port,
-            mac=device.mac,
-            mtu_bytes=device.mtu_bytes,
-            group=VXLAN_GROUPS[device.underlay_version],
-        )
-        try:
-            self._route.apply(made)
-        except KernelError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            hint = (
-                "another VXLAN device has this VNI and port, flannel's perhaps: "
-                "remove it, or give the network another VNI"
-            )
-            raise KernelError("make", made.what, errno.EEXIST, hint) from error
-        self._route.apply(
-            link_codec.no_made_up_addresses(device.ifname),
-            link_codec.set_link(0, what=device.ifname, ifname=device.ifname, alias=ALIAS, up=True),
-        )
-
-    def _set_device(self, device: VxlanDevice, link: link_codec.LinkInfo) -> None:
-        self._route.apply(
-            link_codec.set_link(
-                link.ifindex,
-                what=device.ifname,
-                up=True,
-                mac=device.mac if link.mac != device.mac else None,
-                mtu_bytes=device.mtu_bytes if link.mtu_bytes != device.mtu_bytes else None,
-            )
-        )
-
-    @staticmethod
-    def _loosen(ifname: str, before_sysctl: Callable[[str], None]) -> None:
-        path = _rp_filter(ifname)
-        strict = max(read_sysctl(path) or "0", read_sysctl(_rp_filter("all")) or "0")
-        if strict == _STRICT:
-            before_sysctl(path)
-            write_sysctl(path, _LOOSE)
-
-
-def _shared(have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> dict[_Key, _Value]:
-    """`have`, by the very objects of `want` where they are equal: nearly all, and many."""
-    shared = {key: value for key, value in want.items() if have.get(key) == value}
-    return shared | {key: value for key, value in have.items() if key not in shared}
-
-
-def _take(key: _Key, value: _Value, have: dict[_Key, _Value], want: Mapping[_Key, _Value]) -> None:
-    wanted = want.get(key)
-    have[key] = wanted if wanted is not None and wanted == value else value
-
-
-def _rp_filter(ifname: str) -> str:
-    return f"net/ipv4/conf/{ifname}/rp_filter"
 
 
 def _address(packed: bytes) -> Address:

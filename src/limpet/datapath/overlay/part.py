@@ -3,40 +3,26 @@ the filter of what they may send."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from pathlib import Path
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, VXLAN_GROUPS
 from limpet.cluster.membership import Membership
+from limpet.cluster.topology.view import VxlanDevice
+from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.overlay.apply import OVERLAY_NOTIFICATIONS, OverlayKernel
-from limpet.datapath.overlay.diff import (
-    DropDevice,
-    DropDeviceAddress,
-    DropFdb,
-    DropNeighbour,
-    DropPeerRoute,
-    LoosenLink,
-    OverlayChange,
-    PutDevice,
-    PutDeviceAddress,
-    PutPeerRoute,
-    diff_overlay,
-)
+from limpet.datapath.overlay.diff import LoosenLink, OverlayChange, PutDevice, diff_overlay
 from limpet.datapath.overlay.filter_apply import PeerFilter, PutFilter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
-from limpet.datapath.overlay.state import OverlayPlan, OverlayState, Touched
-from limpet.datapath.overlay.vtep import keep_vtep_macs, read_vtep_macs
+from limpet.datapath.overlay.state import Key, OverlayPlan, OverlayState, PeerRoute
+from limpet.datapath.overlay.vtep import keep_vtep_macs
 from limpet.datapath.own_node import is_of_a_pod
 from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import LinkMark, Owned
-
-_DEVICE_CHANGES = (PutDevice, DropDevice, LoosenLink, PutDeviceAddress, DropDeviceAddress)
-_REMOVALS = (DropPeerRoute, DropNeighbour, DropFdb, DropDeviceAddress, DropDevice)
 
 
 class _Look(IntEnum):
@@ -73,7 +59,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._before_sysctl = before_sysctl
         self._before = OverlayPlan()
         """That the kernel's filter was planned with."""
-        self._touched: Touched | None = None
+        self._touched: frozenset[Key] | None = None
         """All that may differ; None: anything may."""
         self._look = _Look.KERNEL
         self._is_unclear = False
@@ -91,10 +77,10 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
             sysctls={"rp_filter": ("2",)},
         )
 
-    def begin(self, membership: Membership, route: RouteSocket, vtep_path: Path) -> None:
+    def begin(self, membership: Membership, vtep_path: Path) -> None:
         """The devices have their MACs for life. Raises: LimpetError."""
         recorded = membership.presence.vtep_macs if membership.presence is not None else {}
-        existing = read_vtep_macs(route)
+        existing = self._kernel.vtep_macs()
         own = self._peers.own
         own.versions |= existing.keys()
         own.vteps = keep_vtep_macs(vtep_path, membership.uid, recorded=recorded, existing=existing)
@@ -112,7 +98,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
     def plan(self) -> OverlayState:
         view, before = self._peers.next_view(), self._peers.view
         self._filter.set_links(self._peers.own.links)
-        touched: Touched | None
+        touched: frozenset[Key] | None
         if self._is_planned:
             planned, touched = replan_overlay(self.planned, before, view)
         else:
@@ -136,10 +122,10 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         changes: list[OverlayChange | PutFilter] = [
             change
             for change in diff_overlay(want, have, self._touched)
-            if not (isinstance(change, PutPeerRoute) and change.route.device in down)
+            if not (isinstance(change, Put) and _is_route_by(change.what, down))
         ]
         # Of a device the kernel tells more than was asked for; it is read anew the next time.
-        made = any(isinstance(change, _DEVICE_CHANGES) for change in changes)
+        made = any(_is_of_a_device(change) for change in changes)
         self._look = _Look.KERNEL if made else _Look.TOUCHED
         self._failed = False
         put = self._filter.diff(self._peers.view, self._before, self.planned)
@@ -148,9 +134,6 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         else:
             changes.append(put)
         return changes
-
-    def removes(self, change: OverlayChange | PutFilter) -> bool:
-        return isinstance(change, _REMOVALS)
 
     def apply(self, changes: Sequence[OverlayChange | PutFilter]) -> list[str]:
         ours = [change for change in changes if not isinstance(change, PutFilter)]
@@ -188,8 +171,9 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
             self._peers.own.hear(message)
 
     def damage(self) -> str:
-        touched = self._kernel.take_heard()
-        damaged = self._is_unclear or self._is_damaged(touched)
+        want, have = self.planned.state.entries, self._kernel.have.entries
+        heard = self._kernel.take_heard()
+        damaged = self._is_unclear or any(want.get(key) != have.get(key) for key in heard)
         if damaged:
             self._look = _Look.KERNEL if self._is_unclear else max(self._look, _Look.EVERY_KEY)
         self._is_unclear = False
@@ -200,12 +184,15 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         # What had failed may succeed now, after a link has come or gone.
         return "links changed" if links_changed or (links_heard and self._failed) else ""
 
-    def _is_damaged(self, touched: Touched) -> bool:
-        want, have = self.planned.state, self._kernel.have
-        return (
-            any(want.routes.get(key) != have.routes.get(key) for key in touched.routes)
-            or any(
-                want.neighbours.get(key) != have.neighbours.get(key) for key in touched.neighbours
-            )
-            or any(want.fdb.get(key) != have.fdb.get(key) for key in touched.fdb)
-        )
+
+def _is_route_by(what: object, devices: Collection[str]) -> bool:
+    return isinstance(what, PeerRoute) and what.device in devices
+
+
+def _is_of_a_device(change: OverlayChange | PutFilter) -> bool:
+    match change:
+        case PutDevice() | LoosenLink():
+            return True
+        case Put(what) | Drop(what):
+            return isinstance(what, LinkAddress | VxlanDevice)
+    return False

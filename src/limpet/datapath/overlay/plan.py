@@ -7,10 +7,11 @@ part (`replan_overlay`) and gives what planning everything anew would give.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from ipaddress import collapse_addresses
-from typing import NamedTuple
 
 from limpet.base.addresses import NO_NODE_BOUNDS, Address, Prefix, bounds_of, is_within
+from limpet.base.layered_map import alter
 from limpet.base.ownership import BEHIND_METRIC, PEER_METRIC
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology import transports
@@ -18,14 +19,15 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind
 from limpet.cluster.topology.transports import Transport
 from limpet.cluster.topology.view import View, VxlanDevice, _first_of_each_version, changed_peers
-from limpet.datapath.overlay.assembly import assemble, replace_parts
 from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop, leads_into_itself
 from limpet.datapath.overlay.state import (
+    Entry,
+    Key,
     Neighbour,
     OverlayPlan,
+    OverlayState,
     PeerPart,
     PeerRoute,
-    Touched,
 )
 
 Without = tuple[Prefix, str]
@@ -54,31 +56,20 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         lost_behind, behind = (*lost_behind, *((each, ways) for each in behind)), ()
     path = view.paths.get(uid)
     in_clear = _may_send_in_clear(view, uid, path)
-    let_in = _LetIn(
-        _collapsed((*segments, *behind)) if behind else segments,
-        _outer(view, entry, path) if in_clear else (),
-        in_clear,
+    part = PeerPart(
+        sources=_collapsed((*segments, *behind)) if behind else segments,
+        outer=_outer(view, entry, path) if in_clear else (),
+        in_clear=in_clear,
     )
     without += lost_behind
     if path is None:
-        return let_in.refused("no path to it is proven", without)
+        return part._replace(without=without, refused="no path to it is proven")
     if not path.rung.encrypted and in_clear_refused(view.network):
         words = "the cluster encrypts everything, and no tunnel to it is proven"
-        return let_in.refused(words, without)
+        return part._replace(without=without, refused=words)
     firsts = _first_of_each_version(segments)
-    hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts, let_in.sources)
-    return _reach(view, path, (segments, behind), hops, let_in, without)
-
-
-class _LetIn(NamedTuple):
-    """What may come from a peer; as `PeerPart` has it."""
-
-    sources: tuple[Prefix, ...]
-    outer: tuple[Address, ...]
-    in_clear: bool
-
-    def refused(self, reason: str, without: tuple[Without, ...]) -> PeerPart:
-        return PeerPart((), (), (), *self, without, reason)
+    hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts, part.sources)
+    return _reach(view, path, (segments, behind), hops, part._replace(without=without))
 
 
 def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
@@ -129,10 +120,9 @@ def _reach(
     path: PeerPath,
     prefixes: tuple[tuple[Prefix, ...], tuple[Prefix, ...]],
     hops: Mapping[int, Hop | str],
-    let_in: _LetIn,
-    without: tuple[Without, ...],
+    part: PeerPart,
 ) -> PeerPart:
-    """`prefixes`: the peer's segments, and what is behind it."""
+    """`part` with its routes. `prefixes`: the peer's segments, and what is behind it."""
     routes: list[PeerRoute] = []
     lost: list[Without] = []
     for held, metric in zip(prefixes, (PEER_METRIC, BEHIND_METRIC), strict=True):
@@ -149,16 +139,14 @@ def _reach(
                     PeerRoute(prefix, hop.device, hop.address, source, metric, hop.mtu_bytes)
                 )
     if lost:
-        without += tuple(lost)
+        part = part._replace(without=part.without + tuple(lost))
     if not routes:
-        return let_in.refused(without[-1][1], without)
+        return part._replace(refused=part.without[-1][1])
     vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
-    return PeerPart(
-        tuple(routes),
-        tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
-        (vxlans[0][1],) if vxlans else (),
-        *let_in,
-        without,
+    return part._replace(
+        routes=tuple(routes),
+        neighbours=tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
+        fdb=(vxlans[0][1],) if vxlans else (),
     )
 
 
@@ -180,7 +168,7 @@ def plan_overlay(view: View) -> OverlayPlan:
 
 def replan_overlay(
     plan: OverlayPlan, before: View, after: View
-) -> tuple[OverlayPlan, Touched | None]:
+) -> tuple[OverlayPlan, frozenset[Key] | None]:
     """The plan for `after`, made of that for `before`, and what may differ; None: anything."""
     if not after.sources or not before.same_node(after):
         return plan_overlay(after), None
@@ -188,3 +176,35 @@ def replan_overlay(
     return replace_parts(
         plan, {uid: plan_peer(after, uid) if uid in after.snapshot.nodes else None for uid in uids}
     )
+
+
+def replace_parts(
+    plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
+) -> tuple[OverlayPlan, frozenset[Key]]:
+    """The plan with other parts for some peers (None: without them), and what that touches."""
+    parts, state = alter(plan.parts, changed), plan.state
+    before = [part for uid in changed if (part := plan.parts.get(uid)) is not None]
+    old = {entry.key for part in before for entry in part.entries}
+    added = [entry for part in changed.values() if part is not None for entry in part.entries]
+    new = {entry.key: entry for entry in added}
+    touched = frozenset(old | new.keys())
+    disputed = len(new) < len(added) or any(key in state.entries for key in new.keys() - old)
+    if disputed or not plan.contested.isdisjoint(touched):
+        return assemble(state.devices, state.loose_links, parts), touched
+    entries = alter(state.entries, {**dict.fromkeys(old), **new})
+    return OverlayPlan(replace(state, entries=entries), parts, plan.contested), touched
+
+
+def assemble(
+    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: Mapping[str, PeerPart]
+) -> OverlayPlan:
+    """The union of the parts; what several want goes to the lowest uid."""
+    entries: dict[Key, Entry] = {}
+    contested: set[Key] = set()
+    for uid in sorted(parts):
+        for entry in parts[uid].entries:
+            if entries.setdefault(key := entry.key, entry) is not entry:
+                contested.add(key)
+    # Ours too: what answers to a packet takes the way of the answering end's choice.
+    state = OverlayState(devices, entries, loose_links | devices.keys())
+    return OverlayPlan(state, parts, frozenset(contested))

@@ -9,6 +9,13 @@ from typing import NamedTuple
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.topology.view import VxlanDevice
 
+Key = tuple[int | str, ...]
+"""What the kernel tells an entry by: its kind, then numbers and names of that kind.
+
+In their order each entry comes after those that it leads to.
+"""
+FDB, NEIGHBOUR, ROUTE = range(3)
+
 
 class PeerRoute(NamedTuple):
     """A route of our table to what is reached through a peer; the next hop counts as on link."""
@@ -22,6 +29,13 @@ class PeerRoute(NamedTuple):
     metric: int
     mtu_bytes: int
 
+    @property
+    def key(self) -> Key:
+        """Source: fib_table_insert, fib6_add."""
+        prefix = self.prefix
+        network = int(prefix.network_address)
+        return ROUTE, prefix.version, network, prefix.prefixlen, self.metric
+
 
 class Neighbour(NamedTuple):
     """Link-layer address of a peer's device, by an address that stands for the peer."""
@@ -30,6 +44,10 @@ class Neighbour(NamedTuple):
     address: Address
     mac: str
     permanent: bool = True
+
+    @property
+    def key(self) -> Key:
+        return NEIGHBOUR, self.device, self.address.version, int(self.address)
 
 
 class FdbEntry(NamedTuple):
@@ -41,14 +59,13 @@ class FdbEntry(NamedTuple):
     permanent: bool = True
     """False: an observed one that ages or has a port, VNI or link of its own."""
 
+    @property
+    def key(self) -> Key:
+        """A unicast MAC has one destination. Source: vxlan_fdb_update_existing."""
+        return FDB, self.device, self.mac
 
-RouteKey = tuple[int, int, int, int]
-"""IP version, network address, prefix length, metric. Source: fib_table_insert, fib6_add."""
-NeighbourKey = tuple[str, int, int]
-"""Device, IP version, address."""
-FdbKey = tuple[str, str]
-"""Device, MAC: a unicast MAC has one destination. Source: vxlan_fdb_update_existing."""
-OverlayKey = RouteKey | NeighbourKey | FdbKey
+
+Entry = PeerRoute | Neighbour | FdbEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +73,7 @@ class OverlayState:
     """What should be; as an observation, what is. Each object by what the kernel tells it by."""
 
     devices: Mapping[str, VxlanDevice] = field(default_factory=dict)
-    routes: Mapping[RouteKey, PeerRoute] = field(default_factory=dict)
-    neighbours: Mapping[NeighbourKey, Neighbour] = field(default_factory=dict)
-    fdb: Mapping[FdbKey, FdbEntry] = field(default_factory=dict)
+    entries: Mapping[Key, Entry] = field(default_factory=dict)
     loose_links: frozenset[str] = frozenset()
     """Links on which a packet need not come in where its answer would go out."""
 
@@ -80,6 +95,10 @@ class PeerPart(NamedTuple):
     refused: str = ""
     """Why the peer as a whole is not reached; empty: it is."""
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.fdb + self.neighbours + self.routes
+
 
 @dataclass(frozen=True, slots=True)
 class OverlayPlan:
@@ -88,14 +107,5 @@ class OverlayPlan:
     state: OverlayState = OverlayState()
     parts: Mapping[str, PeerPart] = field(default_factory=dict)
     """By the peer's uid."""
-    contested: frozenset[OverlayKey] = frozenset()
+    contested: frozenset[Key] = frozenset()
     """What several peers want differently; the one of the lowest uid has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touched:
-    """Keys that a change of the plan may have changed."""
-
-    routes: frozenset[RouteKey] = frozenset()
-    neighbours: frozenset[NeighbourKey] = frozenset()
-    fdb: frozenset[FdbKey] = frozenset()

@@ -11,8 +11,6 @@ import msgspec
 import structlog
 
 from limpet.base.disk import read_if_there, refusals, write_durably
-from limpet.base.ownership import VXLAN_GROUPS, VXLAN_IFNAME_PREFIX
-from limpet.linux.netlink.socket import RouteSocket
 
 _log = structlog.get_logger("vtep")
 _FORMAT = 1
@@ -87,13 +85,3 @@ def _write(path: Path, macs: Mapping[int, str]) -> None:
     with refusals("make folder", path.parent):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_durably(path, msgspec.json.encode(_File(_FORMAT, dict(macs))))
-
-
-def read_vtep_macs(route: RouteSocket) -> dict[int, str]:
-    """MACs of our VXLAN devices that are there, by IP version. Raises: KernelError."""
-    return {
-        version: link.mac
-        for version in VERSIONS
-        if (link := route.link(f"{VXLAN_IFNAME_PREFIX}{version}")) is not None
-        and link.group == VXLAN_GROUPS[version]
-    }

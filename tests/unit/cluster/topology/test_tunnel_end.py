@@ -19,7 +19,7 @@ from limpet.cluster.topology.tunnel_end import TunnelEnd, tunnel_end_of
 from limpet.cluster.topology.view import View, view_of
 from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
-from limpet.datapath.overlay.state import PeerPart
+from limpet.datapath.overlay.state import ROUTE, PeerPart
 from limpet.datapath.tunnel.plan import tunnel_ends, tunnel_is_needed
 from tests.unit.datapath.overlay.overlay_values import (
     OURS,
@@ -134,7 +134,7 @@ def test_where_everything_is_encrypted_nothing_goes_or_is_let_in_in_clear(path: 
     plan = plan_overlay(view)
 
     assert "encrypts everything" in plan.parts[PEER].refused
-    assert plan.state.routes == {}
+    assert plan.state.entries == {}
     assert "10.244.2.0" not in plan_filter(view, plan)
     assert "0xaf402" not in plan_filter(view, plan)
 
@@ -150,8 +150,10 @@ def test_going_over_to_the_tunnel_replaces_routes_in_place() -> None:
 
     assert plan == plan_overlay(after)
     assert touched is not None
-    assert len(touched.routes) == 2
-    assert plan.state.routes.keys() == plan_overlay(before).state.routes.keys()
+    assert sum(key[0] == ROUTE for key in touched) == 2
+    assert {key for key in plan.state.entries if key[0] == ROUTE} == {
+        key for key in plan_overlay(before).state.entries if key[0] == ROUTE
+    }
 
 
 # Ends

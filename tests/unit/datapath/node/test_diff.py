@@ -9,18 +9,10 @@ from typing import Self
 from hypothesis import example, given
 from tests.strategies import node_plans
 
+from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.node.diff import (
     Change,
-    DropAddress,
-    DropPort,
-    DropRoute,
-    DropRule,
     MissingPort,
-    PutAddress,
-    PutBridge,
-    PutPort,
-    PutRoute,
-    PutRule,
     PutRuleset,
     PutSysctl,
     diff_node,
@@ -71,7 +63,7 @@ class TinyNode:
         match change:
             case PutSysctl(path, value):
                 self.sysctls[path] = value
-            case PutBridge(bridge):
+            case Put(Bridge() as bridge):
                 before = self.bridges.get(bridge.ifname, replace(bridge, addresses=frozenset()))
                 self.bridges[bridge.ifname] = replace(
                     before,
@@ -79,26 +71,26 @@ class TinyNode:
                     promisc=before.promisc or bridge.promisc,
                     up=True,
                 )
-            case PutAddress(ifname, address):
+            case Put(LinkAddress(ifname, address)):
                 bridge = self.bridges[ifname]
                 self.bridges[ifname] = replace(bridge, addresses=bridge.addresses | {address})
-            case DropAddress(ifname, address):
+            case Drop(LinkAddress(ifname, address)):
                 bridge = self.bridges[ifname]
                 assert address in bridge.addresses
                 self.bridges[ifname] = replace(bridge, addresses=bridge.addresses - {address})
-            case PutRoute(route):
+            case Put(Route() as route):
                 self.routes[route_key(route)] = route
-            case DropRoute(route):
+            case Drop(Route() as route):
                 assert self.routes.pop(route_key(route)) == route
-            case PutRule(rule):
+            case Put(Rule() as rule):
                 assert rule not in self.rules
                 self.rules.add(rule)
-            case DropRule(rule):
+            case Drop(Rule() as rule):
                 self.rules.remove(rule)
-            case PutPort(port):
+            case Put(Port() as port):
                 assert port.ifname in self.ports
                 self.ports[port.ifname] = port
-            case DropPort(ifname):
+            case Drop(Port(ifname)):
                 del self.ports[ifname]
             case PutRuleset(text):
                 self.ruleset = text
@@ -157,8 +149,7 @@ def test_the_changes_do_not_depend_on_the_order_of_dictionaries(
 
 @given(wanted, found)
 def test_what_adds_reach_comes_before_what_removes_it(want: NodePlan, have: NodePlan) -> None:
-    kinds = [type(change).__name__ for change in diff_node(want, have)]
-    removals = [kind.startswith("Drop") for kind in kinds]
+    removals = [isinstance(change, Drop) for change in diff_node(want, have)]
 
     assert removals == sorted(removals)
 
@@ -181,19 +172,19 @@ def test_only_what_was_found_is_dropped_and_only_what_is_wanted_is_put(
 ) -> None:
     for change in diff_node(want, have):
         match change:
-            case PutRoute(route):
+            case Put(Route() as route):
                 assert route in want.routes
-            case DropRoute(route):
+            case Drop(Route() as route):
                 assert route in have.routes - want.routes
-            case PutRule(rule):
+            case Put(Rule() as rule):
                 assert rule in want.rules
-            case DropRule(rule):
+            case Drop(Rule() as rule):
                 assert rule in have.rules - want.rules
-            case DropPort(ifname):
+            case Drop(Port(ifname)):
                 assert ifname in have.ports.keys() - want.ports.keys()
             case PutSysctl(path, value):
                 assert want.sysctls[path] == value != have.sysctls.get(path)
-            case PutAddress(ifname, address):
+            case Put(LinkAddress(ifname, address)):
                 assert address in want.bridges[ifname].addresses
 
 
@@ -202,9 +193,10 @@ def test_an_address_on_a_bridge_that_another_made_is_never_dropped(
     want: NodePlan, have: NodePlan
 ) -> None:
     for change in diff_node(want, have):
-        if isinstance(change, DropAddress):
-            assert want.bridges[change.bridge].ours
-            assert change.address not in want.bridges[change.bridge].addresses
+        if isinstance(change, Drop) and isinstance(change.what, LinkAddress):
+            bridge = want.bridges[change.what.ifname]
+            assert bridge.ours
+            assert change.what.address not in bridge.addresses
 
 
 def bridge(*addresses: object, ours: bool = True, mac: str = MAC, up: bool = True) -> NodePlan:
@@ -221,23 +213,17 @@ def test_a_bridge_is_made_before_its_addresses_and_its_routes() -> None:
         ruleset="table inet limpet {}\n",
     )
 
-    kinds = [type(change).__name__ for change in diff_node(want, NodePlan())]
+    changes = diff_node(want, NodePlan())
 
-    assert kinds == [
-        "PutBridge",
-        "PutRuleset",
-        "PutSysctl",
-        "PutAddress",
-        "PutRoute",
-        "PutRule",
-    ]
+    kinds = [type(each.what if isinstance(each, Put) else each) for each in changes]
+    assert kinds == [Bridge, PutRuleset, PutSysctl, LinkAddress, Route, Rule]
 
 
 def test_our_own_bridge_gets_its_mac_back_and_anothers_keeps_its_own() -> None:
     other = "02:00:00:00:00:01"
 
     assert diff_node(bridge(GATEWAY), bridge(GATEWAY, mac=other)) == [
-        PutBridge(Bridge("limpet0", MAC, frozenset({GATEWAY})))
+        Put(Bridge("limpet0", MAC, frozenset({GATEWAY})))
     ]
     assert diff_node(bridge(GATEWAY, ours=False), bridge(GATEWAY, mac=other)) == []
 
@@ -245,15 +231,18 @@ def test_our_own_bridge_gets_its_mac_back_and_anothers_keeps_its_own() -> None:
 def test_a_bridge_that_is_down_is_set_up_whoever_made_it() -> None:
     for ours in (True, False):
         (change,) = diff_node(bridge(GATEWAY, ours=ours), bridge(GATEWAY, ours=ours, up=False))
-        assert isinstance(change, PutBridge)
+        assert isinstance(change, Put)
+        assert isinstance(change.what, Bridge)
 
 
 def test_an_old_address_goes_from_our_bridge_after_the_new_one_is_there() -> None:
     assert diff_node(bridge(GATEWAY), bridge(OTHER)) == [
-        PutAddress("limpet0", GATEWAY),
-        DropAddress("limpet0", OTHER),
+        Put(LinkAddress("limpet0", GATEWAY)),
+        Drop(LinkAddress("limpet0", OTHER)),
     ]
-    assert diff_node(bridge(GATEWAY, ours=False), bridge(OTHER)) == [PutAddress("limpet0", GATEWAY)]
+    assert diff_node(bridge(GATEWAY, ours=False), bridge(OTHER)) == [
+        Put(LinkAddress("limpet0", GATEWAY))
+    ]
 
 
 def test_a_bridge_of_ours_that_nobody_wants_now_is_left_for_uninstall() -> None:
@@ -264,7 +253,7 @@ def test_a_route_that_differs_only_by_its_device_is_put_without_a_removal() -> N
     old, new = (Route(GATEWAY.network, device, 100) for device in ("net1", "limpet0"))
 
     assert diff_node(NodePlan(routes=frozenset({new})), NodePlan(routes=frozenset({old}))) == [
-        PutRoute(new)
+        Put(new)
     ]
 
 
@@ -272,8 +261,8 @@ def test_a_route_with_another_metric_is_another_route() -> None:
     old, new = (Route(GATEWAY.network, "limpet0", metric) for metric in (100, 200))
 
     assert diff_node(NodePlan(routes=frozenset({new})), NodePlan(routes=frozenset({old}))) == [
-        PutRoute(new),
-        DropRoute(old),
+        Put(new),
+        Drop(old),
     ]
 
 
@@ -286,7 +275,7 @@ def test_a_port_that_is_not_as_wanted_is_put_right_and_never_made_anew(port: Por
     want = Port(port.ifname, "limpet0")
     changes = diff_node(NodePlan(ports={port.ifname: want}), NodePlan(ports={port.ifname: port}))
 
-    assert changes == ([] if port == want else [PutPort(want)])
+    assert changes == ([] if port == want else [Put(want)])
 
 
 def test_ipv4_and_ipv6_sort_together() -> None:
@@ -296,7 +285,8 @@ def test_ipv4_and_ipv6_sort_together() -> None:
     )
     changes = diff_node(NodePlan(routes=routes), NodePlan())
 
-    assert [str(c.route.prefix) for c in changes if isinstance(c, PutRoute)] == [
+    found = [each.what for each in changes if isinstance(each, Put)]
+    assert [str(each.prefix) for each in found if isinstance(each, Route)] == [
         "10.244.7.0/24",
         "fd00:7::/64",
     ]

@@ -18,7 +18,6 @@ from limpet.base.node_state import NodeState, RoutedNetworks
 from limpet.base.ownership import (
     DYING_IFNAME_PREFIX,
     POD_IFNAME_PREFIX,
-    ROUTE_TABLE,
     SEGMENT_METRIC,
     SHAPER_IFNAME_PREFIX,
     UNREACHABLE_METRIC,
@@ -221,7 +220,7 @@ def test_a_bridge_that_another_made_is_told_from_ours() -> None:
 
 
 def test_nothing_is_planned_on_a_link_that_is_no_bridge() -> None:
-    facts = NodeFacts(no_bridges=["br0"])
+    facts = NodeFacts(no_bridges={"br0": "it is a dummy link"})
     plan = plan_node(
         "limpet0", NodeState(), [], [BridgeSpec("br0", (ip_interface("10.1.0.1/24"),))], facts
     )
@@ -268,11 +267,10 @@ def test_cluster_traffic_without_a_path_ends_at_an_unreachable_route(
 
 
 @given(node.states, node.pods(), specs)
-def test_every_route_is_in_our_table_with_a_metric_that_the_kernel_keeps(
+def test_every_route_has_a_metric_that_the_kernel_keeps(
     state: NodeState, pods: list[Attachment], specs: list[BridgeSpec]
 ) -> None:
     for route in plan_node("limpet0", state, pods, specs, STARTED).routes:
-        assert route.table == ROUTE_TABLE
         assert route.metric in (SEGMENT_METRIC, UNREACHABLE_METRIC)
         if route.device is not None:
             assert route.source is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -40,24 +41,12 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.view import VxlanDevice, view_of
-from limpet.datapath.overlay.assembly import fdb_key, neighbour_key, route_key
-from limpet.datapath.overlay.diff import (
-    DropDevice,
-    DropDeviceAddress,
-    DropFdb,
-    DropNeighbour,
-    DropPeerRoute,
-    LoosenLink,
-    OverlayChange,
-    PutDevice,
-    PutDeviceAddress,
-    PutFdb,
-    PutNeighbour,
-    PutPeerRoute,
-    diff_overlay,
-)
+from limpet.datapath.change import Drop, LinkAddress, Put
+from limpet.datapath.overlay.diff import OverlayChange, PutDevice, diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
 from limpet.datapath.overlay.state import FdbEntry, Neighbour, OverlayState, PeerPart, PeerRoute
+
+Kind = TypeVar("Kind", PeerRoute, Neighbour, FdbEntry)
 
 # Who may talk.
 
@@ -348,10 +337,10 @@ def test_what_two_peers_announce_alike_goes_to_one_of_them_and_back() -> None:
     both = view(node(2), twin, paths={PEER: vxlan(2), twin.grant.uid: vxlan(3)})
     planned = plan_overlay(both)
 
-    assert planned.contested == {("limvx4", mac(2, 4))}
+    owner = plan_peer(both, min(PEER, twin.grant.uid)).fdb[0]
+    assert planned.contested == {owner.key}
     first = min(PEER, twin.grant.uid)
-    owner = plan_peer(both, first).fdb[0]
-    assert planned.state.fdb == {("limvx4", mac(2, 4)): owner}
+    assert of_kind(planned.state, FdbEntry) == [owner]
     paths = {uid: path for uid, path in both.paths.items() if uid != first}
     alone, _ = replan_overlay(planned, both, view(node(2), twin, paths=paths))
     assert alone == plan_overlay(view(node(2), twin, paths=paths))
@@ -361,6 +350,10 @@ def test_what_two_peers_announce_alike_goes_to_one_of_them_and_back() -> None:
 TUNNELLING = replace(OWN, tunnel="limwg0")
 
 
+def of_kind(state: OverlayState, kind: type[Kind]) -> list[Kind]:
+    return [entry for entry in state.entries.values() if isinstance(entry, kind)]
+
+
 @given(clusters())
 def test_every_route_over_vxlan_leads_to_a_neighbour_and_that_to_an_entry(
     cluster: tuple[Snapshot, dict[str, PeerPath]],
@@ -368,11 +361,12 @@ def test_every_route_over_vxlan_leads_to_a_neighbour_and_that_to_an_entry(
     known, paths = cluster
     state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
 
-    for route in state.routes.values():
+    entries = {(each.device, each.mac) for each in of_kind(state, FdbEntry)}
+    neighbours = {(each.device, each.address): each for each in of_kind(state, Neighbour)}
+    for route in of_kind(state, PeerRoute):
         if route.device in state.devices:
             assert route.next_hop is not None
-            key = (route.device, route.next_hop.version, int(route.next_hop))
-            assert (route.device, state.neighbours[key].mac) in state.fdb
+            assert (route.device, neighbours[route.device, route.next_hop].mac) in entries
             assert route.mtu_bytes <= state.devices[route.device].mtu_bytes
 
 
@@ -384,7 +378,7 @@ def test_no_route_takes_over_an_address_of_ours(
     ours = known.nodes[UID].grant.prefixes
     state = plan_overlay(view_of(known, UID, paths, TUNNELLING)).state
 
-    for route in state.routes.values():
+    for route in of_kind(state, PeerRoute):
         assert not any(
             route.prefix.version == each.version and route.prefix.overlaps(each) for each in ours
         )
@@ -466,48 +460,48 @@ def test_the_changes_lead_from_any_state_to_the_plan(one, other) -> None:  # typ
     reached = _applied(have, changes)
     assert replace(reached, loose_links=want.loose_links) == want
     assert diff_overlay(want, want) == []
-    adds = [isinstance(change, _ADDS) for change in changes]
-    assert adds == sorted(adds, reverse=True)
-
-
-_ADDS = (PutDevice, PutDeviceAddress, LoosenLink, PutFdb, PutNeighbour, PutPeerRoute)
+    drops = [isinstance(change, Drop) for change in changes]
+    assert drops == sorted(drops)
 
 
 def _applied(have: OverlayState, changes: list[OverlayChange]) -> OverlayState:
     """The state after the changes, as the kernel would have it; fails where it would refuse."""
-    devices, routes = dict(have.devices), dict(have.routes)
-    neighbours, fdb = dict(have.neighbours), dict(have.fdb)
+    devices, entries = dict(have.devices), dict(have.entries)
     for change in changes:
         match change:
             case PutDevice(device):
                 held = devices[device.ifname].addresses if device.ifname in devices else ()
                 devices[device.ifname] = replace(device, addresses=frozenset(held))
-            case PutDeviceAddress(ifname, address):
+            case Put(LinkAddress(ifname, address)):
                 held = devices[ifname].addresses | {address}
                 devices[ifname] = replace(devices[ifname], addresses=held)
-            case DropDeviceAddress(ifname, address):
+            case Drop(LinkAddress(ifname, address)):
                 held = devices[ifname].addresses - {address}
                 devices[ifname] = replace(devices[ifname], addresses=held)
-            case PutFdb(each):
-                assert each.device in devices
-                fdb[fdb_key(each)] = each
-            case PutNeighbour(each):
-                assert (each.device, each.mac) in fdb
-                neighbours[neighbour_key(each)] = each
-            case PutPeerRoute(route):
-                routes[route_key(route)] = route
-            case DropPeerRoute(route):
-                del routes[route_key(route)]
-            case DropNeighbour(each):
-                del neighbours[neighbour_key(each)]
-            case DropFdb(each):
-                del fdb[fdb_key(each)]
-            case DropDevice(ifname):
+            case Drop(VxlanDevice(ifname)):
                 del devices[ifname]
-                routes = {k: v for k, v in routes.items() if v.device != ifname}
-                neighbours = {k: v for k, v in neighbours.items() if v.device != ifname}
-                fdb = {k: v for k, v in fdb.items() if v.device != ifname}
-    return OverlayState(devices, routes, neighbours, fdb, have.loose_links)
+                entries = {key: each for key, each in entries.items() if each.device != ifname}
+            case Put(FdbEntry() as each):
+                assert each.device in devices
+                entries[each.key] = each
+            case Put(Neighbour() as each):
+                assert FdbEntry(each.device, each.mac, each.address).key in entries
+                entries[each.key] = each
+            case Put(PeerRoute() as each):
+                entries[each.key] = each
+            case Drop(PeerRoute() | Neighbour() | FdbEntry() as each):
+                del entries[each.key]
+    return OverlayState(devices, entries, have.loose_links)
+
+
+def kinds_of(changes: list[OverlayChange]) -> list[str]:
+    """Of each change what it does to what kind of thing."""
+    return [
+        f"{type(each).__name__} {type(each.what).__name__}"
+        if isinstance(each, Put | Drop)
+        else type(each).__name__
+        for each in changes
+    ]
 
 
 STATE = plan_overlay(view(node(2), node(3), paths={PEER: vxlan(2)})).state
@@ -519,19 +513,19 @@ def test_a_peers_changed_address_is_one_change_and_its_changed_mac_four() -> Non
     other = plan_overlay(view(renewed, node(3), paths={PEER: vxlan(2)})).state
 
     assert diff_overlay(moved, STATE) == [
-        PutFdb(FdbEntry("limvx4", mac(2, 4), ip_address("192.0.2.9")))
+        Put(FdbEntry("limvx4", mac(2, 4), ip_address("192.0.2.9")))
     ]
-    kinds = [type(change).__name__ for change in diff_overlay(other, STATE)]
-    assert kinds == ["PutFdb", "PutNeighbour", "PutNeighbour", "DropFdb"]
+    kinds = kinds_of(diff_overlay(other, STATE))
+    assert kinds == ["Put FdbEntry", *["Put Neighbour"] * 2, "Drop FdbEntry"]
 
 
 def test_a_peer_that_changes_its_rung_has_its_routes_replaced_in_place() -> None:
     near = plan_overlay(view(node(2), node(3), paths={PEER: plain(2)})).state
 
-    kinds = [type(change) for change in diff_overlay(near, STATE)]
-    assert kinds == [*[PutPeerRoute] * 2, *[DropNeighbour] * 2, DropFdb]
-    kinds = [type(change) for change in diff_overlay(STATE, near)]
-    assert kinds == [PutFdb, *[PutNeighbour] * 2, *[PutPeerRoute] * 2]
+    kinds = kinds_of(diff_overlay(near, STATE))
+    assert kinds == [*["Put PeerRoute"] * 2, *["Drop Neighbour"] * 2, "Drop FdbEntry"]
+    kinds = kinds_of(diff_overlay(STATE, near))
+    assert kinds == ["Put FdbEntry", *["Put Neighbour"] * 2, *["Put PeerRoute"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -546,13 +540,13 @@ def test_a_device_that_cannot_be_mended_is_made_anew_with_all_that_it_led_to(
     done = diff_overlay(STATE, have)
 
     assert done[0] == PutDevice(STATE.devices["limvx4"], anew=True)
-    assert [type(change) for change in done[1:]] == [
-        PutDeviceAddress,
-        PutDeviceAddress,
-        LoosenLink,
-        PutFdb,
-        *[PutNeighbour] * 2,
-        *[PutPeerRoute] * 2,
+    assert kinds_of(done[1:]) == [
+        "Put LinkAddress",
+        "Put LinkAddress",
+        "LoosenLink",
+        "Put FdbEntry",
+        *["Put Neighbour"] * 2,
+        *["Put PeerRoute"] * 2,
     ]
 
 
@@ -568,8 +562,8 @@ def test_with_a_devices_mac_its_neighbours_are_put_again() -> None:
     other = replace(STATE.devices["limvx4"], mac="02:00:00:00:00:99")
     have = replace(STATE, devices={**STATE.devices, "limvx4": other})
 
-    kinds = [type(change) for change in diff_overlay(STATE, have)]
-    assert kinds == [PutDevice, PutNeighbour, PutNeighbour]
+    kinds = kinds_of(diff_overlay(STATE, have))
+    assert kinds == ["PutDevice", *["Put Neighbour"] * 2]
 
 
 def test_nothing_is_put_on_a_device_of_somebody_else() -> None:
@@ -582,12 +576,14 @@ def test_nothing_is_put_on_a_device_of_somebody_else() -> None:
 def test_routes_that_are_gone_with_a_peer_go_before_what_they_lead_to() -> None:
     empty = plan_overlay(view(node(3), paths={})).state
 
-    kinds = [type(change) for change in diff_overlay(empty, STATE)]
-    assert kinds == [*[DropPeerRoute] * 2, *[DropNeighbour] * 2, DropFdb]
+    kinds = kinds_of(diff_overlay(empty, STATE))
+    assert kinds == [*["Drop PeerRoute"] * 2, *["Drop Neighbour"] * 2, "Drop FdbEntry"]
 
 
 def test_a_route_is_told_by_prefix_and_metric() -> None:
     route = PeerRoute(ip_network("10.0.0.0/8"), "a", None, None, 200, 1450)
 
-    assert route_key(route) == (4, 0x0A000000, 8, 200)
+    other = PeerRoute(ip_network("10.0.0.0/8"), "b", None, None, 300, 1450)
+
+    assert route.key == other._replace(metric=200).key != other.key
     assert transports.ROUTE.name == "route"
