@@ -35,6 +35,7 @@ from limpet.ipam.leases import Holder
 from limpet.lab.world.node import LabNode, LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf
 from tests.beds.node_bed import NodeBed
+from tests.beds.shim_frames import cni_frame
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -268,7 +269,7 @@ def test_what_is_answered_to_an_add_that_is_asked_again_is_on_disk(node: LabNode
     variables = {key: value for key, value in environment.items() if key.startswith("CNI_")}
 
     again = shim.CniCall(variables, json.dumps(with_conf()).encode(), attempt=1)
-    assert _ask(node.socket, shim.encode_cni_call(again))[0] == 0
+    assert _ask(node.socket, cni_frame(again))[0] == 0
 
     node.stop_agent(signal.SIGKILL)
     shutil.rmtree(node.run_dir / "attachments")

@@ -127,8 +127,7 @@ class NodeBed:
             network,
             addresses=tuple(ip_interface((subnet[number], subnet.prefixlen)) for subnet in subnets),
             gateways=tuple(ranges[0].gateway for ranges in network.range_sets),
-            netns_device=where.device,
-            netns_inode=where.inode,
+            netns_id=where,
         )
 
     def create(self, attachment: Attachment) -> None:

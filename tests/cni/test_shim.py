@@ -29,7 +29,8 @@ from limpet.cni.frames import (
     encode_answer,
     request_length,
 )
-from limpet.cni.protocol.cni import encode_error, encode_result, parse_request, reply_version
+from limpet.cni.protocol.request import parse_request, reply_version
+from limpet.cni.protocol.result import encode_error, encode_result
 from limpet.cni.protocol.values import CniResult, Verb
 from limpet.cni.shim_binary import shim_path
 

@@ -12,7 +12,8 @@ from limpet.agent.answers.verbs import Admin
 from limpet.base.errors import CniCode, CniError, LimpetError
 from limpet.cni import frames as shim
 from limpet.cni.check import check_attachment
-from limpet.cni.protocol import cni
+from limpet.cni.protocol.request import parse_request, reply_version
+from limpet.cni.protocol.result import encode_error, encode_result, version_reply
 from limpet.cni.protocol.values import CniRequest, Verb
 from limpet.cni.verbs import Node
 
@@ -33,7 +34,7 @@ class Dispatcher:
         if isinstance(call, shim.AdminCall):
             return await self._answer_admin(call)
         try:
-            request = cni.parse_request(call.environ, call.stdin)
+            request = parse_request(call.environ, call.stdin)
             body = await self._serve(request, call.attempt, gone)
         except Exception as error:  # noqa: BLE001 - the runtime needs an answer in any case
             failure = cni_error(error)
@@ -45,7 +46,7 @@ class Dispatcher:
                 error=str(failure),
                 exc_info=failure.code is CniCode.INTERNAL,
             )
-            return 1, cni.encode_error(failure, cni.reply_version(call.stdin))
+            return 1, encode_error(failure, reply_version(call.stdin))
         return 0, body
 
     async def _serve(self, request: CniRequest, attempt: int, gone: Callable[[], bool]) -> bytes:
@@ -56,7 +57,7 @@ class Dispatcher:
                     # The runtime killed the shim; its DEL is on its way or was served already.
                     raise CniError(CniCode.TRY_AGAIN_LATER, "nobody waits for this ADD any more")
                 result = await node.add(request, attempt=attempt)
-                return cni.encode_result(result, request.conf.cni_version)
+                return encode_result(result, request.conf.cni_version)
             case Verb.DEL:
                 await node.delete(request)
             case Verb.CHECK:
@@ -73,7 +74,7 @@ class Dispatcher:
                         "limpet doctor tells more",
                     )
             case Verb.VERSION:
-                return cni.version_reply(request.conf.cni_version)
+                return version_reply(request.conf.cni_version)
         return b""
 
     async def _answer_admin(self, call: shim.AdminCall) -> tuple[int, bytes]:

@@ -14,7 +14,7 @@ from limpet.agent.answers.cluster import count_peers, tunnel_statuses
 from limpet.agent.answers.verbs import Admin, segment_states
 from limpet.base import faults
 from limpet.cni.verbs import Node
-from limpet.datapath.account import Account
+from limpet.datapath.loop import Account
 from limpet.datapath.tunnel.traffic.report import unable_peers
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory

@@ -179,8 +179,7 @@ def plan_attachment(
     *,
     addresses: tuple[InterfaceAddress, ...],
     gateways: tuple[Address, ...],
-    netns_device: int,
-    netns_inode: int,
+    netns_id: tuple[int, int],
 ) -> Attachment:
     """The pod's interface as it should be; in IPAM mode only its addresses."""
     conf = request.conf
@@ -188,7 +187,7 @@ def plan_attachment(
     return Attachment(
         network=conf.name,
         holder=request.holder,
-        netns=Netns(request.netns, netns_device, netns_inode),
+        netns=Netns(request.netns, *netns_id),
         pod=PodName(request.pod_namespace, request.pod_name),
         addresses=addresses,
         gateways=gateways,

@@ -26,7 +26,6 @@ MAX_REQUEST_BYTES = 4 << 20
 MAX_STDIN_BYTES = 1 << 20
 MAX_ANSWER_BYTES = 1 << 20
 """Of an answer's body: what the shim takes. An answer to an admin request may be longer."""
-MAX_ATTEMPT = 255
 
 _MAGIC = b"LMP1"
 _REQUEST = struct.Struct("<4sI")
@@ -54,26 +53,11 @@ class AdminCall:
 
     verb: str
     args: Mapping[str, Any]
-    attempt: int = 0
-
-
-def encode_cni_call(call: CniCall) -> bytes:
-    """The whole request frame. Raises: FrameError if a variable or the whole cannot be framed."""
-    parts = []
-    for key, value in call.environ.items():
-        if not key.startswith("CNI_") or "=" in key or "\0" in key or "\0" in value:
-            raise FrameError(f"encode request: variable {key!r} cannot be sent")
-        parts.append(f"{key}={value}".encode("utf-8", "surrogateescape") + b"\0")
-    return _frame(b"C", call.attempt, b"".join(parts) + b"\0" + call.stdin)
 
 
 def encode_admin_call(call: AdminCall) -> bytes:
     """The whole request frame. Raises: FrameError if it is too long."""
-    return _frame(b"A", call.attempt, msgspec.json.encode({**call.args, "verb": call.verb}))
-
-
-def _frame(kind: bytes, attempt: int, body: bytes) -> bytes:
-    rest = kind + bytes([min(attempt, MAX_ATTEMPT)]) + body
+    rest = b"A\0" + msgspec.json.encode({**call.args, "verb": call.verb})
     if REQUEST_HEADER_BYTES + len(rest) > MAX_REQUEST_BYTES:
         raise FrameError(f"encode request: {len(rest)} bytes are more than {MAX_REQUEST_BYTES}")
     return _REQUEST.pack(_MAGIC, len(rest)) + rest
@@ -99,7 +83,7 @@ def decode_request(rest: bytes) -> CniCall | AdminCall:
     if kind == b"C":
         return _decode_cni_call(body, attempt)
     if kind == b"A":
-        return _decode_admin_call(body, attempt)
+        return _decode_admin_call(body)
     raise FrameError(f"request: unknown kind {kind!r}")
 
 
@@ -121,7 +105,7 @@ def _decode_cni_call(body: bytes, attempt: int) -> CniCall:
     return CniCall(environ, stdin, attempt)
 
 
-def _decode_admin_call(body: bytes, attempt: int) -> AdminCall:
+def _decode_admin_call(body: bytes) -> AdminCall:
     try:
         given = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -129,7 +113,7 @@ def _decode_admin_call(body: bytes, attempt: int) -> AdminCall:
     verb = given.pop("verb", None) if isinstance(given, dict) else None
     if not isinstance(verb, str):
         raise FrameError("admin request: not an object with a verb")
-    return AdminCall(verb, given, attempt)
+    return AdminCall(verb, given)
 
 
 def encode_answer(exit_code: int, body: bytes) -> bytes:

@@ -20,7 +20,7 @@ from limpet.datapath.node.pod.interface import (
 )
 from limpet.datapath.node.pod.reaper import Reaper
 from limpet.ipam.leases import Holder
-from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id, own_namespace_id
+from limpet.linux.namespaces import Namespace, namespace_id, own_namespace_id
 from limpet.linux.netlink.socket import RouteSocket
 
 
@@ -68,8 +68,9 @@ class PodInterfaces:
 
     def disconnect(self, pod: Attachment, netns: str) -> None:
         """Both ends down, renamed and put aside. `netns`: where the runtime says that it is now."""
-        where = NamespaceId(pod.netns.device, pod.netns.inode)
-        path = next((p for p in (netns, pod.netns.path) if p and namespace_id(p) == where), None)
+        path = next(
+            (p for p in (netns, pod.netns.path) if p and namespace_id(p) == pod.netns.id), None
+        )
         if path is not None:
             with contextlib.suppress(KernelError), Namespace(path) as inside:
                 retire_inside(inside, pod.holder.ifname)
@@ -102,7 +103,5 @@ def _is_left_alone(netns: str, ifname: str, others: Iterable[Attachment]) -> boo
     """It is a namespace, not the node's own, and no newer sandbox has that interface in it."""
     where = namespace_id(netns) if netns else None
     return where not in (None, own_namespace_id()) and not any(
-        where == NamespaceId(other.netns.device, other.netns.inode)
-        and other.holder.ifname == ifname
-        for other in others
+        where == other.netns.id and other.holder.ifname == ifname for other in others
     )

@@ -25,7 +25,7 @@ from limpet.ipam.leases import Holder, PodKey, Reservation
 from limpet.ipam.ledger import Ledger
 from limpet.ipam.ranges import Range
 from limpet.ipam.store import Tuning
-from limpet.linux.namespace_scan import scan_namespaces
+from limpet.linux.namespaces import scan_namespaces
 
 _log = structlog.get_logger("books")
 

@@ -13,8 +13,7 @@ from limpet.cni.verbs import Node
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger
-from limpet.linux.namespace_scan import NamespaceScan, scan_namespaces
-from limpet.linux.namespaces import NamespaceId, namespace_id
+from limpet.linux.namespaces import NamespaceScan, namespace_id, scan_namespaces
 
 _log = structlog.get_logger("repair")
 
@@ -35,18 +34,14 @@ def unrecorded(node: Node) -> set[Leak]:
 
 def seems_gone(node: Node, attachment: Attachment) -> bool:
     """Neither the pod's namespace is where the runtime said, nor its interface on the node."""
-    if namespace_id(attachment.netns.path) == _namespace_of(attachment):
+    if namespace_id(attachment.netns.path) == attachment.netns.id:
         return False
     return attachment.bridge is None or node.kernel.route.link(attachment.link.host_ifname) is None
 
 
-def _namespace_of(attachment: Attachment) -> NamespaceId:
-    return NamespaceId(attachment.netns.device, attachment.netns.inode)
-
-
 def _lives(attachment: Attachment, sighting: NamespaceScan) -> bool:
     """Its namespace is somewhere, although not where the runtime said."""
-    inside = sighting.namespaces.get(_namespace_of(attachment), frozenset())
+    inside = sighting.namespaces.get(attachment.netns.id, frozenset())
     return any(each.ip.packed in inside for each in attachment.addresses)
 
 

@@ -43,7 +43,7 @@ from limpet.datapath.node.pod.reaper import Reaper
 from limpet.ipam.hostlocal import UNKNOWN_HOLDER
 from limpet.ipam.leases import Holder
 from limpet.ipam.ledger import Ledger
-from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id, own_namespace_id
+from limpet.linux.namespaces import Namespace, namespace_id, own_namespace_id
 
 _log = structlog.get_logger("node")
 
@@ -126,7 +126,7 @@ class Node:
     async def _again(
         self, request: CniRequest, before: Attachment, *, attempt: int
     ) -> tuple[Attachment, Future[None]]:
-        same = namespace_id(request.netns) == NamespaceId(before.netns.device, before.netns.inode)
+        same = namespace_id(request.netns) == before.netns.id
         if attempt and same:
             ledger = await self.books.open(before.network, before.data_dir)
             return before, ledger.durable()
@@ -163,7 +163,7 @@ class Node:
         self, request: CniRequest, netns: Namespace, ledger: Ledger, seen: Seen | None = None
     ) -> tuple[Attachment, Future[None]]:
         """All or nothing. Raises: NotLookedYet when `seen` is needed."""
-        network, where = self._network(request.conf), netns.id
+        network = self._network(request.conf)
         with ExitStack() as undo:
             undo.callback(self.reaper.put)  # of what was made, a part may have been put aside
             now_s = time.monotonic()
@@ -175,8 +175,7 @@ class Node:
                 network,
                 addresses=tuple(lease.address for lease in reservation.leases),
                 gateways=tuple(lease.gateway for lease in reservation.leases),
-                netns_device=where.device,
-                netns_inode=where.inode,
+                netns_id=netns.id,
             )
             for old in reservation.evicted:
                 # The same pod's old sandbox: its interface goes before its address moves.

@@ -19,7 +19,6 @@ import structlog
 from limpet.base import faults
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.timer import Timer
-from limpet.datapath.account import Account
 from limpet.datapath.event import DamageSuspected, Tell, nobody
 from limpet.datapath.notified import Notified
 from limpet.datapath.part import Part
@@ -30,6 +29,32 @@ _GATHER_S = 0.02
 """How long reasons and notifications are gathered: one round serves all of them."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 AnyPart = Part[Any, Any]
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of a part's rounds since the agent's start."""
+
+    rounds: int = 0
+    changes: int = 0
+    failed: int = 0
+    """A change that failed is counted in every round that tried it."""
+    took_s: float = 0.0
+    last_changes: int = 0
+    last_took_ms: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    """Of the last round."""
+    retries: int = 0
+    """Rounds in a row that failed."""
+
+    def add(self, changes: int, failures: list[str], took_s: float) -> None:
+        """One more round."""
+        self.rounds += 1
+        self.changes += changes
+        self.failed += len(failures)
+        self.took_s += took_s
+        self.last_changes, self.last_took_ms, self.failures = changes, took_s * 1e3, failures
+        self.retries = self.retries + 1 if failures else 0
 
 
 @dataclass(slots=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership, News
-from limpet.datapath.account import Account
-from limpet.datapath.loop import Loop
+from limpet.datapath.loop import Account, Loop
 from limpet.datapath.overlay.apply import OverlayKernel
 from limpet.datapath.overlay.filter_apply import PeerFilter
 from limpet.datapath.overlay.part import OverlayPart

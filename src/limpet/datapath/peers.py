@@ -38,10 +38,10 @@ class Peers:
         self._tunnel_only: frozenset[str] = frozenset()
         self._made = False
 
-    def set_paths(self, paths: Mapping[str, PeerPath], why: str = "a path changed") -> None:
+    def set_paths(self, paths: Mapping[str, PeerPath]) -> None:
         """`paths` by the peer's uid; another mapping than the last one if anything is different."""
         self.paths = paths
-        self.wake(why)
+        self.wake("a path changed")
 
     def set_tunnel_only(self, uids: frozenset[str]) -> None:
         """Peers that send through tunnels only; of others more is let in with the next round."""

@@ -7,12 +7,13 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from limpet.base.errors import KernelError
+from limpet.linux.netlink.socket import RouteSocket
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
@@ -22,12 +23,8 @@ _OWN = "/proc/thread-self/ns/net"
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceId:
-    """What tells one namespace from another for as long as it lives. Source: man 7 namespaces."""
-
-    device: int
-    inode: int
+NamespaceId = tuple[int, int]
+"""Device and inode tell one namespace from another as long as it lives. Source: namespaces(7)."""
 
 
 class Namespace:
@@ -55,7 +52,7 @@ class Namespace:
     @property
     def id(self) -> NamespaceId:
         status = os.fstat(self.fd)
-        return NamespaceId(status.st_dev, status.st_ino)
+        return status.st_dev, status.st_ino
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -107,13 +104,13 @@ def namespace_id(path: str) -> NamespaceId | None:
         status = os.stat(path)
     except OSError:
         return None
-    return NamespaceId(status.st_dev, status.st_ino) if _is_nsfs(path) else None
+    return (status.st_dev, status.st_ino) if _is_nsfs(path) else None
 
 
 def own_namespace_id() -> NamespaceId:
     """Of the network namespace that the calling thread is in."""
     status = os.stat(_OWN)
-    return NamespaceId(status.st_dev, status.st_ino)
+    return status.st_dev, status.st_ino
 
 
 def _is_nsfs(file: str | int) -> bool:
@@ -156,3 +153,31 @@ def _candidate_paths() -> Iterator[str]:
 
 def _unescaped(octal: re.Match[bytes]) -> bytes:
     return bytes([int(octal[1], 8)])
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceScan:
+    """What is alive on this machine, as found by looking into every network namespace."""
+
+    addresses: frozenset[bytes] = frozenset()
+    """Packed addresses of all interfaces of all namespaces but our own."""
+    namespaces: Mapping[NamespaceId, frozenset[bytes]] = field(default_factory=dict)
+    """Of each namespace its packed addresses: the number of one that is gone is soon another's."""
+
+
+def scan_namespaces() -> NamespaceScan:
+    """Slow (a visit to each namespace); safe on any thread."""
+    addresses: set[bytes] = set()
+    namespaces: dict[NamespaceId, frozenset[bytes]] = {}
+    ours = own_namespace_id()
+    for path in every_namespace():
+        try:
+            with Namespace(path) as netns:
+                with netns.entered(), RouteSocket() as route:
+                    inside = frozenset(info.packed for info in route.addresses())
+                namespaces[netns.id] = inside
+                if netns.id != ours:
+                    addresses |= inside
+        except KernelError:
+            continue  # it went while we looked
+    return NamespaceScan(frozenset(addresses), namespaces)

@@ -1,12 +1,14 @@
-"""The node's links that lead to other nodes: found, not configured."""
+"""The node's links that lead to other nodes, and its way out: found, not configured."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatch
+from ipaddress import IPv4Address
 
 from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
 from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
+from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
@@ -51,6 +53,24 @@ def read_underlay(
         for link in sorted(route.links().values(), key=lambda link: link.ifname)
         if link.ifindex in addresses and link.up and _leads_out(link, patterns)
     )
+
+
+def default_gateway() -> IPv4Address | None:
+    """Of IPv4, by the default route that counts; in the namespace of the thread.
+
+    Raises: KernelError.
+    """
+    with RouteSocket() as route:
+        found = [
+            info
+            for info in route.routes()
+            if info.family == wire.AF_INET
+            and info.table == route_codec.RT_TABLE_MAIN
+            and info.prefix_length == 0
+            and len(info.gateway) == 4
+        ]
+    best = min(found, key=lambda info: info.metric, default=None)
+    return IPv4Address(best.gateway) if best is not None else None
 
 
 def _leads_out(link: link_codec.LinkInfo, patterns: Collection[str]) -> bool:

@@ -17,7 +17,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import KernelError
-from limpet.linux.gateway import default_gateway
+from limpet.linux.underlay import default_gateway
 from limpet.nat.port_control_codec import NONCE_BYTES, Lease, PortControlError
 
 _log = structlog.get_logger("port-mapping")
@@ -120,10 +120,9 @@ class PortMapping:
 
     async def _obtain(self) -> _Held:
         """Raises: PortControlError, KernelError, OSError."""
-        found = await _in_thread(default_gateway)
-        if found is None:
+        gateway, held = await _in_thread(default_gateway), self._held
+        if gateway is None:
             raise PortControlError("there is no default gateway")
-        gateway, held = found.address, self._held
         if held is not None and held.gateway == gateway:
             # As before; a gateway that was replaced at its address may know another way only.
             with contextlib.suppress(PortControlError, OSError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from limpet.agent import metrics_server
 from limpet.agent.metrics_server import MetricsServer
-from limpet.datapath.account import Account
+from limpet.datapath.loop import Account
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import PATIENCE_S
 

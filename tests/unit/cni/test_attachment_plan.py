@@ -84,8 +84,7 @@ def planned(made: NetworkConf, wishes: PodWishes = NO_WISHES, **changes: Any) ->
         network(made),
         addresses=ADDRESSES,
         gateways=GATEWAYS,
-        netns_device=4,
-        netns_inode=99,
+        netns_id=(4, 99),
     )
 
 

@@ -22,9 +22,9 @@ from limpet.cni.frames import (
     decode_request,
     encode_admin_call,
     encode_answer,
-    encode_cni_call,
     request_length,
 )
+from tests.beds.shim_frames import cni_frame
 
 raw = st.binary(max_size=20).map(lambda b: os.fsdecode(b.replace(b"\0", b"")))
 names = raw.map(lambda name: "CNI_" + name.replace("=", "-"))
@@ -34,7 +34,6 @@ admin_calls = st.builds(
     AdminCall,
     st.text(min_size=1),
     st.dictionaries(st.text().filter(lambda key: key != "verb"), json_values),
-    st.integers(0, 255),
 )
 
 
@@ -46,7 +45,7 @@ def decode(frame: bytes) -> CniCall | AdminCall:
 
 @given(cni_calls)
 def test_a_cni_call_arrives_as_it_was_sent(call: CniCall) -> None:
-    assert decode(encode_cni_call(call)) == call
+    assert decode(cni_frame(call)) == call
 
 
 @given(admin_calls)
@@ -63,7 +62,7 @@ def test_an_answer_arrives_as_it_was_sent(exit_code: int, body: bytes) -> None:
 
 
 def test_the_frame_is_laid_out_as_the_shim_writes_it() -> None:
-    frame = encode_cni_call(CniCall({"CNI_COMMAND": "ADD", "CNI_ARGS": ""}, b"{}", 300))
+    frame = cni_frame(CniCall({"CNI_COMMAND": "ADD", "CNI_ARGS": ""}, b"{}", 255))
 
     rest = b"C\xffCNI_COMMAND=ADD\0CNI_ARGS=\0\0{}"
     assert frame == b"LMP1" + struct.pack("<I", len(rest)) + rest
@@ -125,8 +124,5 @@ def test_a_cut_off_foreign_or_oversized_request_is_refused(rest: bytes) -> None:
 
 
 def test_what_cannot_be_framed_is_refused() -> None:
-    for environ in ({"PATH": "x"}, {"CNI_A": "x\0y"}, {"CNI_A=B": "x"}):
-        with pytest.raises(FrameError):
-            encode_cni_call(CniCall(environ, b""))
     with pytest.raises(FrameError):
         encode_admin_call(AdminCall("put", {"text": "x" * MAX_REQUEST_BYTES}))

@@ -47,7 +47,7 @@ _UNSERVED = ("vlan", "vlanTrunk", "macspoofchk", "disableContainerInterface")
 # no VLAN is ever set, addresses are unique without duplicate address detection.
 _HARMLESS_FLAGS = ("forceAddress", "preserveDefaultVlan", "enabledad")
 
-_DNS = keys("nameservers", "domain", "search", "options")
+DNS = keys("nameservers", "domain", "search", "options")
 BANDWIDTH = keys(
     *("ingressRate", "ingressBurst", "egressRate", "egressBurst"),
     *("unshapedSubnets", "shapedSubnets"),
@@ -147,7 +147,7 @@ def _parse_main(top: Fields, core: NetworkConf) -> StaticConf:
     for key in _HARMLESS_FLAGS:
         top.flag(key)
     ipam, unknown = parse_ipam(top)
-    dns = top.object("dns", _DNS)
+    dns = top.object("dns", DNS)
     default_gateway = top.flag("isDefaultGateway")
     main = MainConf(
         bridge=_parse_bridge(top),
@@ -195,10 +195,6 @@ def to_dns(fields: Fields) -> Dns:
         search=fields.texts("search"),
         options=fields.texts("options"),
     )
-
-
-def parse_dns(value: object, path: str) -> Dns:
-    return to_dns(Fields(value, path, _DNS))
 
 
 def parse_bandwidth(fields: Fields) -> Bandwidth | None:

@@ -18,7 +18,7 @@ IPAM = keys(
     *("subnet", "rangeStart", "rangeEnd", "gateway"),
 )
 _RANGE = keys("subnet", "rangeStart", "rangeEnd", "gateway")
-_ROUTE = keys("dst", "gw", "mtu", "advmss", "priority", "table", "scope")
+ROUTE = keys("dst", "gw", "mtu", "advmss", "priority", "table", "scope")
 _U32 = 2**32 - 1
 
 
@@ -37,7 +37,7 @@ def parse_ipam(top: Fields) -> tuple[IpamConf, list[str]]:
         unknown += [ipam.at(k) for k in ("rangeStart", "rangeEnd", "gateway") if k in ipam.values]
     check_overlaps(sets, "ipam.ranges")
     routes = []
-    for route in ipam.objects("routes", _ROUTE):
+    for route in ipam.objects("routes", ROUTE):
         routes.append(to_route(route))
         unknown += route.unknown
     conf = IpamConf(
@@ -135,7 +135,3 @@ def to_route(fields: Fields) -> RouteSpec:
         table=fields.number("table", 0, _U32),
         scope=fields.number("scope", 0, 255),
     )
-
-
-def parse_route(value: object, path: str) -> RouteSpec:
-    return to_route(Fields(value, path, _ROUTE))

@@ -5,17 +5,17 @@ Source: CNI SPEC.md 0.3.0, 0.3.1, 0.4.0, 1.0.0 and 1.1.0, section 'Result'.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from ipaddress import ip_interface
 from typing import Any
 
 import msgspec
 
-from limpet.base.addresses import InterfaceAddress
 from limpet.base.errors import CniError
-from limpet.cni.protocol.conf import VERSIONS, parse_dns
+from limpet.cni.protocol.conf import DNS, VERSIONS, to_dns
 from limpet.cni.protocol.fields import Fields, invalid, keys
-from limpet.cni.protocol.ipam import parse_route
-from limpet.cni.protocol.values import CniResult, Dns, ResultAddress, ResultInterface
+from limpet.cni.protocol.ipam import ROUTE, to_route
+from limpet.cni.protocol.values import CniResult, ResultAddress, ResultInterface
 from limpet.datapath.node.pod.attachment import RouteSpec
 
 _RESULT = keys("cniVersion", "interfaces", "ips", "routes", "dns")
@@ -44,7 +44,7 @@ def encode_result(result: CniResult, cni_version: str) -> bytes:
         body["ips"] = [_address(address, family=family) for address in result.addresses]
     if result.routes:
         body["routes"] = [_route(route, details=details) for route in result.routes]
-    if dns := _dns(result.dns):
+    if dns := {key: value for key, value in asdict(result.dns).items() if value}:
         body["dns"] = dns
     return msgspec.json.encode(body)
 
@@ -107,33 +107,22 @@ def _route(route: RouteSpec, *, details: bool) -> dict[str, object]:
     return body
 
 
-def _dns(dns: Dns) -> dict[str, object]:
-    named = {
-        "nameservers": dns.nameservers,
-        "domain": dns.domain,
-        "search": dns.search,
-        "options": dns.options,
-    }
-    return {key: value for key, value in named.items() if value}
-
-
 def parse_result(value: object, path: str) -> CniResult:
     """A decoded result of CNI 0.3.0 or newer; what another plugin added to it is left out.
 
     Raises: CniError 7.
     """
     fields = Fields(value, path, _RESULT)
-    interfaces = tuple(_parse_interface(item, at) for at, item in fields.items("interfaces"))
+    interfaces = tuple(map(_to_interface, fields.objects("interfaces", _INTERFACE)))
     return CniResult(
         interfaces=interfaces,
-        addresses=tuple(_parse_ip(item, at, len(interfaces)) for at, item in fields.items("ips")),
-        routes=tuple(parse_route(item, at) for at, item in fields.items("routes")),
-        dns=parse_dns(fields.values.get("dns", {}), fields.at("dns")),
+        addresses=tuple(_to_address(each, len(interfaces)) for each in fields.objects("ips", _IP)),
+        routes=tuple(map(to_route, fields.objects("routes", ROUTE))),
+        dns=to_dns(fields.object("dns", DNS)),
     )
 
 
-def _parse_interface(value: object, path: str) -> ResultInterface:
-    fields = Fields(value, path, _INTERFACE)
+def _to_interface(fields: Fields) -> ResultInterface:
     return ResultInterface(
         name=fields.text("name") or "",
         mac=fields.text("mac") or "",
@@ -144,17 +133,11 @@ def _parse_interface(value: object, path: str) -> ResultInterface:
     )
 
 
-def _parse_ip(value: object, path: str, interfaces: int) -> ResultAddress:
-    fields = Fields(value, path, _IP)
+def _to_address(fields: Fields, interfaces: int) -> ResultAddress:
+    if fields.prefix("address", mask=True) is None:
+        raise invalid(fields.path, fields.values, "lacks address")
     return ResultAddress(
-        address=_to_interface_address(fields),
+        address=ip_interface(fields.values["address"]),
         gateway=fields.address("gateway"),
         interface=fields.number("interface", 0, interfaces - 1),
     )
-
-
-def _to_interface_address(fields: Fields) -> InterfaceAddress:
-    prefix = fields.prefix("address", mask=True)
-    if prefix is None:
-        raise invalid(fields.path, fields.values, "lacks address")
-    return ip_interface(fields.values["address"])

@@ -12,10 +12,9 @@ from limpet.base.errors import KernelError, LimpetError
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import OVERLAY_PROTOCOL, ROUTE_TABLE, RULE_PRIORITY
 from limpet.base.settings import PodSettings
-from limpet.datapath.account import Account
 from limpet.datapath.change import Drop, Put
 from limpet.datapath.event import BridgeMade
-from limpet.datapath.loop import Loop, round_failure
+from limpet.datapath.loop import Account, Loop, round_failure
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.bridges import Bridges
 from limpet.datapath.node.diff import Change, MissingPort, diff_node

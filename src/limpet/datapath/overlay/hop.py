@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -19,10 +18,7 @@ from limpet.cluster.topology.tunnel_end import (
     tunnel_mtu_bytes,
 )
 from limpet.cluster.topology.view import View
-from limpet.datapath.overlay.state import FdbEntry
-
-_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
-"""An entry for no MAC or a multicast one would draw other peers' packets."""
+from limpet.datapath.overlay.state import UNICAST_MAC, FdbEntry
 
 
 class Hop(NamedTuple):
@@ -55,7 +51,7 @@ def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
     mac = entry.presence.vtep_macs.get(version)
     if mac is None:
         return f"it has announced no VXLAN device over IPv{version}"
-    if not _UNICAST_MAC.fullmatch(mac):
+    if not UNICAST_MAC.fullmatch(mac):
         return f"it has announced {mac!r} as MAC, which is none of one device"
     if mac == device.mac:
         return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"

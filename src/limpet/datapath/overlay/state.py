@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,6 +16,8 @@ Key = tuple[int | str, ...]
 In their order each entry comes after those that it leads to.
 """
 FDB, NEIGHBOUR, ROUTE = range(3)
+UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
+"""What a device takes: an entry for no MAC or a multicast one would draw other peers' packets."""
 
 
 class PeerRoute(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,13 +10,12 @@ import msgspec
 import structlog
 
 from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.datapath.overlay.state import UNICAST_MAC
 
 _log = structlog.get_logger("vtep")
 _FORMAT = 1
 VERSIONS = (4, 6)
 """IP versions of the underlay."""
-_UNICAST_MAC = re.compile(r"(?!(00:){5}00)[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
-"""What a device takes and peers take for it."""
 
 
 def keep_vtep_macs(
@@ -73,7 +71,7 @@ def _read(path: Path) -> tuple[dict[int, str], bool]:
             )
             return {}, False
         macs = msgspec.json.decode(data, type=_File).macs
-        if wrong := [mac for mac in macs.values() if not _UNICAST_MAC.fullmatch(mac)]:
+        if wrong := [mac for mac in macs.values() if not UNICAST_MAC.fullmatch(mac)]:
             raise ValueError(f"{wrong[0]!r} is no MAC of one device")
         return macs, True
     except (msgspec.MsgspecError, ValueError) as error:  # also of what is no UTF-8

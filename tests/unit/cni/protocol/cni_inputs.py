@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from limpet.base.errors import CniError
-from limpet.cni.protocol.cni import parse_request
+from limpet.cni.protocol.request import parse_request
 from limpet.cni.protocol.values import CniRequest
 
 CONTAINER = "6f2c0a5be8c94f1e9d3b7a1f"

@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import CniCode, CniError
-from limpet.cni.protocol.cni import (
-    VERSIONS,
-    encode_error,
-    encode_result,
-    parse_request,
-    parse_result,
-    reply_version,
-)
+from limpet.cni.protocol.conf import VERSIONS
 from limpet.cni.protocol.fields import to_address, to_prefix
+from limpet.cni.protocol.request import parse_request, reply_version
+from limpet.cni.protocol.result import encode_error, encode_result, parse_result
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, ResultAddress, ResultInterface
 from limpet.datapath.node.pod.attachment import RouteSpec
 from tests.unit.cni.protocol.cni_inputs import CONF, CONTAINERD_RUNTIME, conf, environ

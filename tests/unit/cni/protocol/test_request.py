@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from limpet.base.errors import CniCode, CniError
-from limpet.cni.protocol.cni import VERSIONS, parse_request, reply_version
+from limpet.cni.protocol.conf import VERSIONS
+from limpet.cni.protocol.request import parse_request, reply_version
 from limpet.cni.protocol.values import Dns, Verb
 from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping
 from limpet.ipam.leases import Holder

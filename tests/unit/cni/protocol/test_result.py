@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from limpet.base.errors import CniCode, CniError
-from limpet.cni.protocol.cni import (
-    VERSIONS,
-    encode_error,
-    encode_result,
-    parse_result,
-    version_reply,
-)
+from limpet.cni.protocol.conf import VERSIONS
+from limpet.cni.protocol.result import encode_error, encode_result, parse_result, version_reply
 from limpet.cni.protocol.values import CniResult, Dns, ResultAddress, ResultInterface
 from limpet.datapath.node.pod.attachment import RouteSpec
 

@@ -65,6 +65,11 @@ class Netns:
     inode: int
     """What identifies the namespace: a path may be used again for another one."""
 
+    @property
+    def id(self) -> tuple[int, int]:
+        """As `linux.namespaces` tells it."""
+        return self.device, self.inode
+
 
 @dataclass(frozen=True, slots=True)
 class PodName:

@@ -11,7 +11,7 @@ from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.interface import create_pod_interface
-from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
+from limpet.linux.namespaces import Namespace, namespace_id
 
 _log = structlog.get_logger("round")
 
@@ -55,11 +55,11 @@ class PodKeeper:
         attachment = self._find(host_ifname)
         if attachment is None:
             return  # it has gone since the round was planned
-        where = NamespaceId(attachment.netns.device, attachment.netns.inode)
-        if attachment.bridge is None or namespace_id(attachment.netns.path) != where:
+        where = attachment.netns
+        if attachment.bridge is None or namespace_id(where.path) != where.id:
             self._release(attachment)
             return
-        with Namespace(attachment.netns.path) as netns:
+        with Namespace(where.path) as netns:
             create_pod_interface(
                 kernel.route,
                 attachment,
