@@ -60,16 +60,16 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         sources=_collapsed((*segments, *behind)) if behind else segments,
         outer=_outer(view, entry, path) if in_clear else (),
         in_clear=in_clear,
+        without=without + lost_behind,
     )
-    without += lost_behind
     if path is None:
-        return part._replace(without=without, refused="no path to it is proven")
+        return part._replace(refused="no path to it is proven")
     if not path.rung.encrypted and in_clear_refused(view.network):
         words = "the cluster encrypts everything, and no tunnel to it is proven"
-        return part._replace(without=without, refused=words)
+        return part._replace(refused=words)
     firsts = _first_of_each_version(segments)
     hops = HOP_PLANNERS[path.rung.part](view, entry, path, firsts, part.sources)
-    return _reach(view, path, (segments, behind), hops, part._replace(without=without))
+    return _reach(view, path, (segments, behind), hops, part)
 
 
 def _may_send_in_clear(view: View, uid: str, path: PeerPath | None) -> bool:
