@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], parent=settings.default
 )
 settings.load_profile("untimed")
+
+# A shell starts what it runs in the background with SIGINT ignored, and that is inherited: the
+# commands that tests interrupt would never notice.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
 _numbers = itertools.count()
