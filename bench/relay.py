@@ -28,7 +28,7 @@ from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.relay.server.forwarding import RelayKernel
-from limpet.relay.server.pairs import Entry, Place
+from limpet.relay.server.pairs import End, Entry, Place
 
 if TYPE_CHECKING:
     from bench.measures import Bed
@@ -136,7 +136,10 @@ def _two_sites(folder: Path) -> Iterator[tuple[_Site, _Site]]:
             kernel = RelayKernel(_RELAY_PORTS)
             undo.callback(kernel.close)
             entries = [
-                Entry(str(this.port), str(that.port), this.port, that.port, this.place, that.place)
+                Entry(
+                    End(str(this.port), str(that.port), this.port, that.port, this.place),
+                    that.place,
+                )
                 for this, that in ((one, other), (other, one))
             ]
             kernel.put(_TUNNEL_PORT, entries)

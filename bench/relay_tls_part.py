@@ -78,9 +78,7 @@ async def _relay(membership: Membership) -> None:
         is_removed=membership.tombstone_of,
     )
     courier.start()
-    service = RelayService(
-        membership, courier, settings, resync_s=60.0, tell=lambda _: None, may_talk=lambda *_: True
-    )
+    service = RelayService(membership, courier, settings, resync_s=60.0, tell=lambda _: None)
     service.start()
     server = RelayTlsServer(service.attach_stream, membership, settings.tls_listen, nobody)
     await server.start()

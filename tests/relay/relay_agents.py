@@ -21,7 +21,6 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.snapshot.file import SnapshotFile
-from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import Event, RelayingChanged
 from limpet.linux.nftables import Nftables
 from limpet.relay.messages import (
@@ -174,7 +173,6 @@ class Relay(Agent):
             settings,
             resync_s=60.0,
             tell=self.hear,
-            may_talk=lambda one, other: may_talk(self.told, one, other),
         )
         self.service.start()
 

@@ -33,7 +33,15 @@ from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.packet_socket import Sink
-from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, network, node_key, seal_grant
+from tests.unit.cluster_values import (
+    CLUSTER_KEY,
+    PINNED,
+    grant,
+    network,
+    node_key,
+    seal_grant,
+    seal_network,
+)
 from tests.waiting import PATIENCE_S
 
 RELAY = 9
@@ -76,6 +84,7 @@ class Cluster:
         file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
         made = Membership(identity, file, boot_id="boot")
         self.undo.callback(made.close)
+        made.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
         for other in NUMBERS:
             tell(made, other)
         return made

@@ -169,7 +169,6 @@ class RealRelay:
             settings,
             resync_s=60.0,
             tell=self._hear,
-            may_talk=lambda *_: True,
         )
         self._service.start()
         self._server = RelayTlsServer(

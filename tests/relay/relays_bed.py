@@ -20,7 +20,6 @@ from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
-from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import EndpointsChanged, Event, NodeAwaited, RelayEndsChanged
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.nftables import Nftables
@@ -280,7 +279,6 @@ class Node:
                 relaying,
                 resync_s=60.0,
                 tell=self._hear_event,
-                may_talk=lambda one, other: may_talk(network(), one, other),
             )
             self._service.start()
             self._server = RelayTlsServer(

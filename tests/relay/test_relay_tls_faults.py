@@ -23,8 +23,8 @@ from limpet.cluster.topology import transports
 from limpet.datapath.event import RelayTlsPortChanged
 from limpet.relay.client import link as relay_link
 from limpet.relay.client import tls_client as relay_tls_client
+from limpet.relay.server import streams as relayed_node
 from limpet.relay.server import tls_listeners as relay_tls_listeners
-from limpet.relay.server import tls_node as relayed_node
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.stream.codec import (
     FrameParser,

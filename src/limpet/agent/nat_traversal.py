@@ -13,7 +13,6 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import RelayEnd
-from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import OwnEndChanged, RelayEndsChanged, Tell
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.part import TunnelPart
@@ -58,12 +57,11 @@ class NatTraversal:
         tunnels: TunnelPart,
         tell: Tell,
     ) -> None:
-        self._membership = membership
         self._courier = courier
         self._tunnels = tunnels
         self._running = False
         self.ends = RelayEnds()
-        self.anew = HandshakeReset(courier, may_talk=self._may_talk, take=tunnels.take_anew)
+        self.anew = HandshakeReset(courier, may_talk=membership.may_talk, take=tunnels.take_anew)
         self.relays = Relays(
             membership, courier, settings.peers, tell=tell, tunnel_port=tunnels.key.port
         )
@@ -73,7 +71,6 @@ class NatTraversal:
             settings,
             tell,
             tunnel_port=tunnels.key.port,
-            may_talk_with=self._may_talk,
         )
 
     def start(self) -> None:
@@ -105,16 +102,6 @@ class NatTraversal:
         if self._running:
             self.share_port()
             self.role.service.look()
-
-    def _may_talk(self, uid: str) -> bool:
-        entry = self._membership.snapshot.nodes.get(uid)
-        network, grant = self._membership.network, self._membership.grant
-        return (
-            entry is not None
-            and network is not None
-            and grant is not None
-            and may_talk(network, grant, entry.grant)
-        )
 
     def report(self) -> Across:
         """For `limpet status`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import structlog
 
@@ -12,7 +11,6 @@ from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import NodeAwaited, RelayTlsPortChanged, Tell
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.streams import OwnStreams
@@ -32,31 +30,16 @@ class RelayRole:
         tell: Tell,
         *,
         tunnel_port: int,
-        may_talk_with: Callable[[str], bool],
     ) -> None:
-        """Tells RelayingChanged, NodeAwaited, OwnEndChanged and RelayTlsPortChanged.
-
-        `may_talk_with`: this node and another share a community, or need none.
-        """
+        """Tells RelayingChanged, NodeAwaited, OwnEndChanged and RelayTlsPortChanged."""
         self._membership = membership
         self._listen = settings.relay.tls_listen
         self._tell = tell
         self.service = RelayService(
-            membership,
-            courier,
-            settings.relay,
-            resync_s=settings.resync_s,
-            tell=tell,
-            may_talk=lambda one, other: (
-                membership.network is not None and may_talk(membership.network, one, other)
-            ),
+            membership, courier, settings.relay, resync_s=settings.resync_s, tell=tell
         )
         self._streams = OwnStreams(
-            self.service.attach_stream,
-            uid=membership.uid,
-            tunnel_port=tunnel_port,
-            may_talk=may_talk_with,
-            tell=tell,
+            self.service.attach_stream, membership, tunnel_port=tunnel_port, tell=tell
         )
         self.server: RelayTlsServer | None = None
         """Where nodes are served in TLS."""

@@ -58,6 +58,36 @@ class TokenBuckets:
         return cost <= self._burst if bucket is None else bucket.has_room(now_s, cost)
 
 
+Rate = tuple[float, float]
+"""Per second, and at once."""
+
+
+class SourceRates:
+    """How often anybody may come: each source by itself, and all strangers together, who cannot use
+    up what the sources may do that members have come from lately."""
+
+    def __init__(self, *, each: Rate, strangers: Rate, members: Rate | None, most: int) -> None:
+        """`members`: of all of them together; None: there is no limit."""
+        self._each = TokenBuckets(*each, most=most)
+        self._strangers = TokenBucket(*strangers)
+        self._members = TokenBucket(*members) if members is not None else None
+        self._known: OrderedDict[Hashable, None] = OrderedDict()
+        self._most = most
+
+    def take(self, source: Hashable, now_s: float, *, part: Hashable = None) -> bool:
+        """Whether one from there may be looked at. `part`: what stands for itself at the source."""
+        everybody = self._members if source in self._known else self._strangers
+        one = source if part is None else (source, part)
+        return self._each.take(one, now_s) and (everybody is None or everybody.take(now_s))
+
+    def know(self, source: Hashable) -> None:
+        """A member has come from there."""
+        self._known[source] = None
+        self._known.move_to_end(source)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
 LIVED_S = 60.0
 AGAIN_S = (0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 

@@ -15,13 +15,14 @@ from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
-from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.cluster.topology.reach import may_talk
 
 _log = structlog.get_logger("membership")
 
@@ -101,6 +102,23 @@ class Membership:
     def is_member(self, uid: str) -> bool:
         entry = self.snapshot.nodes.get(uid)
         return entry is not None and not entry.grant.tombstone
+
+    def is_relay(self, uid: str) -> bool:
+        """Whether it is a member with the role."""
+        return self.is_member(uid) and Role.RELAY in self.snapshot.nodes[uid].grant.roles
+
+    def may_talk(self, uid: str, peer: str = "") -> bool:
+        """Whether the two, without `peer` the node and this one, are known here and may reach each
+        other."""
+        one, other = self.snapshot.nodes.get(uid), self.snapshot.nodes.get(peer or self.uid)
+        if self.network is None or one is None or other is None:
+            return False
+        return may_talk(self.network, one.grant, other.grant)
+
+    def name_of(self, uid: str) -> str:
+        """For a person; the uid of a node that is not known."""
+        entry = self.snapshot.nodes.get(uid)
+        return entry.grant.name if entry is not None else uid
 
     def contact(self, uid: str) -> Contact | None:
         """Where the node says that it is; None: it has not, or was removed."""

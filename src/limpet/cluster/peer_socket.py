@@ -17,7 +17,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.rate_limit import TokenBucket, TokenBuckets
+from limpet.base.rate_limit import SourceRates
 from limpet.cluster.documents import Sealed
 from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity
@@ -90,36 +90,21 @@ Handler = Callable[[Received], bool | None]
 
 
 class _Rates:
-    """How much is checked and answered, of each sender and of all."""
-
     def __init__(self) -> None:
-        self._of_members = TokenBucket(_MEMBERS_RATE, 2 * _MEMBERS_RATE)
-        self._of_strangers = TokenBucket(_STRANGERS_RATE, 2 * _STRANGERS_RATE)
-        self._of_source = TokenBuckets(_SOURCE_RATE, _SOURCE_BURST, most=_MOST_SOURCES)
-        self._sources_of_members: OrderedDict[Address, None] = OrderedDict()
-        self._refusals = TokenBucket(_REFUSALS_RATE, _REFUSALS_RATE)
-        self._refusals_of = TokenBuckets(1 / _PATIENCE_S, 1, most=_MOST_SOURCES)
-
-    def spend(self, source: Address, port: int) -> None:
-        """Takes room for a signature check. Raises: DatagramError when there is none."""
-        now_s = time.monotonic()
-        is_known = source in self._sources_of_members
-        everybody = self._of_members if is_known else self._of_strangers
-        # Each port of loopback stands for a node that comes in a stream.
-        one = (source, port) if source.is_loopback else source
-        if not (self._of_source.take(one, now_s) and everybody.take(now_s)):
-            raise DatagramError(Drop.OVER_RATE, "too many come")
-
-    def know(self, source: Address) -> None:
-        """A member writes from there."""
-        self._sources_of_members[source] = None
-        self._sources_of_members.move_to_end(source)
-        if len(self._sources_of_members) > _MOST_SOURCES:
-            self._sources_of_members.popitem(last=False)
-
-    def may_refuse(self, uid: str) -> bool:
-        now_s = time.monotonic()
-        return self._refusals_of.take(uid, now_s) and self._refusals.take(now_s)
+        self.heard = SourceRates(
+            each=(_SOURCE_RATE, _SOURCE_BURST),
+            strangers=(_STRANGERS_RATE, 2 * _STRANGERS_RATE),
+            members=(_MEMBERS_RATE, 2 * _MEMBERS_RATE),
+            most=_MOST_SOURCES,
+        )
+        """Signatures that are checked, by address."""
+        self.refused = SourceRates(
+            each=(1 / _PATIENCE_S, 1),
+            strangers=(_REFUSALS_RATE, _REFUSALS_RATE),
+            members=None,
+            most=_MOST_SOURCES,
+        )
+        """Refusals, by uid."""
 
 
 class PeerSocket:
@@ -356,7 +341,10 @@ class PeerSocket:
         )
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
-        self._rates.spend(source, where[1])
+        # Each port of loopback stands for a node that comes in a stream.
+        part = where[1] if source.is_loopback else None
+        if not self._rates.heard.take(source, time.monotonic(), part=part):
+            raise DatagramError(Drop.OVER_RATE, "too many come")
         datagram.check()
         self._seen[datagram.signature] = None
         if len(self._seen) > _MOST_REPLAYED:
@@ -367,7 +355,7 @@ class PeerSocket:
             self._refuse(received, tombstone)
             raise DatagramError(Drop.REMOVED, "its sender was removed from the cluster")
         if self._is_member(received.uid):
-            self._rates.know(source)
+            self._rates.heard.know(source)
         handler = self._handlers.get(datagram.kind)
         if handler is None:
             raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
@@ -377,7 +365,7 @@ class PeerSocket:
 
     def _refuse(self, received: Received, tombstone: Sealed) -> None:
         """Tells a removed node so, now and then: it may not have heard."""
-        if self._rates.may_refuse(received.uid):
+        if self._rates.refused.take(received.uid, time.monotonic()):
             self.answer(received, Kind.EXCHANGE, encode(Push((tombstone,))))
 
     def _join_links(self, ifindexes: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from limpet.base.addresses import Endpoint, UnderlayLink, is_public
+from limpet.base.addresses import Endpoint, UnderlayLink, endpoint_text, is_public
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
@@ -21,13 +21,12 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.cluster.topology.reach import may_talk
 from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.public_endpoints import PublicEndpoints
 from limpet.relay.client.choice import Effect, RelayChoice, SeenAs, Send
 from limpet.relay.client.contact import RelaySite
-from limpet.relay.client.peer import CloseStreams, OpenStream, StreamEvent, StreamWanted
+from limpet.relay.client.peer import CloseStreams, OpenStream, RelayPeer, StreamEvent, StreamWanted
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.messages import KIND_OF, NONCE_BYTES, Check, Pair, encode, parse
 
@@ -114,7 +113,9 @@ class Relays:
             self._look()
         every = self._membership.uid in news.uids or news.network
         for uid in list(self._choice.peers) if every else news.uids:
-            if uid in self._choice.peers and not self._may_talk(uid):
+            if uid in self._choice.peers and not self._membership.may_talk(
+                self._membership.uid, uid
+            ):
                 self._do(self._choice.drop(uid, time.monotonic()))
 
     def _look(self) -> None:
@@ -124,18 +125,11 @@ class Relays:
         if sites != self._choice.contacts.sites:
             self._do(self._choice.set_sites(sites, time.monotonic()))
 
-    def _may_talk(self, uid: str) -> bool:
-        network, grant = self._membership.network, self._membership.grant
-        entry = self._membership.snapshot.nodes.get(uid)
-        if network is None or grant is None or entry is None:
-            return False
-        return may_talk(network, grant, entry.grant)
-
     # What is wanted
 
     def need(self, uid: str, wanted: bool) -> None:
         """Whether relays have to lead to the peer; said again, its ends are checked at once."""
-        if self._running and (not wanted or self._may_talk(uid)):
+        if self._running and (not wanted or self._membership.may_talk(uid)):
             self._do(self._choice.need(uid, wanted, time.monotonic()))
 
     def answer_seen(self, uid: str, asked_at: Endpoint, seen_as: Endpoint) -> None:
@@ -150,14 +144,15 @@ class Relays:
         """Raises: DatagramError."""
         message = parse(received.kind, received.body)
         entry = self._membership.snapshot.nodes.get(received.uid)
-        strange = isinstance(message, Pair) and not self._may_talk(message.peer)
+        strange = isinstance(message, Pair) and not self._membership.may_talk(
+            self._membership.uid, message.peer
+        )
         if not self._running or not received.by_tunnel or not _relays(entry) or strange:
             self.counters["unasked"] += 1
             return
         self.counters[f"heard_{type(message).__name__.lower()}"] += 1
-        now_s = time.monotonic()
         source = (received.address, received.port)
-        self._do(self._choice.heard(received.uid, message, source, now_s))
+        self._do(self._choice.heard(received.uid, message, source, time.monotonic()))
 
     def _see(self, asked_at: Endpoint, seen_as: Endpoint, *, by_relay: bool = True) -> None:
         now_s = time.monotonic()
@@ -176,7 +171,7 @@ class Relays:
         for effect in effects:
             with noted("relays"):
                 self._do_one(effect)
-        self._set_timer()
+        self._alarm.set(self._choice.wake_at_s if self._running else math.inf)
 
     def _do_one(self, effect: Effect) -> None:
         match effect:
@@ -204,9 +199,6 @@ class Relays:
             to_relay=isinstance(effect.message, Check),
         )
 
-    def _set_timer(self) -> None:
-        self._alarm.set(self._choice.wake_at_s if self._running else math.inf)
-
     def _tick(self) -> None:
         try:
             self._do(self._choice.tick(time.monotonic()))
@@ -232,7 +224,9 @@ class Relays:
         )
 
     def _stream_changed(self, event: StreamEvent) -> None:
-        if self._running and (not isinstance(event, StreamWanted) or self._may_talk(event.peer)):
+        if self._running and (
+            not isinstance(event, StreamWanted) or self._membership.may_talk(event.peer)
+        ):
             self._do(self._choice.stream_changed(event, time.monotonic()))
 
     # For a person
@@ -252,50 +246,46 @@ class Relays:
         mapping = self._candidates.mapping
         return {
             "nat": {f"ipv{v}": self.kind(v).name.lower() for v in _VERSIONS},
-            "endpoints": [_text(endpoint) for endpoint in self._candidates.endpoints],
-            "mapped": [_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
+            "endpoints": [endpoint_text(endpoint) for endpoint in self._candidates.endpoints],
+            "mapped": [endpoint_text(endpoint) for endpoint in self._nat.mapped(time.monotonic())],
             "port_mapping": mapping.report() if mapping is not None else None,
             "relays": [self._relay_report(uid) for uid in self._choice.contacts.sites],
-            "pairs": [line for uid in list(self._choice.peers) for line in self._pair_reports(uid)],
+            "pairs": [
+                pair for peer in self._choice.peers.values() for pair in self._pair_reports(peer)
+            ],
         }
 
     def _publish(self, endpoints: tuple[Endpoint, ...]) -> None:
         self._tell(EndpointsChanged(endpoints))
 
-    def _name(self, uid: str) -> str:
-        entry = self._membership.snapshot.nodes.get(uid)
-        return entry.grant.name if entry is not None else uid
-
     def _relay_report(self, uid: str) -> dict[str, Any]:
         line = self._choice.contacts.best_line(uid)
         return {
-            "name": self._name(uid),
+            "name": self._membership.name_of(uid),
             "uid": uid,
             "answers": line is not None,
-            "endpoint": _text(line.at) if line is not None and line.at is not None else None,
-            "rtt_ms": round(line.rtt_s * 1e3, 1) if line is not None else None,
+            "endpoint": endpoint_text(line.at) if line and line.at else None,
+            "rtt_ms": round(line.rtt_s * 1e3, 1) if line else None,
         }
 
-    def _pair_reports(self, uid: str) -> list[dict[str, Any]]:
-        peer = self._choice.peers[uid]
-        found = []
-        for end in peer.ends.values():
-            at = end.endpoint
-            found.append(_pair(self._name(uid), self._name(end.relay), "udp", at, end.problem))
-        for relay, stream in peer.streams.items():
-            at = stream.end.endpoint if stream.end is not None else None
-            found.append(_pair(self._name(uid), self._name(relay), "tls", at, stream.problem))
-        return found
-
-
-def _pair(peer: str, relay: str, over: str, at: Endpoint | None, problem: str) -> dict[str, Any]:
-    return {
-        "peer": peer,
-        "relay": relay,
-        "over": over,
-        "endpoint": _text(at) if at is not None else None,
-        "problem": problem,
-    }
+    def _pair_reports(self, peer: RelayPeer) -> list[dict[str, Any]]:
+        ends = [
+            *((end.relay, "udp", end.endpoint, end.problem) for end in peer.ends.values()),
+            *(
+                (relay, "tls", stream.end.endpoint if stream.end else None, stream.problem)
+                for relay, stream in peer.streams.items()
+            ),
+        ]
+        return [
+            {
+                "peer": self._membership.name_of(peer.uid),
+                "relay": self._membership.name_of(relay),
+                "over": over,
+                "endpoint": endpoint_text(at) if at else None,
+                "problem": problem,
+            }
+            for relay, over, at, problem in ends
+        ]
 
 
 def _relays(entry: NodeEntry | None) -> bool:
@@ -320,8 +310,3 @@ def _site(presence: Presence | None) -> RelaySite:
         addresses = dict.fromkeys(address for address, _port in (*first, *then))
         tls = tuple((address, presence.relay_tls_port) for address in addresses)
     return RelaySite(tuple(dict.fromkeys(first)), then, tls)
-
-
-def _text(endpoint: Endpoint) -> str:
-    address, port = endpoint
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -17,9 +17,8 @@ from typing import Any
 
 import structlog
 
-from limpet.base.addresses import Endpoint
+from limpet.base.addresses import Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
-from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
@@ -87,15 +86,17 @@ class TlsRelays:
         Raises: LimpetError, within 3 s.
         """
         where = tuple(addresses)[:_MOST_ADDRESSES]
-        what = f"reach {self._name(peer_uid)} over TLS by relay {self._name(relay_uid)}"
+        name = self._membership.name_of
+        what = f"reach {name(peer_uid)} over TLS by relay {name(relay_uid)}"
         try:
             async with asyncio.timeout(PATIENCE_S):
                 link = await self._link(relay_uid, where)
                 endpoint = await link.open(peer_uid)
         except TimeoutError as error:
             raise LimpetError(
-                f"{what}: no answer from {_listed(where)} within {PATIENCE_S:g} s (does the site's "
-                "firewall let TCP out to there? Where neither UDP nor TCP gets out, no way is left)"
+                f"{what}: no answer from {', '.join(map(endpoint_text, where))} within "
+                f"{PATIENCE_S:g} s (does the site's firewall let TCP out to there? Where neither "
+                "UDP nor TCP gets out, no way is left)"
             ) from error
         except LimpetError as error:
             raise LimpetError(f"{what}: {error}") from error
@@ -133,7 +134,9 @@ class TlsRelays:
                 link = await self._connect(uid, where)
                 self._links[uid] = link
                 _log.info(
-                    "relayed over TLS", relay=self._name(uid), rtt_ms=f"{link.rtt_s * 1e3:.1f}"
+                    "relayed over TLS",
+                    relay=self._membership.name_of(uid),
+                    rtt_ms=f"{link.rtt_s * 1e3:.1f}",
                 )
         return link
 
@@ -161,31 +164,19 @@ class TlsRelays:
         """Raises: LimpetError."""
         if self._stopped:
             raise LimpetError("the agent stops")
-        if not self._is_relay(uid):
+        if not self._membership.is_relay(uid):
             raise LimpetError(f"node {uid} is no relay of this cluster")
-
-    def _is_relay(self, uid: str) -> bool:
-        entry = self._membership.snapshot.nodes.get(uid)
-        return (
-            self._membership.is_member(uid)
-            and entry is not None
-            and (Role.RELAY in entry.grant.roles)
-        )
-
-    def _name(self, uid: str) -> str:
-        entry = self._membership.snapshot.nodes.get(uid)
-        return entry.grant.name if entry is not None else uid
 
     # News
 
     def _ended(self, uid: str, why: str) -> None:
         if self._links.pop(uid, None) is not None:
-            _log.info("not relayed over TLS any more", relay=self._name(uid), why=why)
+            _log.info("not relayed over TLS any more", relay=self._membership.name_of(uid), why=why)
 
     def _heard(self, news: News) -> None:
         for uid in news.uids:
             link = self._links.get(uid)
-            if link is not None and not self._is_relay(uid):
+            if link is not None and not self._membership.is_relay(uid):
                 link.end("it is no relay of this cluster any more")
             if not self._membership.is_member(uid):
                 self.release(uid)
@@ -218,7 +209,7 @@ async def first_of(where: Sequence[Endpoint], attempt: Callable[[Endpoint], Any]
                 if not isinstance(error, OSError | LimpetError):
                     raise error
                 cause = cause_of(error) if isinstance(error, OSError) else str(error)
-                failures.append(f"{_listed([at])}: {cause}")
+                failures.append(f"{endpoint_text(at)}: {cause}")
     finally:
         for task in running:
             task.cancel()
@@ -245,10 +236,3 @@ async def _shaken(at: Endpoint, *, uid: str, context: ssl.SSLContext) -> ssl.SSL
             raise LimpetError(f"it is node {found} that answers there")
         undo.pop_all()
     return tls
-
-
-def _listed(where: Iterable[Endpoint]) -> str:
-    return ", ".join(
-        f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
-        for address, port in where
-    )

@@ -28,7 +28,7 @@ from limpet.datapath.node.forward import HandleNftables, read_forward_chains
 from limpet.linux.nftables import Nftables, split_listing
 from limpet.linux.owned import Owned
 from limpet.linux.sysctl import read_sysctl
-from limpet.relay.server.pairs import Entry, Place
+from limpet.relay.server.pairs import End, Entry, Place
 
 OWNED = Owned(nft_tables=(NFT_RELAY_TABLE,))
 _HEADER_BYTES, _KIND_AT, _PORT_AT = 8, 4, 68
@@ -62,14 +62,14 @@ class RelayKernel:
         """The table stays, and hands on what it did."""
         self._nft.close()
 
-    def read(self) -> list[Entry]:
-        """What the table holds, whoever has put it there. Raises: KernelError."""
-        return parse_entries(self._nft.list_table() or "")
+    def read(self) -> list[End]:
+        """Whose packets the table hands on, whoever has put it there. Raises: KernelError."""
+        return parse_ends(self._nft.list_table() or "")
 
     def put(self, tunnel_port: int, entries: Iterable[Entry]) -> None:
         """The whole table anew; no packet meets none. Raises: KernelError."""
         self._tunnel_port = tunnel_port
-        self._entries = {entry.port: entry for entry in entries}
+        self._entries = {entry.end.port: entry for entry in entries}
         self._nft.put_table(self._ruleset())
 
     def apply(self, changes: Mapping[int, Entry | None]) -> None:
@@ -247,27 +247,28 @@ def elements_of(entries: Iterable[Entry], *, limited: bool) -> _Elements:
         said = f' comment "{comment}"' if comment else ""
         found.setdefault(name, {})[str(key)] = f"{key}{said} : {value}"
 
-    for entry in entries:
-        (address, udp_port), local = entry.place
-        verdict = f"goto forward{address.version}" if entry.onward else "goto hand_up"
-        owner = f"{entry.uid} {entry.peer} {entry.other} {local}"
-        put(f"ends{address.version}", f"{address} . {udp_port} . {entry.port}", verdict, owner)
+    for end, onward in entries:
+        assert end.place is not None
+        (address, udp_port), local = end.place
+        verdict = f"goto forward{address.version}" if onward else "goto hand_up"
+        owner = f"{end.uid} {end.peer} {end.other} {local}"
+        put(f"ends{address.version}", f"{address} . {udp_port} . {end.port}", verdict, owner)
         if limited:
-            digest = hashlib.blake2s(entry.uid.encode(), digest_size=4).hexdigest()
-            put("owner", entry.port, f"0x{digest}")
-        if entry.onward is not None:
-            (to_address, to_port), from_address = entry.onward
-            put(f"to{to_address.version}", entry.port, to_address)
-            put("to_port", entry.port, to_port)
-            put("from_port", entry.port, entry.other)
-            put(f"source{from_address.version}", entry.other, from_address)
+            digest = hashlib.blake2s(end.uid.encode(), digest_size=4).hexdigest()
+            put("owner", end.port, f"0x{digest}")
+        if onward is not None:
+            (to_address, to_port), from_address = onward
+            put(f"to{to_address.version}", end.port, to_address)
+            put("to_port", end.port, to_port)
+            put("from_port", end.port, end.other)
+            put(f"source{from_address.version}", end.other, from_address)
     return found
 
 
 _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
 
 
-def parse_entries(listing: str) -> list[Entry]:
+def parse_ends(listing: str) -> list[End]:
     """Of a table as nft prints it. Where the kernel sends their packets is not read."""
     _, elements = split_listing(listing)
     found = []
@@ -279,7 +280,7 @@ def parse_entries(listing: str) -> list[Entry]:
             address, udp_port, port = match["key"].split(" . ")
             uid, peer, other, local = match["comment"].split()
             place = Place((ip_address(address), int(udp_port)), ip_address(local))
-            found.append(Entry(uid, peer, int(port), int(other), place, None))
+            found.append(End(uid, peer, int(port), int(other), place))
         except ValueError:
             continue
     return found

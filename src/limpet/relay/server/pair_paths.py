@@ -59,7 +59,7 @@ class RelayPaths:
         burst = max(_LEAST_BURST_BYTES, rate * _BURST_S)
         self._rates = TokenBuckets(rate, burst, most=_MOST_NODES) if rate else None
 
-    def kept(self) -> list[Entry]:
+    def kept(self) -> list[End]:
         """What the kernel still hands on for an earlier agent. Raises: KernelError."""
         return self._kernel.read()
 

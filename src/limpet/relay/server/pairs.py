@@ -77,15 +77,10 @@ class Checked(Enum):
     """Made for another place, too old, or not made here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What the relay does with what comes from one end by UDP."""
+class Entry(NamedTuple):
+    """What the relay does with what comes from one end, which has a place, by UDP."""
 
-    uid: str
-    peer: str
-    port: int
-    other: int
-    place: Place
+    end: End
     onward: Place | None
     """Where the kernel sends it; None: the agent takes it."""
 
@@ -220,25 +215,24 @@ class Relaying:
         gone = [end for end in ends if not may_talk(end.uid, end.peer)]
         return [end for end in gone if self._drop(end.port)]
 
-    def adopt(self, entries: Iterable[Entry], now_s: float) -> None:
-        """Takes up pairs as the kernel has kept them; only whole and plausible ones."""
-        by_port = {entry.port: entry for entry in entries}
+    def adopt(self, ends: Iterable[End], now_s: float) -> None:
+        """Takes up ends as the kernel has kept them: whole and plausible pairs only."""
+        by_port = {end.port: end for end in ends}
         free = set(self._free)
-        for entry in by_port.values():
-            other = by_port.get(entry.other)
+        for end in by_port.values():
+            other = by_port.get(end.other)
             if (
-                entry.port < entry.other
+                end.port < end.other
                 and other is not None
-                and (other.uid, other.peer, other.other) == (entry.peer, entry.uid, entry.port)
-                and free >= {entry.port, entry.other}
-                and entry.uid != entry.peer
-                and self.end(entry.uid, entry.peer) is None
+                and (other.uid, other.peer, other.other) == (end.peer, end.uid, end.port)
+                and free >= {end.port, end.other}
+                and end.uid != end.peer
+                and self.end(end.uid, end.peer) is None
             ):
-                free -= {entry.port, entry.other}
-                for half in (entry, other):
-                    end = End(half.uid, half.peer, half.port, half.other, half.place)
-                    self._put(replace(end, wanted_until_s=now_s + LIFETIME_S))
-                    self._of.setdefault(end.uid, {})[end.peer] = end.port
+                free -= {end.port, end.other}
+                for half in (end, other):
+                    self._put(replace(half, wanted_until_s=now_s + LIFETIME_S))
+                    self._of.setdefault(half.uid, {})[half.peer] = half.port
         self._free = deque(port for port in self._free if port in free)
 
     # Its own
@@ -305,7 +299,7 @@ def _entry(end: End, other: End, forwarded: frozenset[int]) -> Entry | None:
     if end.place is None or not other.reachable:
         return None
     onward = other.place if _by_kernel(end, other, forwarded) else None
-    return Entry(end.uid, end.peer, end.port, end.other, end.place, onward)
+    return Entry(end, onward)
 
 
 def _socket(end: End, other: End, forwarded: frozenset[int]) -> Place | None:

@@ -22,7 +22,6 @@ from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import RelaySettings
 from limpet.base.timer import Timer
-from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
@@ -116,13 +115,8 @@ class RelayService:
         *,
         resync_s: float,
         tell: Tell,
-        may_talk: Callable[[Grant, Grant], bool],
     ) -> None:
-        """Tells RelayingChanged and NodeAwaited.
-
-        `resync_s`: so often the kernel is looked at. `may_talk`: two share a community, or need
-        none.
-        """
+        """Tells RelayingChanged and NodeAwaited. `resync_s`: so often the kernel is looked at."""
         self.counters: Counter[str] = Counter()
         """Pairs, checks and refusals by what became of them, and packets that the agent lost."""
         self._membership = membership
@@ -130,7 +124,6 @@ class RelayService:
         self._settings = settings
         self._resync_s = resync_s
         self._tell_agent = tell
-        self._may_talk = may_talk
         self._pairs = self._no_pairs()
         self._run = _Run()
         self._unasked = _Unasked(courier)
@@ -176,8 +169,7 @@ class RelayService:
     @property
     def has_role(self) -> bool:
         """The node is to be a relay, whether it works as one or not."""
-        grant = self._membership.grant
-        return grant is not None and Role.RELAY in grant.roles
+        return self._membership.is_relay(self._membership.uid)
 
     def _follow_role(self) -> None:
         """Begins and ends with the role in the node's grant and the port of its tunnel."""
@@ -274,13 +266,8 @@ class RelayService:
     # Who may
 
     def _allowed(self, uid: str, peer: str) -> bool:
-        nodes = self._membership.snapshot.nodes
-        one, other = nodes.get(uid), nodes.get(peer)
-        if one is None or other is None or len({uid, peer, self._membership.uid}) < 3:
-            return False
-        if one.grant.tombstone or other.grant.tombstone:
-            return False
-        return self._may_talk(one.grant, other.grant)
+        is_own = self._membership.uid in (uid, peer)
+        return not is_own and self._membership.may_talk(uid, peer)
 
     def _ask(self, uid: str, peer: str) -> End | Refusal:
         before = len(self._pairs)

@@ -40,12 +40,10 @@ class TlsListeners:
         self._admit = admit
         self._tell = tell
         self._sockets: list[socket.socket] = []
-        self._retry = Timer("relay over TLS", self.start)
-        self._resume = Timer("relay over TLS", self._accept_again)
+        self._again = Timer("relay over TLS", self.start)
 
     def stop(self) -> None:
-        self._retry.stop()
-        self._resume.stop()
+        self._again.stop()
         for listener in self._sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
             listener.close()
@@ -59,6 +57,7 @@ class TlsListeners:
         }
 
     def start(self) -> None:
+        """Listens wherever nothing does yet, and accepts everywhere."""
         for at in list(self._waiting):
             try:
                 listener = _listener(at)
@@ -77,13 +76,11 @@ class TlsListeners:
             self.troubles.pop(at, None)
             self._sockets.append(listener)
             self.addresses.append(listener.getsockname()[:2])
-            self._accept_from(listener)
             self._tell(RelayTlsPortChanged(self.addresses[0][1]))
+        for listener in self._sockets:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
         if self._waiting:
-            self._retry.set_in(_RETRY_S)
-
-    def _accept_from(self, listener: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+            self._again.set_in(_RETRY_S)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_PER_TURN):
@@ -94,13 +91,9 @@ class TlsListeners:
             except OSError as error:  # no descriptors or no memory: it would be told for ever
                 _log.warning("no connections are taken for a while", error=error.strerror)
                 asyncio.get_running_loop().remove_reader(listener.fileno())
-                self._resume.set_in(_PAUSE_S)
+                self._again.set_in(_PAUSE_S)
                 return
             self._admit(connection, _source(source[0]))
-
-    def _accept_again(self) -> None:
-        for listener in self._sockets:
-            self._accept_from(listener)
 
 
 def _source(text: str) -> bytes:

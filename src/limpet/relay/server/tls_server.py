@@ -10,21 +10,19 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import structlog
 
 from limpet.base.addresses import Listen
-from limpet.base.rate_limit import TokenBucket, TokenBuckets
+from limpet.base.rate_limit import SourceRates
 from limpet.base.timer import Timer
-from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership, News
 from limpet.datapath.event import Tell
-from limpet.relay.server.streams import Attach
+from limpet.relay.server.streams import Attach, RelayedNode
 from limpet.relay.server.tls_listeners import TlsListeners
-from limpet.relay.server.tls_node import RelayedNode
 from limpet.relay.stream.codec import Wanted
 from limpet.relay.stream.tls import cause_of, relay_context, shake_hands, tune, uid_of_peer
 
@@ -38,31 +36,8 @@ MOST_NODES = 1024
 _SWEEP_S = 5.0
 _RATE_PER_S, _BURST = 200.0, 400.0
 """Handshakes with strangers; one takes a millisecond."""
-_SOURCE_RATE_PER_S, _SOURCE_BURST, _SOURCES = 20.0, 100.0, 4096
+_SOURCE_RATE_PER_S, _SOURCE_BURST, _MOST_SOURCES = 20.0, 100.0, 4096
 """Those from one address, which may be that of a whole site."""
-_MOST_KNOWN = 4096
-
-
-class _Admission:
-    """How often connections are taken, in all and from one source."""
-
-    def __init__(self) -> None:
-        self._rate = TokenBucket(_RATE_PER_S, _BURST)
-        self._source_rate = TokenBuckets(_SOURCE_RATE_PER_S, _SOURCE_BURST, most=_SOURCES)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-        """Where members have come from lately: strangers cannot use up what those may do."""
-
-    def take(self, source: bytes, now_s: float) -> bool:
-        """Whether a connection from there may be looked at."""
-        known = source in self._known
-        return self._source_rate.take(source, now_s) and (known or self._rate.take(now_s))
-
-    def know(self, source: bytes) -> None:
-        """A member has come from there."""
-        self._known[source] = None
-        self._known.move_to_end(source)
-        if len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
 
 
 class RelayTlsServer:
@@ -85,7 +60,12 @@ class RelayTlsServer:
         self._nodes: dict[str, RelayedNode] = {}
         self._greeting: dict[asyncio.Task[None], None] = {}
         """Oldest first."""
-        self._admission = _Admission()
+        self._rates = SourceRates(
+            each=(_SOURCE_RATE_PER_S, _SOURCE_BURST),
+            strangers=(_RATE_PER_S, _BURST),
+            members=None,
+            most=_MOST_SOURCES,
+        )
         self._timer = Timer("relay over TLS", self._sweep)
 
     async def start(self) -> None:
@@ -129,7 +109,7 @@ class RelayTlsServer:
     # Greeting
 
     def _admit(self, connection: socket.socket, source: bytes) -> None:
-        if not self._admission.take(source, asyncio.get_running_loop().time()):
+        if not self._rates.take(source, asyncio.get_running_loop().time()):
             self.counters["too_often"] += 1
             connection.close()
             return
@@ -177,11 +157,11 @@ class RelayTlsServer:
                 return
             if self._nodes.get(uid) is node:
                 undo.pop_all()
-                self._admission.know(source)
+                self._rates.know(source)
 
     def _is_served(self, uid: str) -> bool:
-        own = self._membership.grant
-        return own is not None and Role.RELAY in own.roles and self._membership.is_member(uid)
+        known = self._membership
+        return known.is_relay(known.uid) and known.is_member(uid)
 
     def _take(self, node: RelayedNode) -> bool:
         if not self._is_served(node.uid):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
-from limpet.base.addresses import Endpoint, Prefix
+from limpet.base.addresses import Endpoint, Prefix, endpoint_text
 from limpet.datapath.tunnel.state import (
     KEY_BYTES,
     DeviceReading,
@@ -45,16 +45,11 @@ def _peer_lines(peer: PeerSetting) -> Iterator[str]:
         yield "remove=true"
         return
     if peer.endpoint is not None:
-        yield f"endpoint={_endpoint_text(peer.endpoint)}"
+        yield f"endpoint={endpoint_text(peer.endpoint)}"
     if peer.keepalive_s is not None:
         yield f"persistent_keepalive_interval={peer.keepalive_s}"
     for prefix in peer.allowed:
         yield f"allowed_ip={prefix}"
-
-
-def _endpoint_text(endpoint: Endpoint) -> str:
-    address, port = endpoint
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def _parse_endpoint(text: str) -> Endpoint:
