@@ -19,7 +19,7 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.cluster.peer_socket import Received
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.event import Event, RelayingChanged
 from limpet.linux.nftables import Nftables
@@ -35,7 +35,7 @@ from limpet.relay.messages import (
     parse,
 )
 from limpet.relay.server.service import RelayService
-from tests.relay.relay_bed import TUNNEL_PORT, Host
+from tests.relay.relay_bed import PORT, TUNNEL_PORT, Host, courier_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -47,7 +47,6 @@ from tests.unit.cluster_values import (
 )
 from tests.waiting import PATIENCE_S, until
 
-PORT = 7471
 RELAY_PORTS = (21000, 21019)
 _nonces = itertools.count(1)
 
@@ -74,21 +73,14 @@ class Agent:
         )
         self.told = told or network()
         self.membership.offer([seal_network(self.told, CLUSTER_KEY)], source=Source.CLOUD)
-        self.courier = PeerSocket(
-            self.identity,
-            port=PORT,
-            is_member=self.membership.is_member,
-            is_removed=self.membership.tombstone_of,
-        )
         self.public: Address | None = None
         """What others reach it by, where that is no address of its own."""
         self.got: list[tuple[Received, RelayMessage]] = []
         self.changed = asyncio.Event()
+        with host.netns.entered():
+            self.courier = courier_of(self.membership)
         for kind in KIND_OF.values():
             self.courier.on(kind, self._take)
-        with host.netns.entered():
-            self.courier.start()
-            self.courier.share_tunnel_port(TUNNEL_PORT)
 
     def _take(self, received: Received) -> None:
         self.got.append((received, parse(received.kind, received.body)))

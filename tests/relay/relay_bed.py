@@ -5,21 +5,27 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.base.addresses import Address, Endpoint
+from limpet.cluster.membership import Membership
+from limpet.cluster.peer_socket import PeerSocket
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.datapath.tunnel.wireguard.uapi_codec import encode_set, parse_errno
-from tests.beds.namespaces import Bed, connect_namespaces
+from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.beds.tunnel_bed import wireguard_go
 from tests.waiting import PATIENCE_S
 
-TUNNEL_PORT = 51820
+PORT, TUNNEL_PORT = 7471, 51820
+BULK_BYTES = 4 << 20
 _numbers = itertools.count()
 
 
@@ -74,14 +80,9 @@ class Host:
             f"-6 route replace default via 2001:db8:{self.number}::fe src {self.address(6, last)}",
         )
 
-    @property
-    def inner(self) -> str:
-        """What the other ends of its tunnels reach it by."""
-        return f"10.99.0.{self.number}"
-
     @cached_property
     def wireguard(self) -> Wireguard:
-        return Wireguard(self)
+        return Wireguard(self.netns, self.number, self.bed.folder, self.bed.undo)
 
     def open_udp(self, version: int = 4, last: int = 1, port: int = TUNNEL_PORT) -> socket.socket:
         """At one of its addresses; a test that waits for what does not come fails."""
@@ -94,29 +95,31 @@ class Host:
 class Wireguard:
     """One device with real WireGuard; no rekeying, no keepalive, nothing planned."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.key = X25519PrivateKey.from_private_bytes(bytes([host.number]) * 32)
+    def __init__(self, netns: Netns, number: int, folder: Path, undo: ExitStack) -> None:
+        self.netns = netns
+        self.inner = f"10.99.0.{number}"
+        """What the other ends of its tunnels reach it by."""
+        self.key = X25519PrivateKey.from_private_bytes(bytes([number]) * 32)
         # Names are unique on the whole machine: the program's sockets are in one fixed folder.
         self.ifname = f"lre{os.getpid() % 10**7}.{next(_numbers) % 1000}"
-        log = host.bed.folder / f"{self.ifname}.log"
+        log = folder / f"{self.ifname}.log"
         self._process = WireguardProcess(self.ifname, log=log, program=wireguard_go())
-        with host.netns.entered():
-            host.bed.undo.callback(self._stop)
+        with netns.entered():
+            undo.callback(self._stop)
             self._process.start()
         self._set(DeviceSetting(self.key.private_bytes_raw(), TUNNEL_PORT))
-        host.netns.ip(
-            f"addr add {host.inner}/24 dev {self.ifname}",
+        netns.ip(
+            f"addr add {self.inner}/24 dev {self.ifname}",
             f"link set {self.ifname} mtu 1420 up",
         )
 
-    def send_to(self, peers: Mapping[Host, Endpoint]) -> None:
+    def send_to(self, peers: Mapping[Wireguard, Endpoint]) -> None:
         """Where each peer's packets go from now on."""
         self._set(
             DeviceSetting(
                 peers=tuple(
                     PeerSetting(
-                        peer.wireguard.key.public_key().public_bytes_raw(),
+                        peer.key.public_key().public_bytes_raw(),
                         (ip_network(peer.inner),),
                         endpoint,
                     )
@@ -126,9 +129,41 @@ class Wireguard:
         )
 
     def _set(self, setting: DeviceSetting) -> None:
-        with self.host.netns.entered():
+        with self.netns.entered():
             assert parse_errno(self._process.ask(encode_set(setting))) == 0
 
     def _stop(self) -> None:
-        with self.host.netns.entered():
+        with self.netns.entered():
             self._process.stop()
+
+
+def send_bulk(client: Wireguard, server: Wireguard, data: bytes = bytes(BULK_BYTES)) -> None:
+    """All of it arrives by the tunnel, as it was. Raises: AssertionError, OSError."""
+    with (
+        server.netns.listening(server.inner, 5001) as listening,
+        client.netns.connected(server.inner, 5001, patience_s=PATIENCE_S) as here,
+    ):
+        listening.settimeout(PATIENCE_S)
+        there, _ = listening.accept()
+        sender = threading.Thread(target=here.sendall, args=(data,))
+        sender.start()
+        got = bytearray()
+        with there:
+            there.settimeout(PATIENCE_S)
+            while len(got) < len(data) and (part := there.recv(1 << 18)):
+                got += part
+        sender.join()
+    assert got == data
+
+
+def courier_of(membership: Membership, tunnel_port: int = TUNNEL_PORT) -> PeerSocket:
+    """Started, in the namespace of the calling thread; it shares the tunnel's port."""
+    made = PeerSocket(
+        membership.identity,
+        port=PORT,
+        is_member=membership.is_member,
+        is_removed=membership.tombstone_of,
+    )
+    made.start()
+    made.share_tunnel_port(tunnel_port)
+    return made

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import ExitStack
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import RelaySettings
-from limpet.cluster.membership import Membership
 from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.cluster.peer_socket import Received
 from limpet.datapath.event import Event, NodeAwaited
-from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
-from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
-from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.relay.client.peer import StreamEvent
 from limpet.relay.client.tls_client import TlsRelays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from tests.beds.namespaces import Netns, connect_namespaces
-from tests.beds.tunnel_bed import wireguard_go
+from tests.relay.relay_bed import PORT, TUNNEL_PORT, Wireguard, courier_of
 from tests.relay.relay_tls_bed import RELAY, Cluster, tell, uid
 from tests.waiting import PATIENCE_S, until
 
@@ -72,56 +65,6 @@ class Place:
         self._thread.join()
 
 
-class Wireguard:
-    """A userspace one in a node's namespace, for one peer."""
-
-    def __init__(self, place: Place, number: int, folder: Path, undo: ExitStack) -> None:
-        # Names are unique on the whole machine: the program's sockets are in one fixed folder.
-        self.ifname = f"lrt{os.getpid()}.{number}"
-        self.inner = f"10.244.{number}.1"
-        self.key = X25519PrivateKey.generate()
-        self.netns = place.netns
-        process = WireguardProcess(
-            self.ifname, log=folder / f"{self.ifname}.log", program=wireguard_go()
-        )
-        self._device = UserspaceWireguard(process)
-        with place.netns.entered():
-            self._device.make()
-            undo.callback(self._remove)
-            self._device.write(DeviceSetting(self.key.private_bytes_raw(), 51820, 0))
-        place.netns.ip(
-            f"link set {self.ifname} mtu 1440 up", f"addr add {self.inner}/16 dev {self.ifname}"
-        )
-
-    def send_to(self, peer: Wireguard, endpoint: Endpoint) -> None:
-        key = peer.key.public_key().public_bytes_raw()
-        allowed = (ip_network(f"{peer.inner}/32"),)
-        with self.netns.entered():
-            self._device.write(DeviceSetting(peers=(PeerSetting(key, allowed, endpoint),)))
-
-    def _remove(self) -> None:
-        with self.netns.entered():
-            self._device.remove()
-
-
-def send_bulk(client: Wireguard, server: Wireguard, size: int = 4 << 20) -> None:
-    """All of it arrives. Raises: AssertionError, OSError."""
-    with (
-        server.netns.listening(server.inner, 5001) as listening,
-        client.netns.connected(server.inner, 5001, patience_s=PATIENCE_S) as here,
-    ):
-        there, _ = listening.accept()
-        sender = threading.Thread(target=here.sendall, args=(bytes(size),))
-        sender.start()
-        with there:
-            there.settimeout(PATIENCE_S)
-            left = size
-            while left and (part := len(there.recv(1 << 18))):
-                left -= part
-        sender.join()
-    assert left == 0
-
-
 _ONLY_HTTPS = """
 table inet only_https {
     chain input {
@@ -131,7 +74,6 @@ table inet only_https {
     }
 }
 """
-_TUNNEL_PORT = 51820
 
 
 class RealRelay:
@@ -157,10 +99,10 @@ class RealRelay:
         settings = RelaySettings(tls_listen=(("::", 443),))
         self._membership.announce(
             addresses=(ip_address("8.8.4.4"),),
-            port=7471,
+            port=PORT,
             vtep_macs={},
             link_mtu_bytes=1500,
-            tunnel_port=_TUNNEL_PORT,
+            tunnel_port=TUNNEL_PORT,
         )
         self._courier = courier_of(self._membership)
         self._service = RelayService(
@@ -211,7 +153,7 @@ class FarSite:
             )
         self._place = Place(netns, undo)
         self._membership = cluster.membership(number)
-        self.tunnel = Wireguard(self._place, number, folder, undo)
+        self.tunnel = Wireguard(netns, number, folder, undo)
         undo.callback(lambda: self._place.run(self._stop()))
         self._place.run(self._start())
 
@@ -227,7 +169,7 @@ class FarSite:
         self._place.run(until(condition))
 
     async def _start(self) -> None:
-        self._relays = TlsRelays(self._membership, tunnel_port=_TUNNEL_PORT, tell=self.told.append)
+        self._relays = TlsRelays(self._membership, tunnel_port=TUNNEL_PORT, tell=self.told.append)
         self._courier = courier_of(self._membership)
         self._courier.on(Kind.PROBE, self._answer)
         self._courier.on(Kind.ANSWER, lambda received: self._answered.set_result(received.body))
@@ -250,16 +192,3 @@ class FarSite:
         async with asyncio.timeout(PATIENCE_S):
             seen = (await self._answered).decode().split()
         return ip_address(seen[0]), int(seen[1])
-
-
-def courier_of(membership: Membership) -> PeerSocket:
-    """Started, in the namespace of the calling thread; it shares the tunnel's port."""
-    made = PeerSocket(
-        membership.identity,
-        port=7471,
-        is_member=membership.is_member,
-        is_removed=membership.tombstone_of,
-    )
-    made.start()
-    made.share_tunnel_port(_TUNNEL_PORT)
-    return made

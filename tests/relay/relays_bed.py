@@ -16,7 +16,6 @@ from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
@@ -27,6 +26,7 @@ from limpet.relay.client.relays import Relays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
+from tests.relay.relay_bed import PORT, courier_of
 from tests.relay.relay_tls_bed import Cluster
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -38,7 +38,7 @@ from tests.unit.cluster_values import (
 )
 from tests.waiting import PATIENCE_S
 
-PORT, TUNNEL_PORT, TLS_PORT = 7471, 20888, 443
+TUNNEL_PORT, TLS_PORT = 20888, 443
 _numbers = itertools.count()
 
 T = TypeVar("T")
@@ -254,12 +254,7 @@ class Node:
     def start(self) -> asyncio.Task[None]:
         """The task is done when all is there."""
         self._running = True
-        self.courier = PeerSocket(
-            self.identity,
-            port=PORT,
-            is_member=self.membership.is_member,
-            is_removed=self.membership.tombstone_of,
-        )
+        self.courier = courier_of(self.membership, TUNNEL_PORT)
         relaying = RelaySettings(ports=(21000, 21099), tls_listen=((self.address, TLS_PORT),))
         self.relays = Relays(
             self.membership,
@@ -268,8 +263,6 @@ class Node:
             tell=self._hear_event,
             tunnel_port=TUNNEL_PORT,
         )
-        self.courier.start()
-        self.courier.share_tunnel_port(TUNNEL_PORT)
         self.courier.set_links((self.link,))
         self.relays.set_links((self.link,))
         if self.is_relay:

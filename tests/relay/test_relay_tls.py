@@ -17,6 +17,7 @@ from limpet.relay.client.peer import StreamFailed, StreamWanted
 from limpet.relay.stream.codec import MAX_PACKET_BYTES
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.overlay_bed import ping
+from tests.relay.relay_bed import send_bulk
 from tests.relay.relay_tls_bed import (
     RELAY,
     Cluster,
@@ -29,7 +30,7 @@ from tests.relay.relay_tls_bed import (
     tell,
     uid,
 )
-from tests.relay.relay_tls_sites import FarSite, RealRelay, send_bulk
+from tests.relay.relay_tls_sites import FarSite, RealRelay
 from tests.waiting import until
 
 DATA = b"\x04\x00\x00\x00"
@@ -131,8 +132,8 @@ def test_tunnels_and_probes_of_two_sites_get_through_where_nothing_gets_out_but_
             one.end_for(other, "192.0.2.6"),
             other.end_for(one, "2001:db8:2::2"),
         ]
-        one.tunnel.send_to(other.tunnel, ends[0])
-        other.tunnel.send_to(one.tunnel, ends[1])
+        one.tunnel.send_to({other.tunnel: ends[0]})
+        other.tunnel.send_to({one.tunnel: ends[1]})
 
         ping(one.netns, other.tunnel.inner, "-W", "20")
         ping(other.netns, one.tunnel.inner, "-W", "20", "-s", "1300")

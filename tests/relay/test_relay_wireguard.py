@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tests.beds.namespaces import Netns
 from tests.relay.relay_agents import Cluster, run
-from tests.relay.relay_bed import TUNNEL_PORT, Host, RelayBed
+from tests.relay.relay_bed import BULK_BYTES, TUNNEL_PORT, Host, RelayBed, send_bulk
 from tests.waiting import PATIENCE_S
 
-BULK_BYTES = 4 << 20
 WORDS = b"what nobody between the two may read"
 ETH_P_ALL = 3
 
@@ -29,27 +27,9 @@ def bed() -> Iterator[RelayBed]:
 
 def ping(source: Host, target: Host) -> None:
     """Raises: AssertionError without an answer."""
-    source.netns.run("ping", "-n", "-c", "3", "-i", "0.1", "-W", str(PATIENCE_S), target.inner)
-
-
-def send_bulk(source: Host, target: Host, data: bytes = bytes(BULK_BYTES)) -> None:
-    """All of it arrives, as it was. Raises: AssertionError, OSError."""
-    client, server = source.netns, target.netns
-    with (
-        server.listening(target.inner, 5001) as listening,
-        client.connected(target.inner, 5001, patience_s=PATIENCE_S) as here,
-    ):
-        listening.settimeout(PATIENCE_S)
-        there, _ = listening.accept()
-        sender = threading.Thread(target=here.sendall, args=(data,))
-        sender.start()
-        got = bytearray()
-        with there:
-            there.settimeout(PATIENCE_S)
-            while len(got) < len(data) and (part := there.recv(1 << 18)):
-                got += part
-        sender.join()
-    assert got == data
+    source.netns.run(
+        "ping", "-n", "-c", "3", "-i", "0.1", "-W", str(PATIENCE_S), target.wireguard.inner
+    )
 
 
 class Capture:
@@ -91,12 +71,12 @@ def test_two_sites_reach_each_other_through_a_relay(bed: RelayBed, version: int)
         async with Cluster(bed.hosts) as cluster:
             port, its_port = await cluster.join((version, version))
             here = relay.address(version)
-            one.wireguard.send_to({other: (here, port)})
-            other.wireguard.send_to({one: (here, its_port)})
+            one.wireguard.send_to({other.wireguard: (here, port)})
+            other.wireguard.send_to({one.wireguard: (here, its_port)})
             ping(one, other)
             ping(other, one)
-            send_bulk(one, other)
-            send_bulk(other, one)
+            send_bulk(one.wireguard, other.wireguard)
+            send_bulk(other.wireguard, one.wireguard)
             packets = cluster.relay.service.report()["packets"]
             assert packets["forwarded"] > 2 * BULK_BYTES / 65536
             assert packets["handed_up"] == 0
@@ -111,16 +91,18 @@ def test_a_relay_sees_only_ciphertext_and_a_third_node_nothing(bed: RelayBed) ->
         async with Cluster(bed.hosts) as cluster:
             port, its_port = await cluster.join()
             here = relay.address()
-            one.wireguard.send_to({other: (here, port)})
-            other.wireguard.send_to({one: (here, its_port)})
+            one.wireguard.send_to({other.wireguard: (here, port)})
+            other.wireguard.send_to({one.wireguard: (here, its_port)})
             # It knows the keys, the relay and both ports; the relay does not know it at any.
-            third.wireguard.send_to({one: (here, port), other: (here, its_port)})
-            one.wireguard.send_to({third: (here, port)})
+            third.wireguard.send_to(
+                {one.wireguard: (here, port), other.wireguard: (here, its_port)}
+            )
+            one.wireguard.send_to({third.wireguard: (here, port)})
             at_relay, at_third = Capture(relay.netns, "eth0"), Capture(third.netns, "eth0")
             ping(one, other)
-            send_bulk(one, other, WORDS * 1000)
+            send_bulk(one.wireguard, other.wireguard, WORDS * 1000)
             with pytest.raises(AssertionError):
-                third.netns.run("ping", "-n", "-c", "1", "-W", "1", one.inner)
+                third.netns.run("ping", "-n", "-c", "1", "-W", "1", one.wireguard.inner)
 
             seen = [frame for frame in at_relay.frames() if is_wireguard(frame)]
             assert sum(map(len, seen)) > 2 * 1000 * len(WORDS)
@@ -145,8 +127,8 @@ def test_a_tunnel_goes_on_while_its_node_moves_and_the_relays_agent_restarts(
         async with Cluster(bed.hosts) as cluster:
             port, its_port = await cluster.join()
             here = relay.address()
-            one.wireguard.send_to({other: (here, port)})
-            other.wireguard.send_to({one: (here, its_port)})
+            one.wireguard.send_to({other.wireguard: (here, port)})
+            other.wireguard.send_to({one.wireguard: (here, its_port)})
             ping(one, other)
 
             one.prefer(2)
@@ -158,9 +140,9 @@ def test_a_tunnel_goes_on_while_its_node_moves_and_the_relays_agent_restarts(
             ping(other, one)
 
             await cluster.relay.service.stop()
-            send_bulk(one, other)
+            send_bulk(one.wireguard, other.wireguard)
             cluster.relay.service.start()
-            send_bulk(other, one)
+            send_bulk(other.wireguard, one.wireguard)
             assert len(cluster.relay.service.report()["pairs"]) == 1
 
     run(relay, scenario)

@@ -63,6 +63,6 @@ def _parse_endpoint(packed: bytes) -> Endpoint:
 
 Uid = Annotated[str, Field(f"{UID_BYTES}s", uid_bytes, uid_text)]
 Port = Annotated[int, Field("H", parse=_port)]
-"""Never 0."""
+"""A UDP port, never 0."""
 EndpointField = Annotated[Endpoint, Field("18s", _pack_endpoint, _parse_endpoint)]
 """An address of IPv6, that of IPv4 mapped (RFC 4291 section 2.5.5.2), and a port."""

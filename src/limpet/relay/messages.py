@@ -72,7 +72,7 @@ class Seen:
     endpoint: EndpointField
     """Where the hello came from."""
     pairs_left: Annotated[int, Field("H")]
-    """That this node may still ask for."""
+    """How many more pairs the node may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Pair:
     lifetime_s: Annotated[int, Field("H")] = 0
     """Without a check for so long the pair is freed."""
     serial: Annotated[int, Field("I")] = 0
-    """Unasked: tells it from what the relay has said before."""
+    """Counts unasked messages, so that none is dropped as a replay."""
 
     def __post_init__(self) -> None:
         """Raises: ValueError."""
@@ -133,7 +133,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class FreePair:
-    """The node needs the pair no more; the other end may still."""
+    """The node gives the pair up; the peer may still want it."""
 
     nonce: Nonce
     peer: Uid
@@ -153,7 +153,7 @@ _LAYOUTS: Final[dict[int, Layout[Any]]] = {
 KIND_OF: Final[dict[type[RelayMessage], Kind]] = {
     layout.message: Kind(kind) for kind, layout in _LAYOUTS.items()
 }
-"""As what a message is sent."""
+"""The datagram kind of each message."""
 
 
 def encode(message: RelayMessage) -> bytes:

@@ -78,7 +78,7 @@ class RelayChoice:
         self._due: DueQueue[Line | End | RelayPeer] = DueQueue()
         self._streams = StreamPlan(own_uid, self.contacts)
         self._full: dict[str, float] = {}
-        """Until when a relay is asked for no more, by its uid."""
+        """Relays without room, by uid, and until when they are asked for no more pairs."""
         self._by_port: dict[tuple[str, int], End] = {}
         self._needs = Needs()
         self._pace = Pace()
@@ -109,7 +109,7 @@ class RelayChoice:
         return self._done(now_s)
 
     def network_changed(self, now_s: float) -> list[Effect]:
-        """The node's links are others: nothing that is bound can be relied on."""
+        """The node's links have changed: every line and end is checked."""
         self._hurry(now_s)
         self._check_all(now_s)
         for peer in list(self.peers.values()):
@@ -119,7 +119,7 @@ class RelayChoice:
         return self._done(now_s)
 
     def mapping_moved(self, now_s: float) -> list[Effect]:
-        """A NAT sends our packets from elsewhere: the relays have to hear it."""
+        """A NAT maps us to another endpoint: the nearest relays and all ends are checked."""
         if now_s >= self._pace.moved_s + _MOVED_S:
             self._pace.moved_s = now_s
             self._hurry(now_s, self.contacts.nearest)
@@ -154,7 +154,7 @@ class RelayChoice:
         return self._done(now_s)
 
     def drop(self, uid: str, now_s: float) -> list[Effect]:
-        """The peer is none any more."""
+        """The peer has left the cluster, or may not talk with this node any more."""
         peer = self.peers.get(uid)
         if peer is not None:
             for end in peer.ends.values():
@@ -232,9 +232,8 @@ class RelayChoice:
 
     def _ask_end(self, end: End, now_s: float) -> None:
         peer = self.peers[end.peer]
-        failed = end.phase is Phase.FAILED
-        retried = not failed or end.relay in self._wanted(peer, now_s)
-        if not end.is_kept(now_s) or not retried:
+        given_up = end.phase is Phase.FAILED and end.relay not in self._wanted(peer, now_s)
+        if given_up or not end.is_kept(now_s):
             self._drop_end(peer, end)
             self._plan(peer, now_s)
             return
@@ -357,20 +356,17 @@ class RelayChoice:
     def _wanted(self, peer: RelayPeer, now_s: float) -> tuple[str, ...]:
         if not peer.needed:
             return ()
-        return peer.wanted_relays(
-            self.contacts,
-            count=self._ends_each,
-            full=self._full,
-            follows=self._own > peer.uid,
-            now_s=now_s,
-        )
+        follows = self._own > peer.uid
+        return peer.wanted_relays(self.contacts, self._full, now_s, follows=follows)[
+            : self._ends_each
+        ]
 
     @property
     def _ends_each(self) -> int:
         return 2 if len(self._needs.needed) <= TWO_UP_TO else 1
 
     def _plan(self, peer: RelayPeer, now_s: float) -> None:
-        """Begins what the peer lacks and lets go what it does not need."""
+        """Begins the ends that the peer lacks and gives up those that it does not need."""
         if peer.nudge_s <= now_s:
             peer.nudge_s, peer.nudged_s = math.inf, now_s
             self._nudge(peer, now_s)
@@ -409,7 +405,7 @@ class RelayChoice:
         return end
 
     def _let_go(self, peer: RelayPeer, end: End, now_s: float) -> None:
-        """This node does not want it any more; the peer may."""
+        """This node gives the end up; the peer may still want it."""
         if end.interest.wanted and (end.port.number or end.sent.asked):
             free = FreePair(self._make_nonce(), peer.uid)
             self._send(end.relay, end.address, free, now_s)

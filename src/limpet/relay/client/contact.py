@@ -16,14 +16,14 @@ from limpet.relay.messages import Hello
 QUICK_S = 0.3
 """Between tries while an answer is missing; twice the round trip where that is longer."""
 TRIES = 4
-"""Without an answer, then it is dead."""
+"""Hellos without an answer until a line counts as dead."""
 NEAR_S, FAR_S = 20.0, 180.0
 """Between hellos to the nearest relays, which keep NATs open, and to all others."""
 NEAREST = 3
 SLOWEST_S, URGENT_S = 60.0, 10.0
-"""At most between tries of what is dead, and while peers wait for a relay."""
+"""Longest wait between hellos on a dead line: usually, and while peers need a relay."""
 SILENT_S = 0.4
-"""Without an answer, then other ways are tried too."""
+"""Seconds without an answer until other ways are tried too."""
 _BLOCKED_AFTER_S = 1.0
 _SMOOTHING = 0.25
 _STICKY, _STICKY_S = 0.7, 0.005
@@ -31,9 +31,9 @@ _STICKY, _STICKY_S = 0.7, 0.005
 _MOST_ENDPOINTS = 6
 _KEPT_NONCES = 32
 RATE_PER_S, BURST = 100.0, 100.0
-"""Messages that are begun, however many peers and relays there are; each token costs one more."""
+"""Rate limit of all messages to relays; the answer to a token comes on top."""
 _LATEST_S = 5.0
-"""An answer that comes later tells nothing of the way."""
+"""A later answer is ignored: its round trip says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Line:
     relay: str
     version: int
     at: Endpoint | None = None
-    """Of the relay, as it has answered last."""
+    """The relay's endpoint that answered last."""
     alive: bool = False
     rtt_s: float = math.inf
     """Smoothed; infinite: never answered."""
@@ -63,7 +63,7 @@ class Line:
     misses: int = 0
     """Hellos in a row without an answer."""
     silent_s: float = math.inf
-    """When the first of these was sent."""
+    """When the first unanswered hello was sent."""
     endpoints: tuple[Endpoint, ...] = ()
     fallbacks: tuple[Endpoint, ...] = ()
     asked: dict[bytes, float] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Contacts:
         return next((line for line in self.lines_of(uid) if line.alive), None)
 
     def rtt_s(self, uid: str) -> float:
-        """Infinite: it does not answer."""
+        """Round trip of the relay's fastest line; infinite: it does not answer."""
         return min((line.rtt_s for line in self.lines_of(uid) if line.alive), default=math.inf)
 
     @property
@@ -146,7 +146,7 @@ class Contacts:
 
     @property
     def near_endpoints(self) -> frozenset[Endpoint]:
-        """Where the nearest are asked."""
+        """Endpoints by which the nearest relays answer."""
         lines = (line for uid in self.nearest for line in self.lines_of(uid))
         return frozenset(line.at for line in lines if line.at is not None)
 
@@ -168,7 +168,7 @@ class Contacts:
     # Asking
 
     def hurry(self, now_s: float, uids: Iterable[str] | None = None) -> None:
-        """These, or all, are asked now; what was dead is as good as any other."""
+        """Makes the lines of these relays, or all, due now, and forgets their misses if dead."""
         wanted = None if uids is None else frozenset(uids)
         for line in self.lines.values():
             lately = max(line.asked.values(), default=-math.inf) > now_s - QUICK_S
@@ -180,7 +180,7 @@ class Contacts:
     def take_due(
         self, line: Line, now_s: float, *, urgent: bool = False
     ) -> list[tuple[Endpoint, Hello]]:
-        """What is sent on the line, which is due. `urgent`: peers wait for a relay."""
+        """The hellos to send on a line that is due. `urgent`: peers wait for a relay."""
         if line.silent_s < math.inf:
             line.misses += 1
         found = line.targets()
@@ -228,7 +228,7 @@ class Contacts:
         return line.at not in every or every.index(source) < every.index(line.at)
 
     def _rank(self, now_s: float) -> None:
-        """The nearest stay so, as long as no other is clearly nearer."""
+        """Chooses the nearest relays anew; one stays among them until another is clearly nearer."""
 
         def weight(uid: str) -> tuple[float, str]:
             rtt_s = self.rtt_s(uid)
@@ -243,10 +243,10 @@ class Contacts:
 
 @dataclass(slots=True)
 class Pace:
-    """When something was done last that must not be done at any rate."""
+    """Rate limits of a node towards relays."""
 
     spent_s: float = -math.inf
-    """Until when the budget is spent, as if each message took its share of the time."""
+    """Until when nothing is sent: each message takes 1 / RATE_PER_S of time."""
     hurried_s: float = -math.inf
     moved_s: float = -math.inf
 

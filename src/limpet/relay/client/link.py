@@ -81,7 +81,7 @@ class _Heartbeat:
 
 
 class RelayLink:
-    """From the handshake to the end of the connection."""
+    """One connection, from the handshake to its end."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from limpet.relay.client.contact import Contacts
 from limpet.relay.client.end import End, Phase
 
 SETTLED_S = 10.0
-"""So long the ends that are wanted are bound, then others go."""
+"""Once the wanted ends have been bound for so long, others are given up."""
 _LOOK_S, _SHORT_LOOK_S = 60.0, 10.0
 """Between looks at a peer, and at one that has fewer ends than it should."""
 _STICKY, _STICKY_S = 0.5, 0.02
@@ -21,12 +21,12 @@ _STICKY, _STICKY_S = 0.5, 0.02
 _TOLD_RTT, _TOLD_RTT_S = 0.5, 0.01
 """A round trip is told again when it has changed by more than that."""
 ENDLESS_S = 3.0
-"""Without an end over UDP although relays answer, then streams are tried."""
+"""After so long without a UDP end, although relays answer, streams are tried."""
 STREAM_KEPT_S = 30.0
-"""After UDP works again."""
+"""How long a stream stays open after UDP works again."""
 _FAILED_S, _SLOWEST_FAILED_S = 2.0, 15.0
 _OPENINGS_PER_S, _OPENINGS_BURST = 10.0, 128.0
-"""Each may take its time to fail."""
+"""Rate limit of openings: each may take seconds to fail."""
 _LATER_S = 5.0
 
 
@@ -82,7 +82,7 @@ class Stream:
     failures: int = 0
     problem: str = ""
     displaced: bool = False
-    """A check by UDP has turned what is for this node to there, until it is opened again."""
+    """Packets for this node go by UDP since a check; opening the stream again turns them back."""
 
     def hurry(self, now_s: float) -> None:
         """If it has failed it is opened again now."""
@@ -93,7 +93,7 @@ class Stream:
         self.end, self.retry_s, self.failures, self.problem = end, math.inf, 0, ""
 
     def failed(self, problem: str, now_s: float) -> None:
-        """A connection that had worked is tried again at once."""
+        """Schedules the next try: at once if the connection had worked, else with back-off."""
         delay_s = min(_FAILED_S * 2.0**self.failures, _SLOWEST_FAILED_S)
         self.retry_s = now_s if self.end is not None else now_s + delay_s
         self.end, self.problem = None, problem
@@ -107,7 +107,7 @@ class RelayPeer:
     endless_s: float = math.inf
     """Since when it is needed and has no end over UDP."""
     nudge_s: float = math.inf
-    """When all that leads to it is checked, beside what is checked anyway."""
+    """When all its ends are checked at once, next."""
     nudged_s: float = -math.inf
     ends: dict[str, End] = field(default_factory=dict)
     """By the relay's uid, like the streams."""
@@ -135,13 +135,7 @@ class RelayPeer:
         return (*found, *(end for end in streams if end is not None))
 
     def wanted_relays(
-        self,
-        contacts: Contacts,
-        *,
-        count: int,
-        full: Mapping[str, float],
-        follows: bool,
-        now_s: float,
+        self, contacts: Contacts, full: Mapping[str, float], now_s: float, *, follows: bool
     ) -> tuple[str, ...]:
         """Relays that it should have ends at, the best first.
 
@@ -163,7 +157,7 @@ class RelayPeer:
             return max(waits_s, full.get(uid, -math.inf)) <= now_s
 
         alive = (uid for uid in contacts.alive if uid != self.uid)
-        return tuple(sorted(filter(is_open, alive), key=weight)[:count])
+        return tuple(sorted(filter(is_open, alive), key=weight))
 
     def next_look_s(self, now_s: float, *, short: bool) -> float:
         """When something may have to be done for it. `short`: it has fewer ends than it should."""
@@ -184,11 +178,11 @@ class Needs:
     """Peers by their uid."""
 
     needed: set[str] = field(default_factory=set)
-    """That a relay has to lead to."""
+    """Peers that a relay has to lead to."""
     short: set[str] = field(default_factory=set)
-    """That have fewer ends than they should."""
+    """Peers that have fewer ends than they should."""
     in_silence: bool = False
-    """They were looked at when no relay answered over UDP any more."""
+    """All relays are silent over UDP, and the short peers were planned for that."""
 
 
 class StreamPlan:

@@ -1,4 +1,4 @@
-"""A node's side of relays: in touch with them, with ends of pairs at them, seen by them."""
+"""A node's use of relays: hellos, ends of pairs, and what they see of its NAT, put together."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Relays:
     # What is known
 
     def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        """The links that lead out; when they are others, all is asked again."""
+        """The links that lead out; a change makes all relays and ends be checked."""
         if links == self._links:
             return
         self._links = links
@@ -119,7 +119,7 @@ class Relays:
                 self._do(self._choice.drop(uid, time.monotonic()))
 
     def _look(self) -> None:
-        """Takes up which relays there are."""
+        """Tells the choice which relays there are, if that has changed."""
         nodes = {} if self._membership.removed else self._membership.snapshot.nodes
         sites = {uid: _site(entry.presence) for uid, entry in nodes.items() if _relays(entry)}
         if sites != self._choice.contacts.sites:
@@ -133,7 +133,7 @@ class Relays:
             self._do(self._choice.need(uid, wanted, time.monotonic()))
 
     def answer_seen(self, uid: str, asked_at: Endpoint, seen_as: Endpoint) -> None:
-        """A peer that was asked without a relay, by the tunnel's port, has seen us as that."""
+        """A peer that was probed directly, by the tunnel's port, has said where that came from."""
         if self._running and is_public(asked_at[0]):
             self._see(asked_at, seen_as, by_relay=uid in self._choice.contacts.sites)
             self._do(self._choice.met(uid, time.monotonic()))

@@ -24,12 +24,12 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.relay.client.link import RelayLink
 from limpet.relay.client.peer import OpenStream, StreamEvent, StreamFailed, StreamOpened
-from limpet.relay.stream.tls import cause_of, node_context, shake_hands, tune, uid_of_peer
+from limpet.relay.stream.tls import cause_of, mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
 
 PATIENCE_S = 3.0
-"""For a connection with an end of a pair."""
+"""Longest time until a relay has opened a peer's channel, the connection included."""
 _NEXT_ADDRESS_S = 0.25
 """Another address is tried as well when those before have not answered for so long.
 
@@ -40,7 +40,7 @@ _OPENED_AT_ONCE = 16
 
 
 class TlsRelays:
-    """Runs on the event loop. Nobody is connected to before `end_for`, nor again without it."""
+    """Runs on the event loop. Connects, and connects again, only when an end is asked for."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class TlsRelays:
     async def end_for(
         self, relay_uid: str, addresses: Iterable[Endpoint], peer_uid: str
     ) -> RelayEnd:
-        """The end of the pair with the peer, ready. `addresses`: of the relay, TCP.
+        """An open end of the pair with the peer. `addresses`: of the relay, TCP.
 
         Raises: LimpetError, within 3 s.
         """
@@ -117,7 +117,7 @@ class TlsRelays:
             link.end("the agent stops")
 
     def report(self) -> dict[str, Any]:
-        """By the relay's uid, for a person."""
+        """For `limpet status`, by the relay's uid."""
         return {
             uid: {"rtt_ms": round(link.rtt_s * 1e3, 1), "peers": link.peers, "lost": link.lost}
             for uid, link in self._links.items()
@@ -143,7 +143,7 @@ class TlsRelays:
     async def _connect(self, uid: str, where: Sequence[Endpoint]) -> RelayLink:
         """Raises: LimpetError."""
         if self._context is None:
-            self._context = node_context(self._membership.identity)
+            self._context = mutual_context(self._membership.identity, server=False)
         connection = await first_of(where, partial(_shaken, uid=uid, context=self._context))
         link = RelayLink(
             uid,
@@ -228,10 +228,8 @@ async def _shaken(at: Endpoint, *, uid: str, context: ssl.SSLContext) -> ssl.SSL
         undo.callback(connection.close)
         tune(connection)
         await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
-        tls = context.wrap_socket(connection, do_handshake_on_connect=False)
+        tls, found = await shake_hands(connection, context, server=False)
         undo.callback(tls.close)
-        await shake_hands(tls)
-        found = uid_of_peer(tls)
         if found != uid:
             raise LimpetError(f"it is node {found} that answers there")
         undo.pop_all()

@@ -59,7 +59,7 @@ class RelayKernel:
         self._entries: dict[int, Entry] = {}
 
     def close(self) -> None:
-        """The table stays, and hands on what it did."""
+        """Leaves the table, which goes on forwarding."""
         self._nft.close()
 
     def read(self) -> list[End]:
@@ -67,7 +67,7 @@ class RelayKernel:
         return parse_ends(self._nft.list_table() or "")
 
     def put(self, tunnel_port: int, entries: Iterable[Entry]) -> None:
-        """The whole table anew; no packet meets none. Raises: KernelError."""
+        """Replaces the table in one transaction. Raises: KernelError."""
         self._tunnel_port = tunnel_port
         self._entries = {entry.end.port: entry for entry in entries}
         self._nft.put_table(self._ruleset())
@@ -233,7 +233,7 @@ def _map(name: str, kind: str, held: Mapping[str, str]) -> str:
 
 
 def _bits(at: int, count: int) -> str:
-    """So many bytes of the datagram, for nft: bits from the UDP header on."""
+    """Bytes of the datagram as nft's raw payload, counted in bits from the UDP header on."""
     return f"@th,{(_HEADER_BYTES + at) * 8},{count * 8}"
 
 
@@ -269,7 +269,7 @@ _ITEM = re.compile(r"(?P<key>\S.*?) comment (?P<comment>.*) : \S.*")
 
 
 def parse_ends(listing: str) -> list[End]:
-    """Of a table as nft prints it. Where the kernel sends their packets is not read."""
+    """Ends and places in a table as nft prints it, without where their packets go."""
     _, elements = split_listing(listing)
     found = []
     for item in sorted({*elements.get("ends4", ()), *elements.get("ends6", ())}):

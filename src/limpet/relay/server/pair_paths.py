@@ -45,7 +45,7 @@ class RelayPaths:
         """`pairs`: all that there are. Raises: KernelError, LimpetError without libnftables."""
         rate = settings.bytes_per_s
         self.trouble = ""
-        """Of the kernel, as it is now."""
+        """What is wrong with the kernel's table now; empty: nothing."""
         self._kernel = RelayKernel(settings.ports, bytes_per_s=rate)
         self._counters = counters
         self._pairs = pairs
@@ -74,7 +74,7 @@ class RelayPaths:
         self._kernel.put(tunnel_port, entries)
 
     def close(self, *, keep_table: bool) -> None:
-        """`keep_table`: the kernel goes on handing on."""
+        """`keep_table`: the kernel goes on forwarding."""
         for opened in self._sockets.values():
             opened.close()
         self._sockets.clear()
@@ -93,7 +93,7 @@ class RelayPaths:
     # Pairs
 
     def settle(self, one: End, other: End) -> None:
-        """What comes to the pair's two ports goes where it should from now on."""
+        """Programs the kernel and the sockets for both ports of the pair."""
         self._settle_sockets(one, other)
         try:
             self._kernel.apply(entries_of(one, other, self._forwarded))
@@ -101,7 +101,7 @@ class RelayPaths:
             self.look()
 
     def drop(self, ports: list[int]) -> None:
-        """Nothing of them stays."""
+        """Removes everything that belongs to these ports."""
         for port in ports:
             self._keep_socket(port, None)
             stream = self._streams.pop(port, None)
@@ -121,14 +121,14 @@ class RelayPaths:
         self._streams[stream.port] = stream
 
     def detach(self, stream: StreamEnd) -> bool:
-        """Whether it was the one of its port; then `settle` has to follow."""
+        """Whether the stream was the current one of its port; then `settle` has to follow."""
         stream.onward = self._lose
         return self._streams.get(stream.port) is stream and bool(self._streams.pop(stream.port))
 
     # The kernel
 
     def check(self) -> None:
-        """Follows the node's settings, and sees that the table is there; now and then all of it."""
+        """Follows the node's settings and checks that the table exists, now and then all of it."""
         try:
             self._follow_forwarding()
             self._kernel.counters()  # the cheapest way to see it
@@ -138,7 +138,7 @@ class RelayPaths:
             self.look()
 
     def look(self) -> None:
-        """Puts right what others have changed in the table, and follows their firewall."""
+        """Repairs the table, and follows what others' firewall drops."""
         self._looked_s = time.monotonic()
         try:
             self._read_firewall()
@@ -172,7 +172,7 @@ class RelayPaths:
         self._kernel.apply(changes)
 
     def packets(self) -> dict[str, Any]:
-        """What the kernel has counted."""
+        """Packets by the kernel's counters; empty while they cannot be read."""
         try:
             return self._kernel.counters()
         except LimpetError:
@@ -204,7 +204,7 @@ class RelayPaths:
                 _log.warning("a pair does not get all of its packets", error=str(error))
 
     def _sink(self, end: End) -> Sink:
-        """Where packets for the node go that the agent has."""
+        """Where the agent sends packets for the end's node."""
         stream, opened = self._streams.get(end.port), self._sockets.get(end.port)
         if end.by_stream and stream is not None:
             return stream.on_packet
@@ -228,7 +228,7 @@ class RelayPaths:
 
 
 def remove_leftovers(ports: tuple[int, int]) -> None:
-    """Of a time when the node was a relay."""
+    """Removes the table of a time when the node was a relay."""
     try:
         kernel = RelayKernel(ports)
         try:

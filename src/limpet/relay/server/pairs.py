@@ -27,7 +27,7 @@ LIFETIME_S = 120
 TOKEN_LIFETIME_S = 10.0
 """A round trip over the slowest of links, and the time for asking twice more."""
 _TIME_BYTES = 5
-"""Of milliseconds: 34 years."""
+"""Bytes of a time in milliseconds: it wraps after 34 years."""
 
 
 class Place(NamedTuple):
@@ -49,16 +49,16 @@ class End:
     other: int
     """The peer's port."""
     place: Place | None = None
-    """None: it has not proven any."""
+    """Where the node has proven to be; None: nowhere yet."""
     streams: bool = False
-    """A TLS connection of the node is there for it."""
+    """The node has a TLS connection open for the pair."""
     by_stream: bool = False
-    """What is for the node goes into that one."""
+    """Packets for the node go into its TLS connection."""
     moved_ms: int = -1
-    """When the token was made that moved it last."""
+    """Creation time of the token that moved the end last."""
     wanted_until_s: float = -inf
     asked: bool = False
-    """The node has asked for the pair, so it counts as one of its own."""
+    """The node has asked for the pair, which counts against its quota."""
 
     @property
     def reachable(self) -> bool:
@@ -70,7 +70,7 @@ class Checked(Enum):
 
     MOVED = "moved"
     SAME = "same"
-    """It is there already."""
+    """The end was at that place already."""
     NO_PAIR = "no_pair"
     """The port is none of the node's."""
     BAD_TOKEN = "bad_token"
@@ -117,7 +117,7 @@ class Relaying:
         return self._ends.get(port)
 
     def of(self, uid: str) -> list[End]:
-        """Its halves of all its pairs."""
+        """The node's ends of all its pairs."""
         return [self._ends[port] for port in self._of.get(uid, {}).values()]
 
     def pairs(self) -> Iterator[tuple[End, End]]:
@@ -126,7 +126,7 @@ class Relaying:
                 yield end, self._ends[end.other]
 
     def pairs_left(self, uid: str) -> int:
-        """That the node may still ask for."""
+        """How many more pairs the node may ask for."""
         return max(0, min(self.pairs_per_node - self._asked[uid], len(self._free) // 2))
 
     # What nodes say
@@ -148,7 +148,7 @@ class Relaying:
         return self._put(replace(end, asked=True, wanted_until_s=_later(end, now_s)))
 
     def make_token(self, uid: str, port: int, place: Place, now_s: float) -> bytes | None:
-        """To be sent to the place. None: the port is none of the node's."""
+        """A token to send to `place`; None: the port is not the node's."""
         end = self._ends.get(port)
         if end is None or end.uid != uid:
             return None
@@ -181,7 +181,7 @@ class Relaying:
         return Checked.SAME if same else Checked.MOVED
 
     def free(self, uid: str, peer: str) -> bool:
-        """The node needs the pair no more; True: neither does the peer, and it is gone."""
+        """The node gives the pair up; True: so has the peer, and it is freed."""
         end = self.end(uid, peer)
         if end is None or end.streams:
             return False
@@ -194,7 +194,7 @@ class Relaying:
         self._put(replace(self._ends[port], streams=True, by_stream=True, wanted_until_s=inf))
 
     def detach(self, port: int, now_s: float) -> None:
-        """The stream is gone; the end is where it was before, as far as known."""
+        """The stream has closed; the end is at its former place again, if it had one."""
         end = self._ends.get(port)
         if end is not None:
             until_s = now_s + LIFETIME_S
@@ -311,7 +311,7 @@ def _socket(end: End, other: End, forwarded: frozenset[int]) -> Place | None:
 
 
 def _by_kernel(end: End, other: End, forwarded: frozenset[int]) -> bool:
-    """Whether the kernel brings the end's packets to the other."""
+    """Whether the kernel forwards the end's packets to the other."""
     if end.place is None or other.place is None or other.by_stream:
         return False
     versions = {each.remote[0].version for each in (end.place, other.place)}

@@ -50,19 +50,19 @@ _log = structlog.get_logger("relay")
 
 _TICK_S = 5.0
 _TELL_AGAIN_S = (0.3, 1.0, 3.0)
-"""After the first time, for as long as the end that was asked for does not show up."""
+"""Delays between further PAIR messages to a node that has not bound its end yet."""
 _TELLS_PER_S, _TELLS = 1.0, 5
 """Of one end that is waited for, however often it is asked for: what is told goes to wherever a
 hello came from, also where another's address was written on it."""
 _MOST_TOLD = 8
-"""Pairs that one hello brings news of; the next one brings more."""
+"""Pairs told in answer to one hello; the next hello brings more."""
 _UNASKED = bytes(8)
 _HANDLED = (Kind.RELAY_HELLO, Kind.RELAY_ASK, Kind.RELAY_CHECK, Kind.RELAY_FREE)
 
 
 @dataclass(slots=True)
 class _Run:
-    """Of the node as a relay, from when it has the role."""
+    """State of the relay while the node has the role."""
 
     paths: RelayPaths | None = None
     """None: the node is no relay now."""
@@ -74,20 +74,21 @@ class _Run:
 
 
 class _Unasked:
-    """Tells nodes of ends that others have asked for."""
+    """Tells nodes, with no question of theirs, of pairs that others have asked for."""
 
-    def __init__(self, courier: PeerSocket) -> None:
+    def __init__(self, courier: PeerSocket, tell: Tell) -> None:
         self.places: dict[str, Place] = {}
         """Where a node said hello from, by uid."""
         self._courier = courier
+        self._tell = tell
         self._rate = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
         self._serial = int.from_bytes(os.urandom(3))
 
-    def may_tell(self, end: End, now_s: float) -> bool:
-        return self._rate.take(end.port, now_s)
-
     def tell(self, end: End) -> None:
-        """A node that has never said hello is told when it does."""
+        """Tells NodeAwaited too. A node that has never said hello is told when it does."""
+        if not self._rate.take(end.port, time.monotonic()):
+            return
+        self._tell(NodeAwaited(end.uid, end.peer))
         place = self.places.get(end.uid)
         if place is None:
             return
@@ -123,10 +124,10 @@ class RelayService:
         self._courier = courier
         self._settings = settings
         self._resync_s = resync_s
-        self._tell_agent = tell
+        self._tell = tell
         self._pairs = self._no_pairs()
         self._run = _Run()
-        self._unasked = _Unasked(courier)
+        self._unasked = _Unasked(courier, tell)
         self._alarm = Timer("relay", self._tick)
         self._running = False
 
@@ -141,11 +142,11 @@ class RelayService:
 
     @property
     def trouble(self) -> str:
-        """Why it is of less use as a relay than it should be, or of none; empty: nothing known."""
+        """Why the relay works badly or not at all; empty: it works, as far as known."""
         return self._run.trouble or (self._run.paths.trouble if self._run.paths is not None else "")
 
     def start(self) -> None:
-        """From now on it follows the node's grant. In the node's network namespace."""
+        """Follows the node's grant from now on. To be called in the node's network namespace."""
         self._running = True
         for kind in _HANDLED:
             self._courier.on(kind, self._hear)
@@ -155,12 +156,12 @@ class RelayService:
         self._follow_role()
 
     async def stop(self) -> None:
-        """The kernel goes on handing on: who starts again takes it up from there."""
+        """Ends; the kernel goes on forwarding, and the next start takes the pairs up from it."""
         self._running = False
         self._close(keep_table=True)
 
     def look(self) -> None:
-        """Puts right what others have changed in the kernel: to be called when nftables change."""
+        """Repairs the nftables table; to be called when others may have changed it."""
         if self._run.paths is not None:
             self._run.paths.look()
 
@@ -168,11 +169,11 @@ class RelayService:
 
     @property
     def has_role(self) -> bool:
-        """The node is to be a relay, whether it works as one or not."""
+        """The node's grant makes it a relay, whether it works as one or not."""
         return self._membership.is_relay(self._membership.uid)
 
     def _follow_role(self) -> None:
-        """Begins and ends with the role in the node's grant and the port of its tunnel."""
+        """Starts, restarts or stops relaying when the role or the tunnel's port has changed."""
         presence = self._membership.presence
         port = presence.tunnel_port if presence is not None else 0
         if self._run.paths is not None and (not self.has_role or port != self._run.tunnel_port):
@@ -213,14 +214,14 @@ class RelayService:
             return
         self._run = _Run(paths, tunnel_port, began_s=time.monotonic())
         _log.info("relaying", ports=f"{first}-{last}", pairs_kept=len(self._pairs))
-        self._tell_agent(RelayingChanged())
+        self._tell(RelayingChanged())
 
     def _close(self, *, keep_table: bool) -> None:
         self._alarm.stop()
         paths, self._run.paths = self._run.paths, None
         if paths is not None:
             paths.close(keep_table=keep_table)
-            self._tell_agent(RelayingChanged())
+            self._tell(RelayingChanged())
         self._pairs = self._no_pairs()
 
     def _look_at_addresses(self) -> None:
@@ -315,7 +316,7 @@ class RelayService:
         self._answer(received, Seen(hello.nonce, place.remote, min(left, 0xFFFF)))
         waiting = [end for end in self._pairs.of(received.uid) if not end.reachable]
         for end in waiting[:_MOST_TOLD]:
-            self._tell(end)
+            self._unasked.tell(end)
 
     def _asked(self, received: Received, place: Place, ask: AskPair) -> None:
         self._unasked.places[received.uid] = place
@@ -346,23 +347,18 @@ class RelayService:
         self._courier.answer(received, KIND_OF[type(message)], encode(message))
 
     def _call(self, port: int) -> None:
-        """Tells the node that has this port of a pair, until it shows up there."""
+        """Tells the node that owns this port of the pair, again until it has bound it."""
         loop = asyncio.get_running_loop()
 
         def again(delays: tuple[float, ...]) -> None:
             end = self._pairs.at(port)
             if end is None or self._run.paths is None:
                 return
-            self._tell(end)
+            self._unasked.tell(end)
             if not end.reachable and delays:
                 loop.call_later(delays[0], again, delays[1:])
 
         again(_TELL_AGAIN_S)
-
-    def _tell(self, end: End) -> None:
-        if self._unasked.may_tell(end, time.monotonic()):
-            self._tell_agent(NodeAwaited(end.uid, end.peer))
-            self._unasked.tell(end)
 
     # Streams
 
@@ -399,13 +395,13 @@ class RelayService:
             self._run.paths.settle(end, other)
 
     def _gone(self, ends: list[End], why: str) -> None:
-        """These pairs were freed."""
+        """Drops freed pairs from the kernel and counts them under `why`."""
         if ends and self._run.paths is not None:
             self.counters[why] += len(ends)
             self._run.paths.drop([port for end in ends for port in (end.port, end.other)])
 
     def report(self) -> dict[str, Any]:
-        """For `limpet status`: what it joins and what it dropped; seconds since it was heard."""
+        """For `limpet status`. `heard_s`: seconds since a message of each kind came."""
         if self._run.paths is None:
             return {"active": False, "trouble": self.trouble}
         now_s = time.monotonic()

@@ -53,14 +53,14 @@ class StreamEnd:
     """A TLS connection of a node as its end of a pair."""
 
     on_packet: Sink
-    """Takes what is for the node."""
+    """Takes packets for the node."""
     on_gone: Callable[[], None]
     """Is told when the pair is no more, though the node has not closed this end."""
     on_close: Callable[[StreamEnd], None]
     port: int = 0
     """The relay's for the node; 0: the relay is itself the peer."""
     onward: Sink = nowhere
-    """Takes what the node sends to the peer, wherever that is now."""
+    """Takes packets from the node to the peer, by whatever way leads there now."""
 
     def close(self) -> None:
         """The node has closed it. The pair stays for a while, for whoever comes back."""
@@ -139,7 +139,7 @@ class RelayedNode:
         """
         self.uid = uid
         self.spoke = asyncio.Event()
-        """Also when it has ended without a word."""
+        """Is set with the first frame, or when the connection ends without one."""
         self.session = TlsSession(connection, self)
         self._attach = attach
         self._counters = counters
@@ -151,7 +151,7 @@ class RelayedNode:
 
     @property
     def peers(self) -> list[str]:
-        """Uids that it has a channel for."""
+        """Uids of the peers that the node has a channel for."""
         return sorted(peer for peer, _ in self._ends.values())
 
     @property
@@ -226,7 +226,7 @@ class RelayedNode:
         self.session.send_control(Opened(channel))
 
     def _gone(self, channel: int) -> None:
-        """Its pair is no more: a community was left, or a node removed."""
+        """The pair was freed: a community was left, or a node removed."""
         if channel in self._ends:
             self._close(channel)
             self.session.send_control(Refused(channel, Refusal.MAY_NOT_TALK))

@@ -22,7 +22,7 @@ _RETRY_S = 30.0
 _BACKLOG = 256
 _ACCEPTED_PER_TURN = 16
 _PAUSE_S = 5.0
-"""After no descriptors or no memory were left."""
+"""Pause of accepting after descriptors or memory ran out."""
 
 
 class TlsListeners:
@@ -33,9 +33,9 @@ class TlsListeners:
     ) -> None:
         """Tells RelayTlsPortChanged. `admit` gets each connection, and what tells its source."""
         self.troubles: dict[Listen, str] = {}
-        """Where nothing listens, and why."""
+        """Where listening failed, and why."""
         self.addresses: list[Listen] = []
-        """Where something does."""
+        """Where the relay listens."""
         self._waiting = list(listen)
         self._admit = admit
         self._tell = tell
@@ -50,7 +50,7 @@ class TlsListeners:
         self._sockets.clear()
 
     def report(self) -> dict[str, Any]:
-        """For a person."""
+        """For `limpet status`."""
         return {
             "listen": [f"{host}:{port}" for host, port in self.addresses],
             "troubles": {f"{host}:{port}": why for (host, port), why in self.troubles.items()},
@@ -97,7 +97,7 @@ class TlsListeners:
 
 
 def _source(text: str) -> bytes:
-    """What one attacker has one of: an address of IPv4, a network of IPv6."""
+    """The address of IPv4, or the /64 of IPv6, of which an attacker rarely has many."""
     address = ip_address(text.partition("%")[0])
     if address.version == 6 and address.ipv4_mapped is None:
         return address.packed[:8]

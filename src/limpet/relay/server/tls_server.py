@@ -24,20 +24,20 @@ from limpet.datapath.event import Tell
 from limpet.relay.server.streams import Attach, RelayedNode
 from limpet.relay.server.tls_listeners import TlsListeners
 from limpet.relay.stream.codec import Wanted
-from limpet.relay.stream.tls import cause_of, relay_context, shake_hands, tune, uid_of_peer
+from limpet.relay.stream.tls import cause_of, mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
 
 GREETING_S = 5.0
-"""From the connection to the first frame of a member."""
+"""Longest time from the TCP connection to a member's first frame."""
 MOST_GREETING = 128
-"""Connections that have not got so far; of more, the oldest one ends."""
+"""Connections before their first frame; when there are more, the oldest is closed."""
 MOST_NODES = 1024
 _SWEEP_S = 5.0
 _RATE_PER_S, _BURST = 200.0, 400.0
 """Handshakes with strangers; one takes a millisecond."""
 _SOURCE_RATE_PER_S, _SOURCE_BURST, _MOST_SOURCES = 20.0, 100.0, 4096
-"""Those from one address, which may be that of a whole site."""
+"""Handshakes from one address, which may be a whole site's."""
 
 
 class RelayTlsServer:
@@ -52,7 +52,7 @@ class RelayTlsServer:
     ) -> None:
         """Tells RelayTlsPortChanged as soon as it listens. `listen`: addresses and TCP ports."""
         self.counters: Counter[str] = Counter()
-        """What was refused or dropped, by why."""
+        """Connections refused and packets dropped, by reason."""
         self.listeners = TlsListeners(listen, self._admit, tell)
         self._attach = attach
         self._membership = membership
@@ -70,7 +70,7 @@ class RelayTlsServer:
 
     async def start(self) -> None:
         """Raises: ConfigError: the node's certificates cannot be used."""
-        self._context = relay_context(self._membership.identity)
+        self._context = mutual_context(self._membership.identity, server=True)
         self._membership.subscribe(self._heard)
         self.listeners.start()
         self._sweep()
@@ -95,7 +95,7 @@ class RelayTlsServer:
         return True
 
     def report(self) -> dict[str, Any]:
-        """For a person."""
+        """For `limpet status`."""
         dropped = self.counters["dropped"] + sum(
             each.session.dropped for each in self._nodes.values()
         )
@@ -125,19 +125,15 @@ class RelayTlsServer:
         task.add_done_callback(lambda _: connection.close())
 
     async def _greet(self, connection: socket.socket, source: bytes) -> None:
-        """A member that has spoken is among the nodes; nothing is left of any other connection."""
+        """Serves a member from its first frame on; closes any other connection."""
         assert self._context is not None
         with contextlib.ExitStack() as undo:
             try:
                 async with asyncio.timeout(GREETING_S):
                     connection.setblocking(False)
                     tune(connection)
-                    tls = self._context.wrap_socket(
-                        connection, server_side=True, do_handshake_on_connect=False
-                    )
+                    tls, uid = await shake_hands(connection, self._context, server=True)
                     undo.callback(tls.close)
-                    await shake_hands(tls)
-                    uid = uid_of_peer(tls)
                     if uid is None or not self._is_served(uid):
                         self.counters["stranger"] += 1
                         return

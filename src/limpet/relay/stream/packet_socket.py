@@ -29,7 +29,7 @@ Sink = Callable[[bytes], None]
 
 
 def nowhere(_packet: bytes) -> None:
-    """Takes what nobody waits for yet, or any more."""
+    """Drops the packet: no end is attached."""
 
 
 class PacketSocket:
@@ -68,7 +68,7 @@ class PacketSocket:
         self.onward = nowhere
 
     def send(self, packet: bytes) -> None:
-        """With whatever else is sent in this turn of the loop."""
+        """Queues the packet until the end of this turn of the loop."""
         if not self._queue:
             self._loop.call_soon(self._flush)
         self._queue.append(packet)

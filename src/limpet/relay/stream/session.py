@@ -59,7 +59,7 @@ class _Waiting:
         self._control = b""
 
     def take_packet(self, channel: int, packet: bytes) -> bool:
-        """False: there is no room, or no frame holds it."""
+        """False: the queue is full, or no frame holds the packet."""
         size = HEADER_BYTES + len(packet)
         if not 0 < len(packet) <= MAX_PACKET_BYTES or self._packet_bytes + size > QUEUE_BYTES:
             return False
@@ -87,14 +87,14 @@ class _Waiting:
 
 
 class TlsSession:
-    """From the handshake to the end of the connection, which it has, and closes."""
+    """Owns the connection from the handshake on, and closes it."""
 
     def __init__(self, connection: ssl.SSLSocket, side: SessionSide) -> None:
         """Within a running loop."""
         self.why_ended = ""
-        """Empty: it has not."""
+        """Reason of the end; empty: the session lives."""
         self.malformed = False
-        """It has ended since the other end did not keep to the rules."""
+        """The session has ended because the other end broke the protocol."""
         self.dropped = 0
         """Packets that the other side did not read in time, or that are too large."""
         self._side = side
@@ -105,20 +105,20 @@ class TlsSession:
         self._parser = FrameParser()
         self._waiting = _Waiting()
         self._record = b""
-        """Not written yet: OpenSSL wants the same bytes again."""
+        """A record being written: after a partial write OpenSSL wants the same bytes again."""
         self._busy = False
-        """What waits is written in a moment, or when the connection takes more."""
+        """A write is scheduled, or waits for the connection to take more."""
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def send_packet(self, channel: int, packet: bytes) -> None:
-        """In its turn, or never: also what no frame holds is dropped."""
+        """Queues the packet, or drops it if the queue is full or no frame holds it."""
         if self.why_ended or not self._waiting.take_packet(channel, packet):
             self.dropped += 1
         else:
             self._write_soon()
 
     def send_control(self, message: Control) -> None:
-        """Before the packets that wait."""
+        """Queues control, which overtakes waiting packets."""
         if self._waiting.take_control(message):
             self._write_soon()
         else:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from socket import IPPROTO_TCP, SO_MARK, SOL_SOCKET, TCP_NODELAY, TCP_USER_TIMEOUT, socket
 
 from limpet.base.errors import ConfigError
 from limpet.base.ownership import TUNNEL_MARK
-from limpet.base.tls import NO_CHECK_TIME, client_context
+from limpet.base.tls import NO_CHECK_TIME
 from limpet.cluster.identity import Identity
 
 _TCP_NOTSENT_LOWAT = 25
 """Source: include/uapi/linux/tcp.h."""
 _UNSENT_BYTES = 64 << 10
-"""In the kernel's hands before the first transmission; more would only wait there."""
+"""Unsent bytes that the kernel takes; more would only wait there."""
 _UNANSWERED_MS = 10_000
 """Without an acknowledgement, or with a reader that reads nothing: the connection is dead."""
 
@@ -30,73 +28,66 @@ def tune(connection: socket) -> None:
     connection.setsockopt(SOL_SOCKET, SO_MARK, TUNNEL_MARK)
 
 
-def node_context(identity: Identity) -> ssl.SSLContext:
-    """Towards relays of this cluster; which one it is, `uid_of_peer` says. Raises: ConfigError."""
-    with _told(identity):
-        context = client_context(identity.ca_path.read_text(encoding="ascii"))
-        context.check_hostname = False
-        context.load_cert_chain(identity.certificate_path, identity.key_path)
-    return context
+def mutual_context(identity: Identity, *, server: bool) -> ssl.SSLContext:
+    """TLS 1.3 between two nodes of a cluster, who both have to prove that they are.
 
-
-def relay_context(identity: Identity) -> ssl.SSLContext:
-    """Towards nodes of this cluster, which have to prove who they are. Raises: ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    Certificates are not checked against the clock: an edge node's may say 1970.
+    Raises: ConfigError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
+    context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0
-    with _told(identity):
+    if server:
+        context.num_tickets = 0
+    try:
         context.load_verify_locations(identity.ca_path)
         context.load_cert_chain(identity.certificate_path, identity.key_path)
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"use the certificates in {identity.folder}: {cause} "
+            "(put the folder back from a back-up, or `limpet join --anew`)"
+        ) from error
     return context
 
 
-@contextmanager
-def _told(identity: Identity) -> Iterator[None]:
-    """Raises: ConfigError for files that cannot be used."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"use the certificates in {identity.folder}: "
-            f"{getattr(error, 'strerror', None) or error} "
-            "(put the folder back from a back-up, or `limpet join --anew`)"
-        ) from error
+async def shake_hands(
+    connection: socket, context: ssl.SSLContext, *, server: bool
+) -> tuple[ssl.SSLSocket, str | None]:
+    """The connection in TLS, and the uid that the other side has proven; None: not a node's.
 
-
-async def shake_hands(connection: ssl.SSLSocket) -> None:
-    """Each side has proven who it is. Raises: OSError (ssl.SSLError)."""
+    `connection` is non-blocking, and taken over. Raises: OSError (ssl.SSLError); it is closed then.
+    """
     loop = asyncio.get_running_loop()
-    while True:
-        try:
-            connection.do_handshake()
-        except ssl.SSLWantReadError:
-            await _ready(connection, loop.add_reader, loop.remove_reader)
-        except ssl.SSLWantWriteError:
-            await _ready(connection, loop.add_writer, loop.remove_writer)
-        else:
-            return
-
-
-async def _ready(
-    connection: socket, add: Callable[..., object], remove: Callable[[int], object]
-) -> None:
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    descriptor = connection.fileno()
-
-    def tell() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(descriptor, tell)
+    tls = context.wrap_socket(connection, server_side=server, do_handshake_on_connect=False)
     try:
-        await ready
-    finally:
-        remove(descriptor)
+        while True:
+            ready: asyncio.Future[None] = loop.create_future()
+            try:
+                tls.do_handshake()
+                return tls, _uid_of_peer(tls)
+            except ssl.SSLWantReadError:
+                loop.add_reader(tls.fileno(), _wake, ready)
+            except ssl.SSLWantWriteError:
+                loop.add_writer(tls.fileno(), _wake, ready)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(tls.fileno())
+                loop.remove_writer(tls.fileno())
+    except BaseException:
+        tls.close()
+        raise
 
 
-def uid_of_peer(connection: ssl.SSLSocket) -> str | None:
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _uid_of_peer(connection: ssl.SSLSocket) -> str | None:
     """The node that the other side has proven to be; None: a certificate of no node."""
     from cryptography import x509  # only where TLS is spoken to a relay or by one
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
