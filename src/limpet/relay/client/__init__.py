@@ -1,4 +1,4 @@
-"""A node's side of relays: which it uses for which peer, and its ends at them.
+"""A node's use of relays: at which of them it has ends for which peer, over UDP and in TLS.
 
-Call `relays`; all else here is pure, time passed in.
+Call `relays`; `choice`, `contact`, `end` and `peer` are pure. Must not import `server`.
 """

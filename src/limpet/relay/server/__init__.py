@@ -1,4 +1,5 @@
-"""A relay: joins pairs of ports, hands on their packets, forgets them when they are idle.
+"""A relay: joins pairs of ports, forwards their packets, forgets them when they are idle.
 
-Call `service`; `pairs` decides, pure.
+Call `service`, and `tls_server` for nodes that come in TLS; `pairs` decides, pure. Must not import
+`client`.
 """

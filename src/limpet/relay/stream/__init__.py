@@ -1,4 +1,4 @@
-"""Relaying in a TLS connection, where no UDP gets out.
+"""What both ends of a relay's TLS connection share: frames, session, handshake, packet socket.
 
-Call `tls_client`; `codec` is pure.
+Call `session`; `codec` is pure. Must not import `client` or `server`.
 """
