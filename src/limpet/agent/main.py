@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ import structlog
 
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
-from limpet.agent.resync import Resync
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
@@ -136,7 +136,8 @@ class _Agent:
             tell=self._tell,
         )
         repair = Repair(self._node)
-        self._resync = Resync(self._loop, repair, settings.resync_s)
+        self._resync = partial(_resync, self._loop, repair, settings.resync_s)
+        self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
         admin = Admin(self._node, repair, self._cluster)
         self._metrics = self._metrics_server(settings.metrics_listen, admin)
@@ -187,7 +188,7 @@ class _Agent:
         if self._cluster is not None:
             self._cluster.begin()
         self._reaper.put()  # what an earlier agent put aside
-        self._resync.start()
+        self._resyncing = asyncio.create_task(self._resync())
         await self._node.rounds.settled()
         await self._server.start()
         if self._cluster is not None:
@@ -205,7 +206,8 @@ class _Agent:
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
             parts.callback(self._loop.close)
-            parts.push_async_callback(self._resync.stop)
+            if self._resyncing is not None:
+                parts.push_async_callback(_end, self._resyncing)
             parts.push_async_callback(self._server.stop)
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
@@ -216,6 +218,24 @@ class _Agent:
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)
+
+
+async def _resync(loop: Loop, repair: Repair, every_s: float) -> None:
+    """Now and then looks at everything, whatever was notified; at leaks first soon after start."""
+    while True:
+        try:
+            await repair()
+        except LimpetError as error:
+            _log.warning("leaks cannot be looked for", error=str(error))
+        except Exception as error:  # noqa: BLE001 - the next time may be better
+            faults.note("looking for leaks", error)
+        await asyncio.sleep(every_s)
+        loop.resync("timer")
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 class _Originals:

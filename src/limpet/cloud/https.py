@@ -184,19 +184,16 @@ class HttpsConnection:
         what = f"ask the controller at {self._at} for {path}"
         try:
             yield
-        except TimeoutError as error:
+        except BaseException as error:  # also cancelled: the rest of the answer is nobody's
             self.close()
-            raise SilenceError(f"{what}: silent for {timeout_s:g} s") from error
-        except h11.ProtocolError as error:
-            self.close()
-            raise LinkError(
-                f"{what}: what answers is no controller, or it stopped half way: {error}"
-            ) from error
-        except OSError as error:
-            self.close()
-            raise LinkError(f"{what}: {_cause(error)}") from error
-        except BaseException:  # cancelled in the midst: the rest of the answer is nobody's
-            self.close()
+            if isinstance(error, TimeoutError):
+                raise SilenceError(f"{what}: silent for {timeout_s:g} s") from error
+            if isinstance(error, h11.ProtocolError):
+                raise LinkError(
+                    f"{what}: what answers is no controller, or it stopped half way: {error}"
+                ) from error
+            if isinstance(error, OSError):
+                raise LinkError(f"{what}: {_cause(error)}") from error
             raise
 
 

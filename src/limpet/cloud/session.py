@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -153,7 +154,7 @@ class Session:
     async def _attempt(self) -> str:
         """Talks for as long as it goes; why it ended, in words."""
         try:
-            await _first_of(self._talk(), self._links_changed())
+            await _first_of(self._talk(), self._moved.wait())
         except LimpetError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
@@ -176,9 +177,6 @@ class Session:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._moved.wait()
-
-    async def _links_changed(self) -> None:
-        await self._moved.wait()
 
     async def _talk(self) -> None:
         """Returns when the node was removed. Raises: LimpetError."""
@@ -243,7 +241,7 @@ class Session:
             raise RefusedError(refused)
 
 
-async def _first_of(*works: Coroutine[None, None, None]) -> None:
+async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Returns when one of them has returned, and ends the others. Raises what it raised."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -68,6 +68,5 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         *("limpet.datapath.loop", "limpet.datapath.notified", "limpet.datapath.part"),
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
-        f"limpet.agent.{each}"
-        for each in ("answers", "dispatch", "main", "resync", "settings", "status")
+        f"limpet.agent.{each}" for each in ("answers", "dispatch", "main", "settings", "status")
     }

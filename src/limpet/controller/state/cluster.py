@@ -30,11 +30,10 @@ from limpet.controller.state import grants, nodes, published, recovery
 from limpet.controller.state.authority import create_cluster, digest_of, new_key, node_certificate
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.recovery import absorb
-from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.refusal import RefusedError, WriteRate
 from limpet.controller.state.registry import Registry
 from limpet.controller.state.reports import Reports
 from limpet.controller.state.tables import Tables
-from limpet.controller.state.write_rate import WriteRate
 from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")

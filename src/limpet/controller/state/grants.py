@@ -152,29 +152,24 @@ def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: 
         )
     token = tables.tokens.get(parsed.id)
     if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
-        raise RefusedError(
-            Code.BAD_TOKEN,
-            f"join {request.name}: nobody made this token, or it has expired and is forgotten "
-            "(make one: limpet token create)",
-        )
+        raise _bad_token(request, "nobody made this token, or it has expired and is forgotten")
     if not is_join_proof(request):
         raise RefusedError(
             Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
         )
     uid = uid_of(request.public_key)
     if token.used_by and token.used_by != uid:
-        raise RefusedError(
-            Code.BAD_TOKEN,
-            f"join {request.name}: the token was used by another node; each lets one in "
-            "(make one: limpet token create)",
-        )
+        raise _bad_token(request, "the token was used by another node; each lets one in")
     if not token.used_by and now_s > token.expires_at_s:
-        raise RefusedError(
-            Code.BAD_TOKEN,
-            f"join {request.name}: the token expired {now_s - token.expires_at_s:.0f} s ago by the "
-            "controller's clock (make one: limpet token create)",
-        )
+        ago_s = now_s - token.expires_at_s
+        raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
     return uid
+
+
+def _bad_token(request: JoinRequest, why: str) -> RefusedError:
+    return RefusedError(
+        Code.BAD_TOKEN, f"join {request.name}: {why} (make one: limpet token create)"
+    )
 
 
 def _take_over(
