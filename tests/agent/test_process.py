@@ -10,12 +10,14 @@ import pytest
 
 _HANGS = """
 import asyncio, functools, threading
-from limpet.base.process import until_stopped
+from limpet.base import process
+
+process._END_S = 0.2
 
 async def run():
     threading.Thread(target=threading.Event().wait).start()  # as one that waits for a dead disk
     asyncio.get_running_loop().call_soon(functools.partial(print, "up", flush=True))
-    await until_stopped(0.2)
+    await process.until_stopped()
     print("told", flush=True)
 
 asyncio.run(run())

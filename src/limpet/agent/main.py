@@ -268,7 +268,3 @@ class _Originals:
         except StorageError:
             del self._values[sysctl]
             raise
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -98,22 +98,20 @@ class ControllerLink:
     async def _request(
         self, verb: str, path: str, body: bytes, headers: list[tuple[str, str]]
     ) -> Answer:
-        kept = self._connection
-        if kept is not None and kept.reusable:
+        while True:
+            if self._connection is not None and not self._connection.reusable:
+                self.close()  # else what the other has ended stays open until TLS gives it up
+            kept = self._connection
+            asked = kept or await HttpsConnection.open(self.controller, self._tls())
+            self._connection = asked
             try:
-                return await kept.request(
+                return await asked.request(
                     verb, path, body=body, headers=headers, timeout_s=self._answer_s
                 )
-            except SilenceError:
-                raise
-            except LinkError:
+            except LinkError as error:
                 # It was closed while nobody asked, as servers do; asking twice is no harm.
-                if kept.answered:
+                if kept is None or kept.answered or isinstance(error, SilenceError):
                     raise
-        self._connection = await HttpsConnection.open(self.controller, self._tls())
-        return await self._connection.request(
-            verb, path, body=body, headers=headers, timeout_s=self._answer_s
-        )
 
     async def watch(
         self, since: str | None, *, revision: int

@@ -130,7 +130,7 @@ class Publisher:
                 continue
             request = PublishRequest(document.sealed)
             try:
-                await self._asking.ask("PUT", path, lambda: request, PublishAnswer)  # noqa: B023
+                await self._asking.ask("PUT", path, request, PublishAnswer)
             except RefusedError as error:
                 if error.refused.code is Code.CLONED:
                     membership.declare_cloned()
@@ -149,7 +149,7 @@ class Publisher:
             if grant is None or not versions:
                 return 0.0
             request = SegmentRequest(grant.generation, versions)
-            answer = await self._asking.ask("POST", path, lambda: request, SegmentAnswer)  # noqa: B023
+            answer = await self._asking.ask("POST", path, request, SegmentAnswer)
             self._membership.offer([answer.document], source=Source.CLOUD)
             now = self._membership.grant
             if now is None or now.generation <= grant.generation:
@@ -165,7 +165,7 @@ class Publisher:
 
     async def _report(self, path: str, report: PodReport) -> None:
         try:
-            answer = await self._asking.ask("POST", path, lambda: report, PodAnswer)
+            answer = await self._asking.ask("POST", path, report, PodAnswer)
         except RefusedError as error:
             if error.refused.code is not Code.STALE:
                 raise

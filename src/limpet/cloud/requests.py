@@ -45,13 +45,11 @@ class Requests:
         self._link = link
         self._on_hello = on_hello
 
-    async def ask(
-        self, verb: str, path: str, make: Callable[[], msgspec.Struct], kind: type[T]
-    ) -> T:
-        """The answer to what `make` makes, anew for each time. Raises: RefusedError, LinkError."""
+    async def ask(self, verb: str, path: str, message: msgspec.Struct, kind: type[T]) -> T:
+        """The answer; what the controller wants first is done. Raises: RefusedError, LinkError."""
         for _ in range(PATIENCE):
             try:
-                return await self._put(verb, path, make, kind)
+                return await self._put(verb, path, message, kind)
             except RefusedError as error:
                 await self.satisfy(error)
         raise self._insatiable()
@@ -61,7 +59,7 @@ class Requests:
         shown = False
         for _ in range(PATIENCE):
             try:
-                answer = await self._put("POST", "/v1/hello", self._hello, HelloAnswer)
+                answer = await self._put("POST", "/v1/hello", self._hello(), HelloAnswer)
             except RefusedError as error:
                 if error.refused.code is not Code.SHOW:
                     self._hear_removal(error)
@@ -88,11 +86,9 @@ class Requests:
             self._hear_removal(error)
             raise error
 
-    async def _put(
-        self, verb: str, path: str, make: Callable[[], msgspec.Struct], kind: type[T]
-    ) -> T:
+    async def _put(self, verb: str, path: str, message: msgspec.Struct, kind: type[T]) -> T:
         revision = self._membership.replica.known.revision
-        return await self._link.ask(verb, path, make(), kind, revision=revision)
+        return await self._link.ask(verb, path, message, kind, revision=revision)
 
     def _hello(self) -> HelloRequest:
         known = self._membership.replica.known
@@ -117,9 +113,7 @@ class Requests:
         ]
         taken = 0
         for batch in _batches(shown):
-            request = ShowRequest(batch)
-            answer = await self._put("POST", "/v1/show", lambda: request, ShowAnswer)  # noqa: B023
-            taken += answer.taken
+            taken += (await self._put("POST", "/v1/show", ShowRequest(batch), ShowAnswer)).taken
         _log.warning(
             "the controller was restored from a back-up: showed it what it may not know",
             shown=len(shown),

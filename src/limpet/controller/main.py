@@ -171,7 +171,3 @@ def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _log.debug("a connection failed", error=str(error))
     else:
         _log.error("failed", what=context.get("message"), exc_info=error)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
