@@ -135,7 +135,7 @@ def attachment(
 ) -> Attachment:
     """The interface of pod `name` with the addresses `given`, each with its length."""
     held = tuple(ip_interface(address) for address in given)
-    host = host_ifname("lim", "net", name, "eth0")
+    host = host_ifname("net", Holder(name, "eth0"))
     return Attachment(
         network="net",
         holder=Holder(name, "eth0"),

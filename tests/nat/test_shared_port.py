@@ -196,7 +196,7 @@ def test_the_table_that_was_put_is_not_put_again(bed: CourierBed) -> None:
         nft = Nftables(NFT_SHARED_PORT_TABLE)
         nft.run(f"add chain inet {NFT_SHARED_PORT_TABLE} mine", what="a chain of the test")
         before = nft.list_table()
-        nft.delete_table()
+        nft.put_table("")
         shared.put(TUNNEL_PORT, {4: 40000, 6: 40001})
         after = nft.list_table()
         shared.put(TUNNEL_PORT, {4: 40000, 6: 40001})

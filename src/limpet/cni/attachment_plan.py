@@ -9,7 +9,6 @@ from ipaddress import ip_interface, ip_network
 from limpet.base.addresses import Address, InterfaceAddress, Prefix
 from limpet.base.errors import CniCode, CniError
 from limpet.base.node_state import NodeState
-from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.base.settings import PodSettings
 from limpet.cni.protocol.values import (
     CniRequest,
@@ -183,7 +182,7 @@ def plan_attachment(
 ) -> Attachment:
     """The pod's interface as it should be; in IPAM mode only its addresses."""
     conf = request.conf
-    host = host_ifname(POD_IFNAME_PREFIX, conf.name, request.container_id, request.ifname)
+    host = host_ifname(conf.name, request.holder)
     return Attachment(
         network=conf.name,
         holder=request.holder,

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Iterable
 
 from limpet.base.errors import CniCode, CniError, KernelError
-from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.plan import host_ifname
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
@@ -85,7 +84,7 @@ class PodInterfaces:
 
         `others`: who may have an interface of that name in a namespace that a late DEL names.
         """
-        name = host_ifname(POD_IFNAME_PREFIX, network, holder.container_id, holder.ifname)
+        name = host_ifname(network, holder)
         ours = retire_host_end(self._route, name)
         if ours and _is_left_alone(netns, holder.ifname, others):
             with contextlib.suppress(KernelError), Namespace(netns) as pod:

@@ -15,7 +15,6 @@ import structlog
 
 from limpet.base.addresses import Address, InterfaceAddress
 from limpet.base.errors import LimpetError
-from limpet.base.ownership import POD_IFNAME_PREFIX
 from limpet.cni.attachment_plan import PlannedNetwork
 from limpet.cni.protocol.values import CniRequest
 from limpet.cni.turns import Turns
@@ -27,7 +26,7 @@ from limpet.ipam.ranges import Range
 from limpet.ipam.store import Tuning
 from limpet.linux.namespaces import scan_namespaces
 
-_log = structlog.get_logger("books")
+_log = structlog.get_logger("ledgers")
 
 
 class NotLookedYet(Exception):
@@ -182,8 +181,7 @@ class Ledgers:
     def is_host_end_of_holder(self, ifname: str) -> bool:
         """Whether a host end's name stands for somebody who holds an address."""
         return any(
-            host_ifname(POD_IFNAME_PREFIX, ledger.network, holder.container_id, holder.ifname)
-            == ifname
+            host_ifname(ledger.network, holder) == ifname
             for ledger in self
             for holder in ledger.holders().values()
         )

@@ -39,9 +39,9 @@ def seems_gone(node: Node, attachment: Attachment) -> bool:
     return attachment.bridge is None or node.kernel.route.link(attachment.link.host_ifname) is None
 
 
-def _lives(attachment: Attachment, sighting: NamespaceScan) -> bool:
+def _lives(attachment: Attachment, scan: NamespaceScan) -> bool:
     """Its namespace is somewhere, although not where the runtime said."""
-    inside = sighting.namespaces.get(attachment.netns.id, frozenset())
+    inside = scan.namespaces.get(attachment.netns.id, frozenset())
     return any(each.ip.packed in inside for each in attachment.addresses)
 
 
@@ -58,16 +58,14 @@ class Repair:
         suspects = [attachment for attachment in node.attachments if seems_gone(node, attachment)]
         if not before and not suspects:
             return [], []
-        sighting = await asyncio.to_thread(scan_namespaces)
+        scan = await asyncio.to_thread(scan_namespaces)
         # What came while we looked was not looked for.
-        leaks = [
-            leak for leak in before & unrecorded(node) if leak[1].packed not in sighting.addresses
-        ]
+        leaks = [leak for leak in before & unrecorded(node) if leak[1].packed not in scan.addresses]
         gone = [
             attachment
             for attachment in suspects
             if node.attachments.get(attachment.network, attachment.holder) is attachment
-            and not _lives(attachment, sighting)
+            and not _lives(attachment, scan)
             and seems_gone(node, attachment)
         ]
         return gone, leaks

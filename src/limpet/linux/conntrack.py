@@ -13,13 +13,12 @@ from collections.abc import Collection
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.socket import NetlinkSocket
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _GET, _DELETE = 0x101, 0x102
 _TUPLE_ORIGINAL, _TUPLE_REPLY, _ID, _ZONE = 1, 2, 12, 18
 _TUPLE_IP = 1
 _NFGENMSG_BYTES = 4
-_NETLINK_NETFILTER = 12
 
 
 def forget_flows(addresses: Collection[Address]) -> int:
@@ -28,7 +27,7 @@ def forget_flows(addresses: Collection[Address]) -> int:
     A flow that outlives its pod would lead a later pod's packets astray.
     """
     forgotten = 0
-    with NetlinkSocket(_NETLINK_NETFILTER) as netfilter:
+    with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
         for family, version in ((socket.AF_INET, 4), (socket.AF_INET6, 6)):
             wanted = {address.packed for address in addresses if address.version == version}
             if wanted:

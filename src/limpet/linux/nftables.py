@@ -110,7 +110,8 @@ class Nftables:
         return int(found[1]) if found else 0
 
     def put_table(self, ruleset: str) -> None:
-        """Replaces our table by `ruleset` in one transaction; no packet meets neither."""
+        """Replaces our table by `ruleset` (empty: by none) in one transaction; no packet meets
+        neither."""
         self.run(
             f"add table inet {self._table}\ndelete table inet {self._table}\n{ruleset}",
             what=f"table {self._table}",
@@ -124,10 +125,7 @@ class Nftables:
         """
         if self.read_ruleset(wanted) == wanted:
             return False
-        if wanted:
-            self.put_table(wanted)
-        else:
-            self.delete_table()
+        self.put_table(wanted)
         return True
 
     def read_ruleset(self, wanted: str) -> str:
@@ -149,12 +147,6 @@ class Nftables:
         if (printed.whole, put.whole) == (self._printed.whole, self._put.whole):
             return True
         return split_listing(listed)[1] == split_listing(wanted)[1]
-
-    def delete_table(self) -> None:
-        self.run(
-            f"add table inet {self._table}\ndelete table inet {self._table}\n",
-            what=f"table {self._table}",
-        )
 
 
 Elements = dict[str, frozenset[str]]

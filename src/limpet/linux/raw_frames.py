@@ -15,19 +15,22 @@ _ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 _UNKNOWN = (errno.ENOENT, errno.ENODEV)
 
 
+def open_packet_socket(kind: int) -> socket.socket:
+    """One that sends, and receives nothing. Raises: KernelError; nobody may without CAP_NET_RAW."""
+    kind |= socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    try:
+        return socket.socket(socket.AF_PACKET, kind, 0)  # protocol 0: of no packets
+    except OSError as error:
+        raise KernelError("open", "a packet socket", error.errno or 0) from error
+
+
 class RawFrames:
     """Of the network namespace that the calling thread is in when it is made."""
 
     def __init__(self) -> None:
-        """Raises: KernelError; a node without CAP_NET_RAW cannot."""
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        """Raises: KernelError."""
+        self._socket = open_packet_socket(socket.SOCK_DGRAM)
         self._route = RouteSocket()
-        try:
-            # Protocol 0: nothing is received.
-            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
-        except OSError as error:
-            self._route.close()
-            raise KernelError("open", "a packet socket", error.errno or 0) from error
 
     def close(self) -> None:
         self._socket.close()

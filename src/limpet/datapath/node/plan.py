@@ -9,10 +9,11 @@ from ipaddress import IPv6Interface, IPv6Network, ip_interface
 
 from limpet.base.addresses import Address, InterfaceAddress, Prefix, is_plain_name
 from limpet.base.node_state import NodeState
-from limpet.base.ownership import SEGMENT_METRIC, UNREACHABLE_METRIC
+from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE_METRIC
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
+from limpet.ipam.leases import Holder
 from limpet.ipam.ranges import segment_range
 
 _LINK_LOCAL = IPv6Network("fe80::/64")
@@ -211,10 +212,10 @@ def derived_mac(source: Address | str) -> str:
     return (b"\x0a\x59" + hashlib.sha256(seed).digest()[:4]).hex(":")
 
 
-def host_ifname(prefix: str, network: str, container_id: str, ifname: str) -> str:
-    """Name of an interface of the host that stands for a pod's: 15 characters in all."""
-    seed = "\0".join((network, container_id, ifname)).encode()
-    return prefix + hashlib.sha256(seed).hexdigest()[: 15 - len(prefix)]
+def host_ifname(network: str, holder: Holder) -> str:
+    """Name of the host end of a pod's interface: 15 characters, as many as the kernel takes."""
+    seed = "\0".join((network, holder.container_id, holder.ifname)).encode()
+    return POD_IFNAME_PREFIX + hashlib.sha256(seed).hexdigest()[: 15 - len(POD_IFNAME_PREFIX)]
 
 
 def host_mac(host_name: str) -> str:

@@ -7,17 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from limpet.linux.netlink.codec import (
-    CREATE,
-    EXCL,
-    REPLACE,
-    RTM_NEWQDISC,
-    RTM_NEWTFILTER,
-    Request,
-    attr,
-    attr_text,
-    nest,
-)
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink.codec import Request, attr, attr_text, nest
 
 TCA_KIND, TCA_OPTIONS = 1, 2
 
@@ -52,13 +43,13 @@ def token_bucket(ifindex: int, *, rate_bits: int, burst_bits: int, what: str) ->
         options += attr(_TBF_RATE64, struct.pack("=Q", rate))
     body = _TCMSG.pack(0, ifindex, 0x10000, _ROOT, 0)
     body += attr_text(TCA_KIND, "tbf") + nest(TCA_OPTIONS, options)
-    return Request(RTM_NEWQDISC, CREATE | REPLACE, body, ("rate limit on", what))
+    return Request(wire.RTM_NEWQDISC, wire.CREATE | wire.REPLACE, body, ("rate limit on", what))
 
 
 def ingress_hook(ifindex: int, *, what: str) -> Request:
     """The ingress qdisc, on which filters for incoming packets hang."""
     body = _TCMSG.pack(0, ifindex, 0xFFFF0000, _INGRESS, 0) + attr_text(TCA_KIND, "ingress")
-    return Request(RTM_NEWQDISC, CREATE | EXCL, body, ("ingress of", what))
+    return Request(wire.RTM_NEWQDISC, wire.CREATE | wire.EXCL, body, ("ingress of", what))
 
 
 def redirect_ingress(ifindex: int, *, to_ifindex: int, what: str) -> Request:
@@ -69,4 +60,4 @@ def redirect_ingress(ifindex: int, *, to_ifindex: int, what: str) -> Request:
     options = attr(_U32_SELECTOR, selector) + nest(_U32_ACTION, nest(1, action))
     body = _TCMSG.pack(0, ifindex, 0, 0xFFFF0000, (1 << 16) | _ETH_P_ALL)
     body += attr_text(TCA_KIND, "u32") + nest(TCA_OPTIONS, options)
-    return Request(RTM_NEWTFILTER, CREATE | EXCL, body, ("egress limit of", what))
+    return Request(wire.RTM_NEWTFILTER, wire.CREATE | wire.EXCL, body, ("egress limit of", what))

@@ -34,6 +34,7 @@ from limpet.datapath.node.plan import (
 )
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, PortMapping
 from limpet.datapath.node.state import NodePlan, Route
+from limpet.ipam.leases import Holder
 from limpet.linux.netlink.codec import parse_mac
 
 STATE = NodeState(
@@ -334,13 +335,11 @@ def test_no_bridge_lets_a_pod_send_to_the_nodes_own_127_0_0_1(
 def test_names_of_the_host_fit_the_kernel_and_say_what_they_are(
     network: str, container: str, ifname: str
 ) -> None:
-    names = {
-        prefix: host_ifname(prefix, network, container, ifname)
-        for prefix in (POD_IFNAME_PREFIX, DYING_IFNAME_PREFIX, SHAPER_IFNAME_PREFIX)
-    }
+    name = host_ifname(network, Holder(container, ifname))
 
-    assert all(len(name) == 15 and name.isascii() for name in names.values())
-    assert all(name.startswith(prefix) for prefix, name in names.items())
+    assert len(name) == 15
+    assert name.isascii()
+    assert name.startswith(POD_IFNAME_PREFIX)
 
 
 def test_no_name_of_a_pods_host_end_is_one_of_another_kind() -> None:
@@ -353,7 +352,7 @@ def test_no_name_of_a_pods_host_end_is_one_of_another_kind() -> None:
 @given(st.lists(st.tuples(st.text(), st.text(), st.text()), unique=True, min_size=2, max_size=2))
 def test_two_interfaces_have_two_names(asked: list[tuple[str, str, str]]) -> None:
     if "\0" not in "".join(sum(asked, ())):
-        assert len({host_ifname("lim", *each) for each in asked}) == 2
+        assert len({host_ifname(each[0], Holder(*each[1:])) for each in asked}) == 2
 
 
 @given(node.addresses | node.texts)

@@ -11,9 +11,9 @@ import socket
 import threading
 from queue import SimpleQueue
 
-from limpet.base.errors import KernelError
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.linux.frames import announcement
+from limpet.linux.raw_frames import open_packet_socket
 
 
 class Announcer:
@@ -21,12 +21,7 @@ class Announcer:
 
     def __init__(self) -> None:
         """In the network namespace of the calling thread. Raises: KernelError."""
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        try:
-            # Protocol 0: it receives nothing.
-            self._socket = socket.socket(socket.AF_PACKET, kind, 0)
-        except OSError as error:
-            raise KernelError("open", "a packet socket", error.errno or 0) from error
+        self._socket = open_packet_socket(socket.SOCK_RAW)
         self._queue: SimpleQueue[tuple[Attachment, str] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
         self._thread.start()
