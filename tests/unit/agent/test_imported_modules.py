@@ -64,7 +64,7 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         *("limpet.cluster.kinds", "limpet.cluster.segment_demand"),
         *("limpet.cluster.topology", "limpet.datapath.event"),
         *(each for each in rooms if each.split(".")[1] in ("cni", "ipam", "linux")),
-        *("limpet.datapath", "limpet.datapath.node", "limpet.datapath.account"),
+        *("limpet.datapath", "limpet.datapath.node", "limpet.datapath.change"),
         *("limpet.datapath.loop", "limpet.datapath.notified", "limpet.datapath.part"),
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
