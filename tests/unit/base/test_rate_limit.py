@@ -1,11 +1,11 @@
-"""A program that ended is started again: at once, and ever less often."""
+"""Rate limits of sources, and restarts: a program that ended is started ever less often."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.rate_limit import AGAIN_S, LIVED_S, Restarts
+from limpet.base.rate_limit import AGAIN_S, LIVED_S, Restarts, SourceRates
 
 _STEPS_S = st.lists(st.floats(0.0, 2 * LIVED_S), min_size=1, max_size=50)
 
@@ -41,3 +41,20 @@ def test_one_that_was_killed_is_started_at_once_also_after_earlier_trouble() -> 
     now_s += 2 * LIVED_S
     assert restarts.take(now_s) == 0.0
     assert restarts.take(now_s + 0.1) == 0.0
+
+
+def test_strangers_use_up_what_they_share_and_nothing_of_a_known_source() -> None:
+    rates = SourceRates(each=(0.0, 3.0), strangers=(0.0, 2.0), members=None, most=2)
+    rates.know("member")
+
+    assert [rates.take(stranger, 0.0) for stranger in "abc"] == [True, True, False]
+    assert [rates.take("member", 0.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_parts_of_a_source_have_rates_of_their_own_and_old_members_are_forgotten() -> None:
+    rates = SourceRates(each=(0.0, 1.0), strangers=(0.0, 0.0), members=(0.0, 9.0), most=2)
+    for member in ("first", "second", "third"):
+        rates.know(member)
+
+    assert not rates.take("first", 0.0)
+    assert [rates.take("second", 0.0, part=port) for port in (1, 2, 1)] == [True, True, False]
