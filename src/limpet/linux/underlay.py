@@ -63,11 +63,8 @@ def default_gateway() -> IPv4Address | None:
     with RouteSocket() as route:
         found = [
             info
-            for info in route.routes()
-            if info.family == wire.AF_INET
-            and info.table == route_codec.RT_TABLE_MAIN
-            and info.prefix_length == 0
-            and len(info.gateway) == 4
+            for info in route.routes(table=route_codec.RT_TABLE_MAIN)
+            if info.family == wire.AF_INET and info.prefix_length == 0 and len(info.gateway) == 4
         ]
     best = min(found, key=lambda info: info.metric, default=None)
     return IPv4Address(best.gateway) if best is not None else None

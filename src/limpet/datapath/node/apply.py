@@ -104,9 +104,10 @@ class NodeKernel:
         return ports
 
     def _routes(self, names: dict[int, str]) -> Iterable[Route]:
-        for info in self._other_routes():
-            if info.table != ROUTE_TABLE:
-                continue
+        for message in self.route.route_messages(table=ROUTE_TABLE):
+            if route_codec.route_protocol(message) == OVERLAY_PROTOCOL:
+                continue  # to other nodes, perhaps thousands
+            info = route_codec.parse_route(message)
             yield Route(
                 info.prefix,
                 names.get(info.ifindex) if info.type == route_codec.RTN_UNICAST else None,
@@ -114,21 +115,19 @@ class NodeKernel:
                 ip_address(info.source) if info.source else None,
             )
 
-    def _other_routes(self) -> list[route_codec.RouteInfo]:
-        """Without those to other nodes, which may be thousands."""
-        return self.route.routes(without_protocol=OVERLAY_PROTOCOL)
-
     def facts(self, wanted: Collection[str]) -> NodeFacts:
         """What the plan depends on; `wanted`: names of bridges. Raises: KernelError."""
         links = self.route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
         there = [links[ifname] for ifname in wanted if ifname in links]
         bridges = [link for link in there if link.kind == "bridge"]
-        defaults = [
-            (names[info.ifindex], info)
-            for info in self._other_routes()
-            if info.prefix_length == 0 and info.ifindex in names
-        ]
+        defaults, advertised = (
+            [(names[i.ifindex], i) for i in found if not i.prefix_length and i.ifindex in names]
+            for found in (
+                self.route.routes(table=route_codec.RT_TABLE_MAIN),
+                self.route.routes(protocol=_RTPROT_RA),
+            )
+        )
         return NodeFacts(
             foreign_bridges=frozenset(link.ifname for link in bridges if link.alias != ALIAS),
             own_bridges={link.ifname: link.mac for link in bridges if link.alias == ALIAS},
@@ -140,18 +139,9 @@ class NodeKernel:
                 for ifname in ("all", *wanted)
             ),
             advertised_uplinks=frozenset(
-                ifname
-                for ifname, info in defaults
-                if info.family == wire.AF_INET6 and info.protocol == _RTPROT_RA
+                ifname for ifname, info in advertised if info.family == wire.AF_INET6
             ),
-            uplink_mtu_bytes=min(
-                (
-                    links[ifname].mtu_bytes
-                    for ifname, info in defaults
-                    if info.table == route_codec.RT_TABLE_MAIN
-                ),
-                default=None,
-            ),
+            uplink_mtu_bytes=min((links[ifname].mtu_bytes for ifname, _ in defaults), default=None),
         )
 
     def bridges(self, wanted: Iterable[str]) -> dict[str, tuple[int, str]]:

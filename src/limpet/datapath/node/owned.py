@@ -55,7 +55,7 @@ def _rules_and_routes(route: RouteSocket) -> Sequence[wire.Request]:
             for rule in route.rules()
             if (rule.priority, rule.table) == (RULE_PRIORITY, ROUTE_TABLE)
         ),
-        *(_route_deletion(info) for info in route.routes() if info.table == ROUTE_TABLE),
+        *(_route_deletion(info) for info in route.routes(table=ROUTE_TABLE)),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address
 
@@ -56,6 +57,9 @@ class OverlayKernel:
         """Links whose loss takes routes with it, which the kernel does not always tell."""
         self._devices: dict[str, VxlanDevice] = {}
         self._entries: dict[Key, Entry] = {}
+        self._routes_read: tuple[bytes, dict[str, int | None]] | None = None
+        """What its routes were made of: all that was read, and the indexes of their devices; None:
+        of notifications too."""
         self._loose: frozenset[str] = frozenset()
         self._heard: set[Key] = set()
         self._want = OverlayState()
@@ -100,33 +104,36 @@ class OverlayKernel:
         return self.have
 
     def _read_entries(self) -> Iterator[Entry]:
-        for version in (4, 6):
-            request = route_codec.dump_routes(
-                wire.family(version), table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL
-            )
-            yield from map(self._peer_route, self._dump(request))
+        yield from self._read_routes()
         for ifindex in self._ours:
             for request in (
                 address_codec.dump_neighbours(ifindex),
                 address_codec.dump_fdb(ifindex),
             ):
-                for message in self._dump(request):
+                for message in self._route.dump_found(request):
                     info = address_codec.parse_neighbour(message)
                     if info.usable:
                         yield self._entry(info)
 
+    def _read_routes(self) -> list[PeerRoute]:
+        """There may be thousands: they are taken apart only if the kernel does not say the same as
+        the last time."""
+        messages = self._route.route_messages(table=ROUTE_TABLE, protocol=OVERLAY_PROTOCOL)
+        digest = hashlib.sha256(b"".join(message.body for message in messages)).digest()
+        routes = [entry for entry in self._entries.values() if isinstance(entry, PeerRoute)]
+        if self._routes_read != (digest, self._indexes_of(routes)):
+            routes = [self._peer_route(message) for message in messages]
+            indexes = self._indexes_of(routes)
+            self._routes_read = (digest, indexes) if "" not in indexes else None
+        return routes
+
+    def _indexes_of(self, routes: list[PeerRoute]) -> dict[str, int | None]:
+        """Of their devices, as they are now."""
+        return {ifname: self._indexes.get(ifname) for ifname in {each.device for each in routes}}
+
     def _know(self, link: link_codec.LinkInfo) -> None:
         self._links[link.ifindex] = link.ifname
         self._indexes[link.ifname] = link.ifindex
-
-    def _dump(self, request: wire.Request) -> list[wire.Message]:
-        """Empty where what it asks about is not there."""
-        try:
-            return self._route.dump(request)
-        except KernelError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV):
-                return []
-            raise
 
     def _addresses(self) -> dict[int, frozenset[InterfaceAddress]]:
         found: dict[int, set[InterfaceAddress]] = {}
@@ -186,6 +193,7 @@ class OverlayKernel:
             return
         info = route_codec.parse_route(message)
         if info.table == ROUTE_TABLE:
+            self._routes_read = None
             route = self._peer_route(message)
             new = message.type == wire.RTM_NEWROUTE and info.protocol == OVERLAY_PROTOCOL
             self._note(route.key, route if new else None)

@@ -115,6 +115,9 @@ def _put(want: TunnelPeer, have: TunnelPeer | None, given: Endpoint | None) -> l
     if have is None:
         add = _sorted(want.allowed)
         return [PutTunnelPeer(want.public_key, add, (), want.endpoint, want.keepalive_s)]
+    same = want.allowed == have.allowed and want.keepalive_s == have.keepalive_s
+    if same and want.endpoint == given:
+        return []  # nearly all, of perhaps thousands
     put = PutTunnelPeer(
         want.public_key,
         _sorted(want.allowed - have.allowed),

@@ -105,17 +105,14 @@ def _metrics(mtu_bytes: int | None, advmss: int | None) -> bytes:
     return nest(RTA_METRICS, *parts) if parts else b""
 
 
-def dump_routes(
-    family: int = wire.AF_UNSPEC, *, table: int | None = None, protocol: int = 0
-) -> Request:
-    """All routes of an address family, or those of a table (above 255) that have this origin.
+def dump_routes(family: int, *, table: int = 0, protocol: int = 0) -> Request:
+    """Of an address family, and of a table and an origin where these are given.
 
     The kernel answers ENOENT where there is no such table.
     """
-    if table is None:
-        body = _RTMSG.pack(family, *bytes(8))
+    body = _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)
+    if not table:
         return Request(wire.RTM_GETROUTE, wire.ROOT_MATCH, body, ("routes",))
-    body = _RTMSG.pack(family, 0, 0, 0, RT_TABLE_COMPAT, protocol, 0, RTN_UNICAST, 0)
     body += attr_u32(RTA_TABLE, table)
     return Request(wire.RTM_GETROUTE, wire.ROOT_MATCH, body, ("routes of table", table))
 

@@ -124,6 +124,15 @@ class NetlinkSocket:
                 return answers
         raise KernelError("list", request.what, errno.EAGAIN, "changed all the time while reading")
 
+    def dump_found(self, request: wire.Request) -> list[wire.Message]:
+        """Empty where what it asks about is not there."""
+        try:
+            return self.dump(request)
+        except KernelError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return []
+            raise
+
     def _dump_once(self, request: wire.Request) -> list[wire.Message] | None:
         self._sequence += 1
         self._send(request, wire.frame(request, self._sequence, ack=False))
@@ -202,14 +211,19 @@ class RouteSocket(NetlinkSocket):
         ports = map(link_codec.parse_bridge_port, self.dump(link_codec.dump_bridge_ports()))
         return {port.ifindex: port for port in ports if port is not None}
 
-    def routes(self, *, without_protocol: int | None = None) -> list[route_codec.RouteInfo]:
-        """`without_protocol`: whose routes are left out, unparsed."""
-        return [
-            route_codec.parse_route(message)
-            for family in (wire.AF_INET, wire.AF_INET6)
-            for message in self.dump(route_codec.dump_routes(family))
-            if route_codec.route_protocol(message) != without_protocol
-        ]
+    def route_messages(self, *, table: int = 0, protocol: int = 0) -> list[wire.Message]:
+        """Of a table and an origin, where these are given; others the kernel leaves out."""
+        found: list[wire.Message] = []
+        for family in (wire.AF_INET, wire.AF_INET6):
+            found += self.dump_found(
+                route_codec.dump_routes(family, table=table, protocol=protocol)
+            )
+        return found
+
+    def routes(self, *, table: int = 0, protocol: int = 0) -> list[route_codec.RouteInfo]:
+        """As `route_messages`."""
+        messages = self.route_messages(table=table, protocol=protocol)
+        return [route_codec.parse_route(message) for message in messages]
 
     def rules(self) -> list[route_codec.RuleInfo]:
         return [route_codec.parse_rule(message) for message in self.dump(route_codec.dump_rules())]

@@ -27,6 +27,7 @@ another, which is soon enough for two ends whose NATs remember for 30 s whom the
 never answered is asked at most every 30 s with traffic and every 60 s without.
 """
 _SLOWEST_QUICK = 4
+_LONG_S, _TOGETHER_S = 30.0, 4.0
 
 
 def pause_s(
@@ -48,6 +49,13 @@ def pause_s(
     if candidate.relay and state.streaks.answers < MEASURED:
         return ACTIVE_S * stretch  # it may be the faster one
     return (BESIDE_S if candidate.kind is ProbeKind.TUNNEL else STANDBY_S) * stretch
+
+
+def rested_s(now_s: float, pause_s: float) -> float:
+    """When the pause is over. Long ones, of one peer among hundreds, end together: a processor that
+    is woken for every single probe, and for its answer, has forgotten each time how that went."""
+    over_s = now_s + pause_s
+    return over_s if pause_s < _LONG_S else round(over_s / _TOGETHER_S) * _TOGETHER_S
 
 
 def slowest_retry_s(*, active: bool, hopeful: bool) -> float:

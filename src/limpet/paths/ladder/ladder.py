@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.backoff import ACTIVE_S, pause_s, slowest_retry_s
+from limpet.paths.ladder.backoff import ACTIVE_S, pause_s, rested_s, slowest_retry_s
 from limpet.paths.ladder.candidates import (
     Facts,
     candidate_of_end,
@@ -347,7 +347,7 @@ class Ladder:
             if state.proven and not state.streaks.rested:
                 state.streaks.rested = True
                 stretch *= first_share
-            state.next_s = now_s + self._pause_s(candidate, state, rtt_s, stretch)
+            state.next_s = rested_s(now_s, self._pause_s(candidate, state, rtt_s, stretch))
 
     def _carries(self, state: ProbeState, packet_bytes: int, now_s: float) -> None:
         known = state.mtu_bytes

@@ -34,11 +34,14 @@ def end_of(number: int) -> Endpoint:
     return IPv4Address("10.1.0.0") + number, 51820
 
 
-def asked_per_minute(chance: random.Random, *, kept: bool) -> Counter[int]:
-    """Probes that a node sends that has just started, by the minute; all peers answer, and ask as
-    often themselves. `kept`: it knows from its last run how it reaches them."""
+def asked_per_minute(chance: random.Random, *, kept: bool) -> tuple[Counter[int], Counter[int]]:
+    """Probes that a node sends that has just started, by the minute, and the moments at which it
+    has sent some of them; all peers answer, and ask as often themselves.
+
+    `kept`: it knows from its last run how it reaches them."""
     ladders = PeerLadders("a" * 24, chance.random)
     asked: Counter[int] = Counter()
+    moments: Counter[int] = Counter()
     coming: list[tuple[float, int, str, Question | None]] = []
     order = itertools.count()
     for number in range(PEERS):
@@ -66,6 +69,7 @@ def asked_per_minute(chance: random.Random, *, kept: bool) -> Counter[int]:
                 ladders.answered(peer, question, now_s, ROUND_TRIP_S, "eth0")
                 peer.ladder.told(PeerPath(transports.TUNNEL, PATH_BYTES, endpoint=OURS))
             ladders.settle(peer)
+        before = asked.total()
         while (found := ladders.take(now_s)) is not None:
             peer, vital = found
             questions, held_back = ladders.questions(peer, now_s, vital=vital)
@@ -76,7 +80,8 @@ def asked_per_minute(chance: random.Random, *, kept: bool) -> Counter[int]:
                     answer = (now_s + ROUND_TRIP_S, next(order), peer.uid, question)
                     heapq.heappush(coming, answer)
             ladders.settle(peer)
-    return asked
+        moments[int(now_s // 60)] += asked.total() > before
+    return asked, moments
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -85,10 +90,13 @@ def test_a_thousand_idle_peers_are_asked_evenly_from_the_start_on(
 ) -> None:
     """Neither those that answer first are asked again sooner than is planned for so many, nor are
     all asked again at once because they were asked together at the start."""
-    asked = asked_per_minute(chance, kept=kept)
+    asked, moments = asked_per_minute(chance, kept=kept)
     # At first each is asked, and where nothing is known also for all sizes, three times at most.
     at_first = 1 if kept else 2 + 3 * len(SIZES_BYTES)
     assert PEERS <= asked[0] + asked[1] <= PEERS * at_first + 120 * 1.4 * PLANNED_PER_S
     later = [asked[minute] / 60 for minute in range(1 if kept else 2, MINUTES)]
     assert max(later) <= 1.4 * PLANNED_PER_S
     assert sum(later) / len(later) == pytest.approx(PLANNED_PER_S, rel=0.15)
+    # One moment each four seconds, and three for each peer that is asked for its size.
+    settled = range(10, MINUTES)
+    assert sum(moments[minute] for minute in settled) / len(settled) <= 60 / 4 + 60 * 0.7
