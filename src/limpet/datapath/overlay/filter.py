@@ -68,18 +68,24 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
         for kind, _ in _kinds(view.network, version, of_links=True):
             name = f"link_{kind}{version}"
             lines += _set(name, f"type ipv{version}_addr", elements, interval=kind == _OTHERS)
-    port, vni = view.network.vxlan_port, view.network.vxlan_id
+    port = view.network.vxlan_port
+    # Asked last, of what is dropped only: nearly every packet is one that is let in.
+    ours = f"{_VNI} == {view.network.vxlan_id << 8:#010x}"
     dropped = f"counter name {FORGED_COUNTER} drop"
     lines += [
         "\tchain overlay_vxlan {",
-        *(f'\t\tiifname "{name}" {dropped}' for name in sorted(bridges) if is_plain_name(name)),
+        *(
+            f'\t\tiifname "{name}" {ours} {dropped}'
+            for name in sorted(bridges)
+            if is_plain_name(name)
+        ),
         *checks,
-        f"\t\t{dropped}",
+        f"\t\t{ours} {dropped}",
         "\t}",
         "",
         "\tchain overlay_input {",
         "\t\ttype filter hook input priority raw; policy accept;",
-        f"\t\tudp dport {port} {_VNI} == {vni << 8:#010x} jump overlay_vxlan",
+        f"\t\tudp dport {port} jump overlay_vxlan",
         "\t}",
     ]
     links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]

@@ -88,7 +88,7 @@ table inet limpet_overlay {
 	}
 
 	chain overlay_vxlan {
-		iifname "limpet0" counter name overlay_forged drop
+		iifname "limpet0" @th,96,32 & 0xffffff00 == 0x00000100 counter name overlay_forged drop
 		@th,224,16 0x0800 ip saddr . @th,336,16 . @th,352,8 @vxlan4_segments4 accept
 		@th,224,16 0x0800 ip saddr . @th,336,32 @vxlan4_others4 accept
 		@th,224,16 0x86dd ip saddr . @th,304,64 @vxlan4_segments6 accept
@@ -97,12 +97,12 @@ table inet limpet_overlay {
 		@th,224,16 0x0800 ip6 saddr . @th,336,32 @vxlan6_others4 accept
 		@th,224,16 0x86dd ip6 saddr . @th,304,64 @vxlan6_segments6 accept
 		@th,224,16 0x86dd ip6 saddr . @th,304,128 @vxlan6_others6 accept
-		counter name overlay_forged drop
+		@th,96,32 & 0xffffff00 == 0x00000100 counter name overlay_forged drop
 	}
 
 	chain overlay_input {
 		type filter hook input priority raw; policy accept;
-		udp dport 8472 @th,96,32 & 0xffffff00 == 0x00000100 jump overlay_vxlan
+		udp dport 8472 jump overlay_vxlan
 	}
 
 	chain overlay_links {
