@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.beds.first_packet import FirstPackets
-from tests.beds.silence import Silence
-
 from bench.figures import Figure, Target
+from limpet.lab.measure.first_packet import FirstPackets
+from limpet.lab.measure.silence import Silence
 from limpet.lab.topology import load_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
@@ -80,17 +79,16 @@ def nats_silence(bed: Bed, rounds: int) -> list[Figure]:
     found: dict[str, list[float]] = {"relay": [], "gateway": [], "udp": []}
     with _world("nated") as world:
         digger, crane, radio = (world.machine(name) for name in ("digger-1", "crane-1", "radio-1"))
-        gateway = world.gateway("quarry")
         for _ in range(rounds):
             _until(lambda: _seen(digger, radio)["rung"] == "relay")
             relay = world.machine(str(_seen(digger, radio)["relay"]))
             found["relay"].append(_silence(digger, radio, relay.power_off))
             relay.power_on()
             _until(lambda: _seen(crane, digger)["rung"] == "tunnel")
-            found["gateway"].append(_silence(crane, digger, gateway.reboot))
+            found["gateway"].append(_silence(crane, digger, lambda: world.reboot_gateway("quarry")))
             _until(lambda: _seen(crane, digger)["rung"] == "tunnel")
-            found["udp"].append(_silence(crane, digger, gateway.block_udp))
-            gateway.allow_udp()
+            found["udp"].append(_silence(crane, digger, lambda: world.block_udp("quarry")))
+            world.allow_udp("quarry")
     at_most = Target(3, of_ratio=False)
     titles = {
         "relay": "the relay of a pair with traffic loses power: silence",

@@ -53,8 +53,9 @@ from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.tunnel.diff import diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of
-from limpet.datapath.tunnel.link import needed_addresses, needed_rules
+from limpet.datapath.tunnel.owned import needed_rules
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
+from limpet.datapath.tunnel.program import Program
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.apply import TunnelKernel
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
@@ -207,7 +208,7 @@ class Programmed:
         want = self._tunnels.state
         failures = self._tunnel.apply(diff_tunnel(want, self._tunnel.observe(want), {}))
         self._route.apply(*needed_rules(self._route, wanted=True))
-        self._route.apply(*needed_addresses(self._route, ifname, self._tunnels.addresses))
+        failures += self._tunnel.put_addresses(self._tunnels.addresses)
         state = self.plan.state
         failures += self._kernel.apply(diff_overlay(state, self._kernel.observe(state)))
         if failures:
@@ -237,7 +238,7 @@ class Programmed:
             raise RuntimeError(f"limpet: the change was not programmed: {failures[:1]}")
 
 
-def _end(program: WireguardProcess, netns: Netns) -> None:
+def _end(program: Program, netns: Netns) -> None:
     with netns.inside():
         program.stop()
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -32,6 +31,7 @@ from limpet.cluster.topology.view import View
 from limpet.datapath.overlay.diff import diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.datapath.overlay.state import OverlayState, PeerRoute
+from limpet.datapath.tunnel.backend import TunnelBackendKernel
 from limpet.datapath.tunnel.diff import DropTunnel, TunnelChange, diff_tunnel
 from limpet.datapath.tunnel.key import tunnel_key_of
 from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel
@@ -66,28 +66,10 @@ def skip_without_kernel_wireguard() -> None:
         pytest.skip("this kernel has no WireGuard")
 
 
-class Backend(Protocol):
-    """What `TunnelKernel` and its like have in common."""
-
-    @property
-    def have(self) -> TunnelState: ...
-
-    @property
-    def given(self) -> Mapping[bytes, Endpoint]: ...
-
-    def observe(self, want: TunnelState) -> TunnelState: ...
-
-    def apply(self, changes: Iterable[TunnelChange]) -> list[KernelError]: ...
-
-    def readings(self) -> Mapping[bytes, PeerReading]: ...
-
-    def close(self) -> None: ...
-
-
 class Tunnel:
     """The tunnel's side of a node; `restart` is that of its agent."""
 
-    kernel: Backend
+    kernel: TunnelBackendKernel
 
     def __init__(self, node: Node, folder: Path, ifname: str) -> None:
         self.node = node
@@ -225,9 +207,8 @@ class WireguardTunnel(Tunnel):
     @property
     def pid(self) -> int | None:
         with self.node.netns.entered():
-            process = self.kernel.process
-            assert (process is None) == self.in_kernel
-            return process.pid if process is not None else None
+            assert self.kernel.runs_program is not self.in_kernel
+            return self.kernel.program.pid if self.kernel.runs_program else None
 
     def wanted(self, state: TunnelState) -> TunnelState:
         return state

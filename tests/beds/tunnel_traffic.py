@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from limpet.datapath.tunnel.diff import DropTunnel, PutTunnel, TunnelChange
+from limpet.datapath.tunnel.diff import DropTunnel, PutAddresses, PutTunnel, TunnelChange
 from limpet.linux.netlink.socket import Notifications
 from tests.beds.namespaces import Netns
 from tests.beds.overlay_bed import ping
@@ -118,8 +118,9 @@ class Flow:
 
 def keys_of(changes: list[TunnelChange]) -> set[bytes]:
     """Of the peers that are changed; the device is not."""
-    assert not any(isinstance(change, PutTunnel | DropTunnel) for change in changes)
-    return {each.public_key for each in changes if not isinstance(each, PutTunnel | DropTunnel)}
+    device = PutTunnel | DropTunnel | PutAddresses
+    assert not any(isinstance(change, device) for change in changes)
+    return {each.public_key for each in changes if not isinstance(each, device)}
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.command import run_command
-from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from limpet.lab.world.node import DEFAULT_CONF, LabNode, run_command
 from tests.agent.test_agent import live
 from tests.agent.test_agent_hardening import adopted
 from tests.conftest import SEGMENTS, NodeFactory

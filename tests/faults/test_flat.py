@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.lab.world.node import LabNode
-from limpet.lab.world.pod import LabPod
+from limpet.lab.world.node import LabNode, LabPod
 
 PAIRS = 5000
 WARM_UP = 500

@@ -1,4 +1,5 @@
-"""What long-running processes do alike: ours (log, limits, lock, readiness, signals, servers), and
+"""What long-running processes do alike: ours (log, limits, lock, readiness, signals, servers,
+calls that may hang), and
 the programs beside the agent, which are started and ended by one at a time, in a session of their
 own, so that they outlive it."""
 
@@ -18,14 +19,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from limpet.base.addresses import Listen
 from limpet.base.disk import cause, refusals
 from limpet.base.errors import KernelError, StorageError
+
+T = TypeVar("T")
 
 _OPEN_FILES = 65536
 """One for each connection."""
@@ -241,32 +245,23 @@ def _await_answer(descriptor: int, answers: Callable[[], bool]) -> tuple[int, st
     return None
 
 
-def end_process(
-    pid_of: Callable[[], int | None],
-    where: Path,
-    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
-    *,
-    within_s: float = _STOP_TIMEOUT_S,
-) -> None:
-    """Ends the process that is told of at `where`; each signal has a time of its own to do it.
+def end_process(pid_of: Callable[[], int | None], where: Path) -> None:
+    """Ends the process that answers at the socket `where`, by force if it does not end by itself.
 
     `pid_of`: that process now; None: none does. Raises: KernelError when it is still there.
     """
     pid = pid_of()
     if pid is None:
         return
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
+    descriptor = os.pidfd_open(pid)
     try:
         if pid_of() != pid:
             return  # it ended meanwhile, and the number is another's
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
-        for number in signals:
+        for number in (signal.SIGTERM, signal.SIGKILL):
             signal.pidfd_send_signal(descriptor, number)
-            if ended.poll(within_s * 1000):
+            if ended.poll(_STOP_TIMEOUT_S * 1000):
                 return
     except ProcessLookupError:
         return
@@ -299,3 +294,22 @@ async def close_server(server: asyncio.Server) -> None:
     await asyncio.sleep(0)
     server.close()
     await asyncio.sleep(0)
+
+
+async def in_thread(call: Callable[[], T], name: str) -> T:
+    """What `call` returns or raises, from a daemon thread of that name.
+
+    The end of the process waits for a loop's own pool (`asyncio.to_thread`), not for this.
+    """
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await asyncio.wrap_future(outcome)

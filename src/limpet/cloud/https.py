@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import h11
 
 from limpet.base.errors import LimpetError
+from limpet.base.process import in_thread
 from limpet.cluster.api import SERVER_NAME
 
 CONNECT_TIMEOUT_S = 10.0
@@ -226,19 +225,13 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    found: Future[list[Any]] = Future()
-    found.set_running_or_notify_cancel()  # whoever asked may go; the thread goes on
+    def ask() -> list[Any]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
-    def ask() -> None:
-        try:
-            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            found.set_exception(error)
-        except UnicodeError as error:
-            found.set_exception(socket.gaierror(0, str(error)))
-
-    threading.Thread(target=ask, name="look-up", daemon=True).start()
-    return await asyncio.wrap_future(found)
+    try:
+        return await in_thread(ask, "look-up")
+    except UnicodeError as error:
+        raise socket.gaierror(0, str(error)) from error
 
 
 def _cause(error: Exception) -> str:

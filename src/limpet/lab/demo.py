@@ -123,13 +123,13 @@ class Demo:
         )
 
     def reboot_a_gateway(self) -> None:
-        self.world.gateway(_GATEWAY).reboot()
+        self.world.reboot_gateway(_GATEWAY)
         self.line(f"    {_GATEWAY}: its NAT gateway reboots; everything that it had mapped is gone")
 
     def change_a_public_address(self) -> None:
         gateway = self.world.gateway(_RENUMBERED)
         before = gateway.public
-        self.world.gateway(_RENUMBERED).change_public_address()
+        self.world.change_public_address(_RENUMBERED)
         self.expect(
             before != gateway.public,
             f"{_RENUMBERED}: its provider gives it another address, {before} -> {gateway.public}",

@@ -1,7 +1,7 @@
-"""Which endpoints of this node's tunnel others are told. Pure, time passed in.
+"""Which endpoints of this node's tunnel are told to the cluster. Pure, time passed in.
 
-Telling costs every peer: what comes together is told once, and what nothing confirms any more goes
-only after minutes.
+Each telling costs every peer something: news within half a second are told at once, and an endpoint
+that nothing confirms any more is kept for minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from limpet.base.addresses import Endpoint
 
 MOST = 8
 KEPT_S = 300.0
-"""So long an endpoint stays that nothing confirms."""
+"""An endpoint that nothing confirms stays for so long."""
 DOUBTED_S = 10.0
 """The same after the network has changed."""
 GATHER_S = 0.5
@@ -21,41 +21,41 @@ GATHER_S = 0.5
 
 class KnownEndpoints:
     def __init__(self, static: tuple[Endpoint, ...]) -> None:
-        """`static`: those of the configuration, which always come first."""
+        """`static`: configured endpoints, which always come first."""
         self.told: tuple[Endpoint, ...] = ()
-        """Static ones, those that the gateway forwards, and mapped ones, the newest first."""
+        """Static, forwarded and mapped endpoints, of the mapped ones the newest first."""
         self._static = static
         self._forwarded: tuple[Endpoint, ...] = ()
         self._until: dict[Endpoint, float] = {}
-        """Of the mapped ones, the newest last: when each goes unless it is confirmed."""
+        """When each mapped endpoint is dropped unless it is confirmed; the newest last."""
         self._tell_s = -math.inf
-        """When news are told; infinity: there are none."""
+        """When the next telling is due; infinity: nothing is new."""
 
     def set_forwarded(self, endpoints: tuple[Endpoint, ...], now_s: float) -> None:
-        """Those that the gateway leads to the tunnel's port on our request."""
+        """Takes the endpoints that the gateway forwards to the tunnel's port on our request."""
         self._forwarded = endpoints
         self._note(now_s)
 
     def confirm(self, mapped: tuple[Endpoint, ...], now_s: float) -> None:
-        """The tunnel's packets are seen to come from these, and from no others."""
+        """Takes all endpoints that the tunnel's packets are seen to come from now."""
         for endpoint in mapped:
             self._until[endpoint] = now_s + KEPT_S
         for endpoint in [e for e in self._until if e not in self.told and e not in mapped]:
-            del self._until[endpoint]  # of no use, as was seen before anybody was told
+            del self._until[endpoint]  # gone before anybody was told
         self._note(now_s)
 
     def doubt(self, now_s: float) -> None:
-        """The network has changed: what is not confirmed again goes soon."""
+        """The network has changed: drops mapped endpoints soon unless they are confirmed."""
         for endpoint, until_s in self._until.items():
             self._until[endpoint] = min(until_s, now_s + DOUBTED_S)
 
     @property
     def wake_at_s(self) -> float:
-        """When `tick` may have something to tell."""
+        """When `tick` may return something (monotonic s)."""
         return min(self._tell_s, *self._until.values(), math.inf)
 
     def tick(self, now_s: float) -> tuple[Endpoint, ...] | None:
-        """What has to be told now, all there are; None: nothing new."""
+        """All endpoints, if they are to be told now; None: nothing new."""
         self._until = {e: until_s for e, until_s in self._until.items() if until_s > now_s}
         self._note(now_s)
         if self._tell_s > now_s:

@@ -1,9 +1,9 @@
 """How the gateway in front of this node maps its tunnel's port, by what others see. Pure.
 
-Each observer counts with what it saw last, but a mere peer not against relays: it may lie, and what
-is believed is told to the whole cluster. Where two disagree, the later one is right if they
-spoke at different times (the mapping has moved: ask the other again), and the gateway gives each
-destination another port if they spoke at one time.
+Of each observer the last observation counts. A peer's does not count against those of relays: it
+may lie, and what is believed is told to the whole cluster. Where two observations differ and are
+seconds apart, the mapping has moved and the later one is right; where they are of one time, the
+gateway gives each destination another port.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from enum import IntEnum
 from limpet.base.addresses import Address, Endpoint
 
 FRESH_S = 400.0
-"""So long an observation counts; far relays are asked every three minutes."""
+"""An observation counts for so long; far relays are asked every three minutes."""
 CLOSE_S = 5.0
-"""What was seen within it was seen of one mapping, unless each destination has its own."""
+"""Observations this close are of one mapping, unless each destination has its own."""
 RELAYS_S = 45.0
-"""So long relays are believed more than peers; the nearest are asked every 20 s."""
+"""An observation by a relay outweighs those by peers for so long; the nearest relays are asked
+every 20 s."""
 _MOST = 64
 
 
@@ -41,7 +42,7 @@ class NatKind(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Observation:
     asked_at: Endpoint
-    """Of the observer; where the NAT saw our packet go."""
+    """The observer's endpoint, to which the NAT saw our packet go."""
     seen_as: Endpoint
     at_s: float
     by_relay: bool = True
@@ -49,16 +50,16 @@ class Observation:
 
 @dataclass(slots=True)
 class NatView:
-    """What is known of the NATs in front of the node, for each IP version by itself."""
+    """What is known of the NATs in front of the node, for each IP version separately."""
 
     _seen: dict[Endpoint, Observation] = field(default_factory=dict)
-    """By where it was asked; the latest last."""
+    """By `asked_at`, the latest last."""
     _own: frozenset[Address] = frozenset()
     _settled: dict[int, NatKind] = field(default_factory=dict)
-    """Found last by IP version, since the network changed."""
+    """The last clear result by IP version, since the network changed."""
 
     def network_changed(self, own: Collection[Address]) -> None:
-        """The node's links are others, with the addresses `own`: what was seen before is void."""
+        """Forgets all observations; `own`: the addresses that the node's links have now."""
         self._own = frozenset(own)
         self._seen.clear()
         self._settled.clear()
@@ -66,7 +67,7 @@ class NatView:
     def see(
         self, asked_at: Endpoint, seen_as: Endpoint, now_s: float, *, by_relay: bool = True
     ) -> bool:
-        """Whether the mapping has moved: the same observer saw another one before."""
+        """Takes an observation; True: the mapping has moved, as its observer saw another before."""
         before = self._seen.pop(asked_at, None)
         sight = self._seen[asked_at] = Observation(asked_at, seen_as, now_s, by_relay)
         if len(self._seen) > _MOST:
@@ -85,14 +86,14 @@ class NatView:
         return moved
 
     def is_doubtful(self, asked_at: Endpoint, seen_as: Endpoint, now_s: float) -> bool:
-        """Whether a peer says something new that no relay has seen: these should be asked again."""
+        """Whether a peer reports an endpoint that is new and seen by no relay: ask relays again."""
         before = self._seen.get(asked_at)
         relays = self._by_relays(asked_at[0].version, now_s)
         new = before is None or before.seen_as != seen_as
         return new and bool(relays) and seen_as not in relays
 
     def _by_relays(self, version: int, now_s: float) -> set[Endpoint]:
-        """As what relays have seen the node lately."""
+        """Endpoints that relays have seen the node as lately."""
         return {
             each.seen_as
             for each in self._seen.values()
@@ -102,14 +103,14 @@ class NatView:
         }
 
     def _doubt_others(self, version: int, seen_as: Endpoint, now_s: float) -> None:
-        """The gateway maps anew: what others saw before, however lately, may be of before that."""
+        """Ages observations of other endpoints: they may be of before the mapping moved."""
         for asked_at, each in self._seen.items():
             if asked_at[0].version == version and each.seen_as != seen_as:
                 at_s = min(each.at_s, now_s - CLOSE_S)
                 self._seen[asked_at] = replace(each, at_s=at_s)
 
     def _refutes(self, settled: NatKind, version: int, now_s: float) -> bool:
-        """What is unclear now may be clear enough to say that it is not what it was."""
+        """Whether observations that settle nothing contradict what was settled before."""
         translated = self._translated(version, now_s)
         if settled is NatKind.NONE:
             return bool(translated)  # only relays of this site had answered
@@ -117,7 +118,7 @@ class NatView:
         return settled is NatKind.SYMMETRIC and len(lately) > 1  # of one mind, or it were clear
 
     def kind(self, version: int, now_s: float) -> NatKind:
-        """What was found last while it was clear; UNKNOWN: never, or nobody has answered lately."""
+        """The last clear result; UNKNOWN: there was none, or nobody has answered lately."""
         if not self._fresh(version, now_s):
             return NatKind.UNKNOWN
         return self._settled.get(version, NatKind.UNKNOWN)
@@ -132,7 +133,7 @@ class NatView:
         return tuple(found)
 
     def is_unclear(self, askable: Collection[Endpoint], now_s: float) -> bool:
-        """Whether one of these saw another mapping before the latest was seen: ask them again."""
+        """Whether one of `askable` has not confirmed the latest mapping: ask it again."""
         for version in (4, 6):
             translated = self._translated(version, now_s)
             if translated and self._settled.get(version) is not NatKind.SYMMETRIC:
@@ -154,7 +155,7 @@ class NatView:
         return NatKind.SAME if len(observers) > 1 else NatKind.UNKNOWN
 
     def _fresh(self, version: int, now_s: float) -> list[Observation]:
-        """All that counts."""
+        """Observations that count, the latest last."""
         relays = self._by_relays(version, now_s)
         return [
             each
@@ -165,12 +166,12 @@ class NatView:
         ]
 
     def _translated(self, version: int, now_s: float) -> list[Observation]:
-        """A relay on the node's own link sees its own address, and says nothing of the NAT."""
+        """Observations that count, but of a relay on the node's own link, which sees no NAT."""
         return [each for each in self._fresh(version, now_s) if each.seen_as[0] not in self._own]
 
 
 def _current(translated: list[Observation]) -> list[Observation]:
-    """Without those that an observation of long after has made wrong."""
+    """Without those that a different, clearly later observation has made wrong."""
     latest = translated[-1]
     return [
         each

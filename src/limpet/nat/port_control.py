@@ -1,4 +1,4 @@
-"""A port of the gateway, asked for by PCP or NAT-PMP. No thread: each question is one datagram."""
+"""Maps a port at a gateway by PCP or NAT-PMP: each question is one UDP datagram."""
 
 from __future__ import annotations
 

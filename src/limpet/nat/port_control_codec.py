@@ -1,7 +1,4 @@
-"""Asking a gateway for a port: PCP (RFC 6887), NAT-PMP (RFC 6886), and how UPnP's is found. Pure.
-
-Each request is one datagram of UDP, as is the answer.
-"""
+"""Datagrams of PCP (RFC 6887), NAT-PMP (RFC 6886) and of the search for UPnP gateways. Pure."""
 
 from __future__ import annotations
 
@@ -63,10 +60,6 @@ class PortControlError(LimpetError):
     """A gateway's answer that gives no port."""
 
 
-class OtherVersionError(PortControlError):
-    """The gateway speaks another version: NAT-PMP instead of PCP."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A port of the gateway that leads to ours."""
@@ -78,7 +71,11 @@ class Lease:
 
 
 def encode_pcp_map(client: Address, nonce: bytes, port: int, wanted: int, lifetime_s: int) -> bytes:
-    """A request for `wanted`, if it is free, to lead to our UDP port. Lifetime 0 gives it back."""
+    """A request to forward the gateway's port `wanted`, or another, to our UDP port.
+
+    Lifetime 0 gives back what is forwarded to it.
+    """
+    wanted = wanted if lifetime_s else 0
     anywhere = _mapped(IPv4Address(0)) if client.version == 4 else bytes(16)
     head = _PCP_REQUEST.pack(_PCP_VERSION, _PCP_MAP, 0, lifetime_s, _mapped(client))
     return head + _MAP.pack(nonce, _UDP, port, wanted, anywhere)
@@ -87,7 +84,7 @@ def encode_pcp_map(client: Address, nonce: bytes, port: int, wanted: int, lifeti
 def parse_pcp_map(data: bytes, nonce: bytes, port: int) -> Lease | None:
     """None: it answers another request. Raises: PortControlError."""
     if len(data) >= 4 and data[0] != _PCP_VERSION and data[1] & _ANSWER:
-        raise OtherVersionError(f"PCP: the gateway speaks version {data[0]}")
+        raise PortControlError(f"PCP: the gateway speaks version {data[0]}")
     if len(data) < _PCP_ANSWER.size:
         return None
     _version, opcode, _, result, lifetime_s, _epoch = _PCP_ANSWER.unpack_from(data)
@@ -114,7 +111,8 @@ def parse_pmp_address(data: bytes) -> IPv4Address | None:
 
 
 def encode_pmp_map(port: int, wanted: int, lifetime_s: int) -> bytes:
-    """As `encode_pcp_map`; to give it back `wanted` is 0."""
+    """As `encode_pcp_map`."""
+    wanted = wanted if lifetime_s else 0  # Source: RFC 6886 section 3.4.
     return _PMP_MAP_REQUEST.pack(_PMP_VERSION, _PMP_MAP_UDP, 0, port, wanted, lifetime_s)
 
 

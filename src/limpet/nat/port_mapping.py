@@ -1,4 +1,4 @@
-"""The gateway is asked to lead a port of its own to the tunnel's: PCP, NAT-PMP or UPnP."""
+"""Has the gateway forward a port of its own to the tunnel's, by PCP, NAT-PMP or UPnP."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import asyncio
 import contextlib
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import structlog
 
 from limpet.base import faults
 from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import KernelError
+from limpet.base.process import in_thread
 from limpet.linux.underlay import default_gateway
 from limpet.nat.port_control_codec import NONCE_BYTES, Lease, PortControlError
 
 _log = structlog.get_logger("port-mapping")
-
-T = TypeVar("T")
 
 LIFETIME_S = 3600
 """Asked for; renewed at half of what is given."""
@@ -48,7 +46,8 @@ class PortMapping:
     """Runs on the event loop; what may block does so in a thread."""
 
     def __init__(self, port: int, on_mapped: Callable[[tuple[Endpoint, ...]], None]) -> None:
-        """`port`: UDP, of the tunnel. `on_mapped`: outside, it is this endpoint now, or none."""
+        """`port`: UDP, of the tunnel. `on_mapped` gets the endpoint that is forwarded to it,
+        or none, whenever that has changed."""
         self._port = port
         self._on_mapped = on_mapped
         self._nonce = os.urandom(NONCE_BYTES)
@@ -62,15 +61,21 @@ class PortMapping:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
-        """What the gateway has given is given back, if it answers soon."""
+        """Gives the gateway its port back, if it answers within two seconds."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._held is not None:
-            await self._give_back(self._held)
+        held = self._held
+        if held is None:
+            return
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await self._ask(held.by, held.gateway, held.lease.port, 0, held.location)
+        except (PortControlError, OSError, TimeoutError) as error:
+            _log.debug("the gateway's port was not given back", error=str(error))
 
     def network_changed(self) -> None:
-        """Another gateway perhaps, or one that has forgotten."""
+        """Asks again soon: the gateway may be another, or have forgotten."""
         self._again.set()
 
     def report(self) -> dict[str, Any]:
@@ -120,11 +125,11 @@ class PortMapping:
 
     async def _obtain(self) -> _Held:
         """Raises: PortControlError, KernelError, OSError."""
-        gateway, held = await _in_thread(default_gateway), self._held
+        gateway, held = await in_thread(default_gateway, "gateway"), self._held
         if gateway is None:
             raise PortControlError("there is no default gateway")
         if held is not None and held.gateway == gateway:
-            # As before; a gateway that was replaced at its address may know another way only.
+            # A gateway that was replaced at its address may know another protocol only.
             with contextlib.suppress(PortControlError, OSError):
                 return await self._ask(held.by, gateway, held.lease.port, LIFETIME_S, held.location)
         problems = []
@@ -138,7 +143,10 @@ class PortMapping:
     async def _ask(
         self, by: str, gateway: IPv4Address, wanted: int, lifetime_s: int, location: str = ""
     ) -> _Held:
-        """Raises: PortControlError, OSError."""
+        """Asks for the gateway's port `wanted`, or gives it back with lifetime 0.
+
+        Raises: PortControlError, OSError.
+        """
         # Most nodes never get here, and none needs it to start.
         from limpet.nat import port_control, upnp
 
@@ -148,52 +156,10 @@ class PortMapping:
             lease = await port_control.ask_pmp(gateway, self._port, wanted, lifetime_s)
         else:
             location = location or await upnp.find_gateway(gateway, _own_towards(gateway))
-            lease = await _in_thread(
-                lambda: upnp.UpnpGateway(location).add(self._port, wanted, lifetime_s)
+            lease = await in_thread(
+                lambda: upnp.UpnpGateway(location).map(self._port, wanted, lifetime_s), "gateway"
             )
         return _Held(by, gateway, lease, location)
-
-    async def _give_back(self, held: _Held) -> None:
-        from limpet.nat import port_control, upnp
-
-        port = held.lease.port
-        try:
-            async with asyncio.timeout(_RELEASE_S):
-                if held.by == "pcp":
-                    await port_control.ask_pcp(held.gateway, self._nonce, self._port, 0, 0)
-                elif held.by == "nat-pmp":
-                    await port_control.ask_pmp(held.gateway, self._port, 0, 0)
-                else:
-                    await _in_thread(lambda: upnp.UpnpGateway(held.location).remove(port))
-        except (PortControlError, OSError, TimeoutError) as error:
-            _log.debug("the gateway's port was not given back", error=str(error))
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """What `call` returns, from a thread that nobody waits for at the end: gateways may hang."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: Exception | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(cast(T, result))
-
-    def work() -> None:
-        result: T | None = None
-        failure: Exception | None = None
-        try:
-            result = call()
-        except Exception as error:  # noqa: BLE001 - whoever awaits gets it
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, name="gateway", daemon=True).start()
-    return await outcome
 
 
 def _own_towards(gateway: IPv4Address) -> IPv4Address:

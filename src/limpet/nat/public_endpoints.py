@@ -13,7 +13,7 @@ from limpet.nat.port_mapping import PortMapping
 
 
 class PublicEndpoints:
-    """Runs on the event loop's thread: `nat.endpoints` with a clock and a timer."""
+    """`KnownEndpoints` with a clock, a timer and the gateway; runs on the event loop's thread."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class PublicEndpoints:
         self._on_endpoints = on_endpoints
         self._alarm = Timer("candidates", self._tick)
         self.mapping: PortMapping | None = None
-        """What the gateway is asked for."""
+        """None: the gateway is not asked for a port."""
         self._running = False
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """As they were told last."""
+        """Those that were told last."""
         return self._known.told
 
     def start(self) -> None:
@@ -46,29 +46,28 @@ class PublicEndpoints:
             await self.mapping.stop()
 
     def map_port(self, port: int) -> None:
-        """From now on the gateway is asked to lead that port of its own to the tunnel's."""
+        """Asks the gateway from now on to forward this port to the tunnel's."""
         if self.mapping is None:
             self.mapping = PortMapping(port, self._set_forwarded)
             self.mapping.start()
 
     def _set_forwarded(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Those that the gateway leads to the tunnel's port on our request."""
         self._known.set_forwarded(endpoints, time.monotonic())
         self._set_timer()
 
     def confirm(self, mapped: tuple[Endpoint, ...]) -> None:
-        """The tunnel's packets are seen to come from these, and from no others."""
+        """As `KnownEndpoints.confirm`."""
         self._known.confirm(mapped, time.monotonic())
         self._set_timer()
 
     def doubt(self) -> None:
-        """The network has changed: what is not confirmed again goes soon."""
+        """The network has changed: as `KnownEndpoints.doubt`, and asks the gateway again."""
         self.ask_gateway()
         self._known.doubt(time.monotonic())
         self._set_timer()
 
     def ask_gateway(self) -> None:
-        """At once: it may be another one."""
+        """Asks it again soon: it may be another one."""
         if self.mapping is not None:
             self.mapping.network_changed()
 

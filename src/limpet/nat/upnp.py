@@ -1,4 +1,4 @@
-"""A port of the gateway, asked for by UPnP; the gateway is found here, miniupnpc does the rest."""
+"""Maps a port at a gateway by UPnP: the gateway is found here, miniupnpc does the rest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address, ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -28,10 +29,9 @@ _DESCRIPTION = "limpet"
 
 
 async def find_gateway(gateway: IPv4Address, own: IPv4Address) -> str:
-    """Where the gateway describes itself, if it speaks UPnP. Raises: PortControlError, OSError.
+    """URL of the gateway's description. Raises: PortControlError without an answer, OSError.
 
-    Asked by multicast, and straight: a firewall of ours takes an answer to multicast for a
-    stranger's.
+    Asked by multicast and by unicast: a firewall on this node may drop answers to multicast.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as opened:
         opened.bind((str(own), 0))
@@ -72,31 +72,27 @@ class UpnpGateway:
         if urlsplit(at).hostname != urlsplit(location).hostname:
             raise PortControlError(f"UPnP: the gateway wants to be controlled elsewhere ({at})")
 
-    def add(self, port: int, wanted: int, lifetime_s: int) -> Lease:
-        """Raises: PortControlError."""
+    def map(self, port: int, wanted: int, lifetime_s: int) -> Lease:
+        """Forwards the gateway's port `wanted`, or one a little above, to ours; with lifetime 0
+        ends that. Raises: PortControlError."""
+        if not lifetime_s:
+            _tried(lambda: self._client.deleteportmapping(wanted, "UDP"))
+            return Lease(None, wanted, 0)
         address = _tried(self._client.externalipaddress)
         problem: PortControlError | None = None
         for external in range(wanted, min(wanted + _PORTS_TRIED, 65536)):
             # Some gateways keep a port for ever or not at all (error 725).
             for kept_s in (lifetime_s, 0):
+                ask = partial(
+                    self._client.addportmapping,
+                    *(external, "UDP", self._client.lanaddr, port, _DESCRIPTION, "", kept_s),
+                )
                 try:
-                    self._add(port, external, kept_s)
+                    _tried(ask)
                     return Lease(_address(address), external, lifetime_s)
                 except PortControlError as error:
                     problem = error
         raise problem or PortControlError("UPnP: no port is left")
-
-    def _add(self, port: int, external: int, lifetime_s: int) -> None:
-        own = self._client.lanaddr
-        _tried(
-            lambda: self._client.addportmapping(
-                external, "UDP", own, port, _DESCRIPTION, "", lifetime_s
-            )
-        )
-
-    def remove(self, external: int) -> None:
-        """Raises: PortControlError."""
-        _tried(lambda: self._client.deleteportmapping(external, "UDP"))
 
 
 def _tried(call: Callable[[], T]) -> T:

@@ -26,7 +26,7 @@ from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name
 from limpet.datapath.tunnel.ipsec.daemon import IpsecDaemon
 from limpet.datapath.tunnel.ipsec.esp import esp_lack
 from limpet.datapath.tunnel.ipsec.plan import ipsec_state
-from limpet.datapath.tunnel.ipsec.process import IpsecProcess
+from limpet.datapath.tunnel.ipsec.process import ANSWER_S, IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import IkeSa, IpsecIdentity
 from limpet.datapath.tunnel.state import TunnelState
 from limpet.linux.netlink.socket import RouteSocket
@@ -120,7 +120,7 @@ class IpsecTunnel(Tunnel):
         return pid
 
     def wanted(self, state: TunnelState) -> TunnelState:
-        return ipsec_state(state, IPSEC_IFNAME)
+        return ipsec_state(state, (4, 6))
 
     def mtu_bytes(self, uid: str, link_mtu_bytes: int) -> int:
         return ipsec_mtu_bytes(super().mtu_bytes(uid, link_mtu_bytes))
@@ -142,12 +142,12 @@ class IpsecTunnel(Tunnel):
         """All SAs, `child` or `ike`."""
         for ike, child in self.made():
             number = str(child if what == "child" else ike)
-            with self.daemon.process.connected() as connection:
+            with self.daemon.process.connect(ANSWER_S) as connection:
                 vici.Session(connection).rekey({f"{what}-id": number})
 
     def begins(self, peer: Tunnel) -> bool:
         """Whether an IKE_SA comes about that this end has begun."""
-        with self.daemon.process.connected() as connection:
+        with self.daemon.process.connect(ANSWER_S) as connection:
             session = vici.Session(connection)
             name = connection_name(peer.key.public_key, 0)
             try:

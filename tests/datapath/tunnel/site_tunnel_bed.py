@@ -159,7 +159,11 @@ class Agent:
             courier.start()
             tunnels = site.tunnels
             courier.share_tunnel_port(tunnels.key.port)
-            made = HandshakeReset(courier, may_talk=tunnels.may_talk, take=tunnels.take_anew)
+            made = HandshakeReset(
+                courier,
+                may_talk=lambda uid: any(each.may_talk(uid) for each in tunnels.all),
+                take=tunnels.take_anew,
+            )
             self.anew = made
             return made
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.nat import port_control_codec as wire
-from limpet.nat.port_control_codec import Lease, OtherVersionError, PortControlError
+from limpet.nat.port_control_codec import Lease, PortControlError
 
 CLIENT = ip_address("192.168.7.2")
 GATEWAY = ip_address("192.168.7.1")
@@ -70,7 +70,7 @@ def test_a_refusal_says_why() -> None:
 
 
 def test_a_gateway_that_knows_only_nat_pmp_is_recognised() -> None:
-    with pytest.raises(OtherVersionError):
+    with pytest.raises(PortControlError, match="speaks version 0"):
         wire.parse_pcp_map(bytes.fromhex("0080000100000000"), NONCE, 51820)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,9 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.options import ControllerConfig as Config
-from limpet.cli.options import Format, Words, require_root
-from limpet.cli.output import Output, put, put_json, say, show
+from limpet.base.errors import LimpetError
+from limpet.cli.output import Output, put, put_json, say
 from limpet.controller.admin.client import call
 from limpet.controller.settings import DEFAULT_PATH, load_settings
 
@@ -23,6 +23,11 @@ controller = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
 )
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help=f"The controller's configuration (default: {DEFAULT_PATH})."),
+]
+Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
 
 
 def ask(config: Path | None, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -82,7 +87,10 @@ def controller_restore(
 def controller_rotate_key(config: Config = None, output: Format = Output.TABLE) -> None:
     """Sign with a new cluster key from now on, and every grant anew."""
     answer = ask(config, "rotate-key")
-    show(answer, output, f"{answer['grants_signed']} grants signed with the new key")
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        put(f"{answer['grants_signed']} grants signed with the new key")
     say("limpet: make a back-up now: the ones before do not have the new key")
 
 
@@ -133,7 +141,7 @@ def _put_recovery(answer: Mapping[str, Any]) -> None:
 @controller.command("install")
 def controller_install(
     pod_cidr: Annotated[
-        Words,
+        list[str] | None,
         typer.Option(
             "--pod-cidr", help="Address space of all pods; one for each family. Chosen once."
         ),
@@ -151,7 +159,7 @@ def controller_install(
     """Make the controller a systemd service of this machine, and start it."""
     from limpet.cli.install.controller_service import ControllerInstall, install_controller
 
-    require_root("controller install")
+    _require_root("install")
     options = ControllerInstall(
         tuple(pod_cidr or ()), config.absolute(), unit_dir.absolute(), start=not no_start
     )
@@ -169,8 +177,21 @@ def controller_uninstall(
 ) -> None:
     """Stop the controller and take its files off this machine."""
     from limpet.cli.install.controller_service import uninstall_controller
-    from limpet.cli.install.uninstall import put_removal
 
-    require_root("controller uninstall")
+    _require_root("uninstall")
     removal = uninstall_controller(load_settings(config), purge=purge)
-    put_removal("controller uninstall", removal, nothing="no controller was installed here")
+    for step in removal.steps:
+        put(step)
+    if not removal.steps and not removal.failures:
+        put("no controller was installed here")
+    for failure in removal.failures:
+        say(f"limpet: controller uninstall: {failure}")
+    if removal.failures:
+        raise typer.Exit(1)
+
+
+def _require_root(command: str) -> None:
+    if os.geteuid() != 0:
+        raise LimpetError(
+            f"limpet controller {command}: only root can do this (sudo limpet controller {command})"
+        )

@@ -27,11 +27,15 @@ class PutTunnelPeer:
 
     public_key: bytes
     add: tuple[Prefix, ...] = ()
-    """Prefixes that are the peer's from now on, whose ever they were."""
+    """Prefixes that become the peer's, taken from any other peer that has them."""
     take: tuple[Prefix, ...] = ()
     """Prefixes that are not the peer's any more."""
     endpoint: Endpoint | None = None
     keepalive_s: int | None = None
+
+    def allowed_after(self, had: TunnelPeer) -> frozenset[Prefix]:
+        """The prefixes of the peer once this is done."""
+        return (had.allowed | set(self.add)) - set(self.take)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,7 @@ class DropEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TakePeerAnew:
-    """Forget all that was heard of the peer, its sessions and the time that it last told, and have
-    it as before.
+    """Reset the peer's handshakes: make it again without its sessions and last timestamp.
 
     For a peer whose clock jumped back: WireGuard refuses handshakes with an older timestamp than
     the last. Only on a request that the peer has signed. Source: WireGuard's paper, section 5.1.
@@ -55,7 +58,7 @@ class TakePeerAnew:
 
 @dataclass(frozen=True, slots=True)
 class CallPeer:
-    """Say something to the peer now, which begins a session where there is none."""
+    """Send a keepalive to the peer now, which begins a session where there is none."""
 
     public_key: bytes
 
@@ -72,13 +75,13 @@ class DropTunnel:
 
 @dataclass(frozen=True, slots=True)
 class PutAddresses:
-    """The device has these and no others."""
+    """Give the device these addresses and no others."""
 
     addresses: frozenset[InterfaceAddress]
 
 
 PeerChange = PutTunnelPeer | DropEndpoint | TakePeerAnew | CallPeer | DropTunnelPeer
-TunnelChange = PutTunnel | PeerChange | DropTunnel
+TunnelChange = PutTunnel | PeerChange | DropTunnel | PutAddresses
 
 
 def diff_tunnel(
@@ -89,8 +92,8 @@ def diff_tunnel(
 ) -> list[TunnelChange]:
     """Changes from `have` to `want`: first what adds reach, last what removes it.
 
-    `given`: the endpoints that were planned when they were last set. `touched`: only these keys are
-    looked at, and the device.
+    `given`: the endpoints that were planned when they were last set. `touched`: only these peers,
+    and the device, can differ; None: any peer can.
     """
     device, found = want.device, have.device
     if found is not None and not found.ours:
@@ -138,9 +141,9 @@ def _sorted(prefixes: Collection[Prefix]) -> tuple[Prefix, ...]:
 
 
 def adopted_endpoints(want: TunnelState, have: TunnelState) -> dict[bytes, Endpoint]:
-    """What counts as given when nothing is remembered, as after the agent's restart.
+    """The endpoints that count as given after the agent's restart, when nothing is remembered.
 
-    A peer's endpoint on a living device is at least as new as a plan that was made of the disk.
+    A peer's endpoint on a running device is at least as new as a plan made from the disk.
     """
     return {
         key: peer.endpoint

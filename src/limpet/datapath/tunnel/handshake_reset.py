@@ -1,7 +1,7 @@
-"""A node whose clock jumped back asks its peers to take its tunnel anew.
+"""Handshake reset: a node whose clock jumped back asks a peer to forget its last handshake.
 
-WireGuard refuses a handshake with an older timestamp than the last one. The peer forgets it on a
-signed request that is proven to be of now, and calls back at once.
+WireGuard refuses a handshake with an older timestamp than the last one. The peer forgets that
+timestamp on a signed request that is proven to be of now, and calls back at once.
 
     node                             peer
      | ASK --------------------------> |
@@ -46,7 +46,7 @@ class Step(IntEnum):
 
 
 def encode(step: Step, token: bytes) -> bytes:
-    """`token`: of an ASK any bytes that it has not had before, or two were the same datagram."""
+    """`token`: of an ASK any fresh bytes, as two equal datagrams count as one."""
     if len(token) != TOKEN_BYTES:
         raise ValueError(f"a token of {len(token)} bytes")
     return bytes([step]) + token
@@ -69,7 +69,7 @@ class HandshakeReset:
         may_talk: Callable[[str], bool],
         take: Callable[[str, Endpoint], None],
     ) -> None:
-        """`take`: forget what was heard from the tunnel of a uid, which is there now; call it."""
+        """`take` resets the handshakes of a uid's tunnel and calls it at that endpoint."""
         self.counters: Counter[str] = Counter()
         """`asked`, `taken`, `refused`."""
         self._courier = courier
@@ -81,7 +81,7 @@ class HandshakeReset:
         courier.on(Kind.TUNNEL_ANEW, self._heard)
 
     def ask(self, uid: str, endpoint: Endpoint) -> None:
-        """The peer at that end of its tunnel gets no handshake of ours through."""
+        """Asks the peer, whose tunnel is at `endpoint` and answers no handshake of ours."""
         _put(self._asked_s, uid, time.monotonic())
         self.counters["asked"] += 1
         _log.info("a peer is asked to take this node's tunnel anew", uid=uid)

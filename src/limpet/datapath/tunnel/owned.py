@@ -1,4 +1,4 @@
-"""What the tunnels' part has in the kernel, by its marks, and the programs that make tunnels."""
+"""What the tunnels' part has in the kernel beside its devices, and how uninstall finds it all."""
 
 from __future__ import annotations
 
@@ -14,22 +14,53 @@ from limpet.base.ownership import (
     IPSEC_RULE_PRIORITY,
     IPSEC_TABLE,
     TUNNEL_GROUP,
+    TUNNEL_MARK,
+    TUNNEL_RULE_PRIORITY,
 )
-from limpet.datapath.tunnel.link import needed_rules
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink import link_codec
+from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import LinkMark, Owned
 
+_VERSIONS = (4, 6)
+
+
+def marked_rules(route: RouteSocket) -> frozenset[int]:
+    """IP versions that have the rule for tunnels' own packets. Raises: KernelError."""
+    ours = {_rule(version): version for version in _VERSIONS}
+    return frozenset(ours[rule] for rule in route.rules() if rule in ours)
+
+
+def _rule(version: int) -> route_codec.RuleInfo:
+    """Marked packets are routed by the main table."""
+    table = route_codec.RT_TABLE_MAIN
+    return route_codec.RuleInfo(version, TUNNEL_RULE_PRIORITY, table, TUNNEL_MARK)
+
+
+def needed_rules(route: RouteSocket, *, wanted: bool) -> list[wire.Request]:
+    """Requests after which these rules are there, or are not. Raises: KernelError."""
+    found = marked_rules(route)
+    return [
+        route_codec.rule(
+            version,
+            priority=TUNNEL_RULE_PRIORITY,
+            table=route_codec.RT_TABLE_MAIN,
+            mark=TUNNEL_MARK,
+            delete=not wanted,
+            ignore_errno=(errno.EEXIST if wanted else errno.ENOENT,),
+        )
+        for version in sorted(set(_VERSIONS) - found if wanted else found)
+    ]
+
 
 def owned_by_tunnels(run_dir: Path) -> Owned:
-    """Devices, the rules for their packets, the shared port, and what runs for them."""
+    """Devices, the rules for their packets, the shared port, and programs that make tunnels."""
     return Owned(
         links=(LinkMark(group=TUNNEL_GROUP),),
         nft_tables=(IPSEC_PORT_TABLE,),
         deletions=_rules,
-        ends=(partial(_daemon, run_dir / IPSEC_FOLDER), _devices),
+        ends=(partial(_end_daemon, run_dir / IPSEC_FOLDER), _end_devices),
     )
 
 
@@ -47,8 +78,8 @@ def _rules(route: RouteSocket) -> Sequence[wire.Request]:
     ]
 
 
-def _daemon(folder: Path, _route: RouteSocket) -> Iterator[str]:
-    """Its device and its routes go with it."""
+def _end_daemon(folder: Path, _route: RouteSocket) -> Iterator[str]:
+    """Ends strongSwan; its device and its routes go with it."""
     # As above.
     from limpet.datapath.tunnel.ipsec.esp import drop_sas
     from limpet.datapath.tunnel.ipsec.process import IpsecProcess
@@ -61,7 +92,7 @@ def _daemon(folder: Path, _route: RouteSocket) -> Iterator[str]:
     drop_sas()  # of one that was killed
 
 
-def _devices(route: RouteSocket) -> Iterator[str]:
+def _end_devices(route: RouteSocket) -> Iterator[str]:
     for link in route.links().values():
         if link.group == TUNNEL_GROUP:
             # A userspace WireGuard ends with its device, but only when it is told does it at once.

@@ -1,28 +1,26 @@
 """The part of the loop for encrypted tunnels: WireGuard's, and IPsec's where the cluster names it.
 
-Each has a device of its own; which one makes the tunnel to a peer is told by
-`cluster.topology.backends`. They have one visible UDP port between them, and the rules that keep
-their own packets out of our routing table.
+Each has a device of its own; `cluster.topology.backends` says which makes the tunnel to a peer.
+They share one visible UDP port, and rules that keep their own packets out of our routing table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.base.addresses import Endpoint
-from limpet.base.errors import KernelError, LimpetError
+from limpet.base.errors import LimpetError
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import Network, TunnelBackend
 from limpet.cluster.topology.backends import backends_of
 from limpet.datapath.own_node import TunnelNames, is_of_a_pod
 from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers
-from limpet.datapath.tunnel.diff import PutAddresses, TunnelChange
-from limpet.datapath.tunnel.link import needed_rules
-from limpet.datapath.tunnel.owned import owned_by_tunnels
+from limpet.datapath.tunnel.diff import TunnelChange
+from limpet.datapath.tunnel.owned import marked_rules, needed_rules, owned_by_tunnels
 from limpet.datapath.tunnel.setup import TunnelMaker, TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelState
 from limpet.datapath.tunnel.tunnel import Tunnel
@@ -34,22 +32,18 @@ from limpet.linux.owned import Owned
 
 @dataclass(frozen=True, slots=True)
 class TunnelsState:
-    """What there is of each tunnel that something can be done with now."""
+    """The state of each tunnel that can be changed now."""
 
     have: tuple[tuple[Tunnel, TunnelState], ...] = ()
     rules: tuple[wire.Request, ...] = ()
-    """That have to come or go."""
+    """What makes the rules as they should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfTunnel:
-    """A change of one tunnel."""
-
-    tunnel: Tunnel
-    change: TunnelChange | PutAddresses
+Change = tuple[Tunnel, TunnelChange] | wire.Request
+"""A change of one tunnel, or of a rule."""
 
 
-class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
+class TunnelPart(Part[TunnelsState, Change]):
     """Runs on the event loop, in the network namespace of the calling thread."""
 
     name = "tunnel"
@@ -62,7 +56,7 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         self._maker = TunnelMaker(route, identity, setup, peers.wake)
         self.wireguard = self._maker.wireguard()
         self.ipsec: Tunnel | None = None
-        """None: the cluster names no IPsec, and nothing of it is left."""
+        """None: the cluster names no IPsec, and nothing of it is left here."""
         self._peers = peers
         self._route = route
         self._failure = ""
@@ -70,11 +64,12 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         self._failures: list[str] = []
         """Of this round, so far."""
         self._shares_port = False
-        """IPsec's daemon leaves the port to WireGuard."""
-        self._turn = TunnelsState()
+        """IPsec's daemon listens behind WireGuard's port."""
+        self._round = TunnelsState()
+        """The tunnels that take part in this round."""
         self._is_damaged = False
-        self._rules_as: bool | None = None
-        """Our rules are there, or are not; None: that has to be read."""
+        self._has_rules: bool | None = None
+        """Our rules are there, or are not; None: unknown."""
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
@@ -90,11 +85,11 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
 
     @property
     def device(self) -> str:
-        """Of some tunnel that the node can have; empty: it can have none."""
+        """Name of the first device that the node can have; empty: it can have no tunnel."""
         return next((each.device for each in self.all if each.device), "")
 
     def begin(self, network: Network | None) -> None:
-        """What there can be, and what there is already. Raises: KernelError."""
+        """Finds out which tunnels there can be, and which there are. Raises: KernelError."""
         self._peers.on_network.append(self.follow)
         self.follow(network)
         self.wireguard.begin()
@@ -107,10 +102,10 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         for tunnel in self.all:
             tunnel.close()
 
-    # What it is told
+    # What wakes it
 
     def follow(self, network: Network | None) -> None:
-        """These are the backends that the cluster names now."""
+        """Makes and wants the tunnels of the backends that the cluster names now."""
         named = backends_of(network)
         shares_port = len(named) > 1
         if TunnelBackend.IPSEC in named and (
@@ -123,7 +118,7 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         self._tell()
 
     def resync(self) -> None:
-        self._rules_as = None
+        self._has_rules = None
         for tunnel in self.all:
             tunnel.resync()
 
@@ -131,7 +126,7 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         if is_of_a_pod(message):
             return
         if message.type == wire.RTM_DELRULE and parse_rule(message).mark:
-            self._is_damaged, self._rules_as = True, None
+            self._is_damaged, self._has_rules = True, None
         for tunnel in self.all:
             self._is_damaged |= tunnel.hear(message)
 
@@ -140,19 +135,15 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
         return "a tunnel is not as planned" if damaged else ""
 
     def take_anew(self, uid: str, endpoint: Endpoint) -> None:
-        """What was heard of the peer is forgotten, and it is called where it is now."""
+        """Resets the handshake state of a peer whose clock jumped, and calls it at `endpoint`."""
         for tunnel in self.all:
             tunnel.take_anew(uid, endpoint)
 
-    def may_talk(self, uid: str) -> bool:
-        """Whether it is a peer of some tunnel."""
-        return any(tunnel.may_talk(uid) for tunnel in self.all)
-
-    # A round. A failure of one tunnel is told, and keeps nobody from going on without it.
+    # A round: what fails in one tunnel is a failure of the round, and does not stop the others.
 
     def plan(self) -> TunnelsState:
         self._failures = [self._failure] if self._failure else []
-        self._turn = TunnelsState()
+        have = []
         for tunnel in self._in_order():
             failure = tunnel.take_failure()
             if failure:
@@ -160,8 +151,9 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
                 continue
             with self._guarded(tunnel):
                 tunnel.replan(self._peers.view, self._peers.admitted)
-                self._turn = TunnelsState((*self._turn.have, (tunnel, tunnel.planner.want)))
-        return self._turn
+                have.append((tunnel, tunnel.planner.want))
+        self._round = TunnelsState(tuple(have))
+        return self._round
 
     def state(self, want: TunnelsState) -> TunnelsState:
         found = []
@@ -171,40 +163,41 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
                 if have is not None:
                     found.append((tunnel, have))
         rules = []
-        if self._rules_as is not self._wants_rules:
+        if self._has_rules is not self._wants_rules:
             rules = needed_rules(self._route, wanted=self._wants_rules)
-        self._turn = TunnelsState(tuple(found), tuple(rules))
-        return self._turn
+        self._round = TunnelsState(tuple(found), tuple(rules))
+        return self._round
 
     @property
     def _wants_rules(self) -> bool:
         return any(each.plan.state.device is not None for each in self.all)
 
-    def diff(self, want: TunnelsState, have: TunnelsState) -> list[OfTunnel | wire.Request]:
-        changes: list[OfTunnel | wire.Request] = [*have.rules]
+    def diff(self, want: TunnelsState, have: TunnelsState) -> list[Change]:
+        changes: list[Change] = [*have.rules]
         for tunnel, state in have.have:
             with self._guarded(tunnel):
-                changes += [OfTunnel(tunnel, change) for change in tunnel.changes(state)]
+                changes += [(tunnel, change) for change in tunnel.changes(state)]
         return changes
 
-    def apply(self, changes: Sequence[OfTunnel | wire.Request]) -> list[str]:
+    def apply(self, changes: Sequence[Change]) -> list[str]:
         failures, self._failures = self._failures, []
         tried = self._route.try_each(each for each in changes if isinstance(each, wire.Request))
         failures += [str(error) for error in tried if error is not None]
-        self._rules_as = None if failures else self._wants_rules
+        self._has_rules = None if failures else self._wants_rules
         made = False
-        for tunnel, have in self._turn.have:
+        for tunnel, have in self._round.have:
             with self._guarded(tunnel):
-                own = [c.change for c in changes if isinstance(c, OfTunnel) and c.tunnel is tunnel]
+                own = [c[1] for c in changes if isinstance(c, tuple) and c[0] is tunnel]
                 failed, is_made = tunnel.apply(have, own)
                 failures += failed
                 made |= is_made
         failures += self._failures
-        self._forget_ipsec()
+        if self.ipsec is not None and not self.ipsec.wanted and self.ipsec.is_gone:
+            self._close_ipsec()
         down = frozenset(each.ifname for each in self.all if not each.up)
         self._peers.set_devices(down=down, made=made)
         if self._tell():
-            self._peers.wake("other tunnels can be had now")
+            self._peers.wake("other tunnels are possible now")
         return failures
 
     def broke_off(self, error: Exception) -> None:
@@ -220,22 +213,20 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
             self._failures.append(str(error))
 
     def _in_order(self) -> list[Tunnel]:
-        """Who has to leave the port to the other is first."""
+        """The tunnel that has to leave the port to the other first."""
         return sorted(
             self.all, key=lambda each: (each.wanted, each.backend is not TunnelBackend.IPSEC)
         )
 
     def _tell(self) -> bool:
-        """Which tunnels there can be; True: others than before."""
+        """Tells the plan which tunnels there can be; True: others than before."""
         ipsec = self.ipsec.device if self.ipsec is not None else ""
         names = TunnelNames(self.wireguard.device, ipsec, self.key.port)
         return self._peers.own.set_tunnels(names)
 
     def _make_ipsec(self) -> None:
-        """Anew, if there is one; what runs goes on until a round puts it right."""
-        if self.ipsec is not None:
-            self.ipsec.close()
-            self.ipsec = None
+        """Replaces the IPsec tunnel; its daemon runs on until a round puts it right."""
+        self._close_ipsec()
         try:
             made = self._maker.ipsec(shares_port=self._shares_port)
             made.begin()
@@ -244,25 +235,22 @@ class TunnelPart(Part[TunnelsState, OfTunnel | wire.Request]):
             return
         self.ipsec, self._failure = made, ""
 
-    def _forget_ipsec(self) -> None:
-        if self.ipsec is not None and not self.ipsec.wanted and self.ipsec.is_gone:
+    def _close_ipsec(self) -> None:
+        if self.ipsec is not None:
             self.ipsec.close()
             self.ipsec = None
 
     # What is read of them
 
-    def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
-        """Of the peers with these keys."""
-        return frozenset().union(*(tunnel.planner.uids(keys) for tunnel in self.all))
-
     def readings_by_uid(self) -> Mapping[str, PeerReading]:
-        """What the devices say of each peer; nothing where one says nothing."""
-        found: dict[str, PeerReading] = {}
-        for tunnel in self.all:
-            try:
-                readings = tunnel.readings()
-            except KernelError:  # a round sees to it
-                continue
-            holders = tunnel.plan.holders
-            found |= {holders[key]: each for key, each in readings.items() if key in holders}
-        return found
+        """What the devices say of each peer."""
+        return {
+            tunnel.plan.holders[key]: reading
+            for tunnel in self.all
+            for key, reading in tunnel.last_readings().items()
+            if key in tunnel.plan.holders
+        }
+
+    def rules(self) -> frozenset[int]:
+        """IP versions with the rule for the tunnels' own packets. Raises: KernelError."""
+        return marked_rules(self._route)

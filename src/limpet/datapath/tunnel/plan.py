@@ -1,12 +1,10 @@
-"""plan_tunnel: which peers the node's encrypted tunnel should have, and what with. Pure.
+"""plan_tunnel: the peers of the node's encrypted tunnel and their settings. Pure.
 
-Every peer that this node may talk to and that tells a tunnel's port is a peer of the one device, on
-whatever rung it is just now: changing to the tunnel then takes a route and nothing else, and what
-the peer sends through it is let in although this end still sends by another rung. A peer that is
-silent costs nothing. Its key is that of its grant, converted.
-
-Which prefixes a peer may send from is what the plan of the network between nodes says of it
-(`Admitted`): one answer for every rung.
+Every peer that this node may talk to and that tells a tunnel's port is a peer of the device, on
+whatever rung it is: changing to the tunnel then takes a route and nothing else, and what the peer
+sends through it is let in while this end still sends by another rung. A silent peer costs nothing.
+Its key is that of its grant, converted. The prefixes that it may send from are those of the overlay
+(`Admitted`), the same on every rung.
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ class TunnelView:
     admitted: Mapping[str, Admitted]
     """By the peer's uid, planned from the same view."""
     ends: Mapping[str, TunnelEnd]
-    """By the peer's uid; absent: nothing is known of the way to it."""
+    """By the peer's uid; absent: the path to it is not by a tunnel."""
     key: TunnelKey
     ifname: str = TUNNEL_IFNAME
     backend: TunnelBackend = TunnelBackend.WIREGUARD
-    """That makes this tunnel; a pair of nodes has one of them."""
+    """The one that makes this tunnel; a pair of nodes has one backend."""
 
     def same_node(self, other: TunnelView) -> bool:
         """Whether all but the peers is the same."""
@@ -93,7 +91,7 @@ def plan_tunnel(view: TunnelView) -> TunnelPlan:
 
 
 def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAddress]:
-    """As flannel's: network addresses, which never travel.
+    """Addresses of the device: network addresses, as flannel's, which no packet ever has.
 
     Where reverse paths are looked at, also loosely, a link without an address takes in nothing
     that would leave by another. Source: __fib_validate_source in net/ipv4/fib_frontend.c.
@@ -140,9 +138,9 @@ def is_by(view: View, uid: str, backend: TunnelBackend) -> bool:
 def tunnel_ends(
     view: View, before: tuple[View, Mapping[str, TunnelEnd]] | None = None
 ) -> Mapping[str, TunnelEnd]:
-    """What the paths say of the ways to peers' tunnels, by uid; no entry: nothing.
+    """Ends of the peers' tunnels according to their paths, by uid; absent: nothing is known.
 
-    `before`: an older view and its ends, of which is taken what cannot have changed.
+    `before`: an older view and its ends; what cannot have changed is taken from there.
     """
     nodes = view.snapshot.nodes
     if before is None or before[0].own != view.own:
@@ -197,8 +195,8 @@ def _may_come(view: View, uid: str) -> bool:
 def replan_tunnel(
     plan: TunnelPlan, before: TunnelView, after: TunnelView
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
-    """The plan for `after`, made of that for `before`, and the keys of peers that may differ; None:
-    anything may."""
+    """The plan for `after`, derived from the one for `before`, and the keys of peers that may
+    differ; None: anything may."""
     if not after.wanted or not before.same_node(after):
         return plan_tunnel(after), None
     nodes = after.view.snapshot.nodes
@@ -210,7 +208,7 @@ def replan_tunnel(
 
 
 def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
-    """Peers of which something is known differently."""
+    """Uids of peers about which something has changed."""
     known, nodes = before.view.snapshot.nodes, after.view.snapshot.nodes
     others = differing(known, nodes)
     others |= differing(before.admitted, after.admitted) | differing(before.ends, after.ends)

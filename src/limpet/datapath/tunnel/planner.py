@@ -1,4 +1,4 @@
-"""The plan of one tunnel, made of the last one as far as that goes. Pure."""
+"""The plan of one tunnel, replanned from the last one where possible. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from limpet.datapath.tunnel.state import TunnelKey, TunnelPlan, TunnelState
 
 
 class TunnelPlanner:
-    """Of one backend."""
+    """The plan for the device of one backend."""
 
     def __init__(self, key: TunnelKey, ifname: str, backend: TunnelBackend) -> None:
         self.key = key
@@ -22,9 +22,9 @@ class TunnelPlanner:
         self.backend = backend
         self.plan = TunnelPlan()
         self.want = TunnelState()
-        """That the plan comes to with this backend."""
+        """The plan's state as this backend takes it."""
         self.is_relied_on = False
-        """The next plan can be made of this one."""
+        """The next plan may be made of this one."""
         self._view: TunnelView | None = None
         self._ends: tuple[View, Mapping[str, TunnelEnd]] | None = None
 
@@ -48,19 +48,19 @@ class TunnelPlanner:
         from limpet.datapath.tunnel.ipsec.plan import ipsec_state
 
         versions = {prefix.version for prefix in view.grant.segments}
-        return ipsec_state(self.plan.state, self.ifname, versions)
+        return ipsec_state(self.plan.state, versions)
 
     def uid_of(self, key: bytes) -> str:
-        """Of the peer that has this key."""
+        """Uid of the peer that has this key."""
         return self.plan.holders[key]
 
     def uids(self, keys: Iterable[bytes]) -> frozenset[str]:
-        """Of the peers with these keys."""
+        """Uids of the peers with these keys."""
         holders = self.plan.holders
         return frozenset(holders[key] for key in keys if key in holders)
 
     def endpoints(self, keys: Iterable[bytes]) -> list[tuple[bytes, Endpoint]]:
-        """That are planned, of the peers with these keys."""
+        """Planned endpoints of the peers with these keys, as far as there are any."""
         peers = self.want.peers
         return [
             (key, endpoint)

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
 
 from limpet.base.errors import LimpetError
 from limpet.base.rate_limit import Restarts
+from limpet.base.timer import Timer
 
 
-class Program(Protocol):
-    """What makes a tunnel, of whatever kind. Everything may take its time."""
+class Program(ABC):
+    """A program that makes a tunnel. Each call may take seconds."""
 
     @property
+    @abstractmethod
     def missing(self) -> str:
-        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
+        """Why it cannot be started, and what to do; empty: nothing known keeps it from starting."""
 
     @property
+    @abstractmethod
     def pid(self) -> int | None:
         """None: it does not run. Raises: KernelError."""
 
-    def start(self) -> object:
-        """Raises: LimpetError."""
+    @property
+    def problem(self) -> str:
+        """What a person should know of it while it runs; empty: nothing."""
+        return ""
 
-    def stop(self) -> object:
-        """Raises: LimpetError."""
+    @property
+    @abstractmethod
+    def hangs(self) -> bool:
+        """It gives no answer, and has to be ended and started again."""
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """It gave no answer, and is to be asked again now."""
+        return False
+
+    @abstractmethod
+    def start(self) -> None:
+        """Returns when it runs; if it did already, it goes on. Raises: LimpetError."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Returns when it has ended and its device is gone. Raises: LimpetError."""
+
+    @abstractmethod
     def read_version(self) -> str:
-        """Empty if it does not say."""
+        """Such as 5.9.8; empty if it does not say."""
 
 
 class TunnelProgram:
@@ -44,25 +64,27 @@ class TunnelProgram:
         on_start: Callable[[], None],
         wake: Callable[[str], None],
     ) -> None:
-        """`on_start`: a start has ended, well or not. `wake`: a round is needed soon."""
+        """`on_start` is called when a start has succeeded or failed. `wake`: a round is needed."""
         self.problem = ""
-        """Why it does not come up or does not stay, until it does."""
+        """Why it does not start or does not stay; empty: it does."""
         self.version = ""
         """Empty: it does not run, or has not said yet."""
         self._failure = ""
         self._program = program
         self._on_start = on_start
-        self._wake = wake
-        self._starting: Future[str] | None = None
+        self._starting: asyncio.Future[str] | None = None
         self._restarts = Restarts()
-        self._again: asyncio.TimerHandle | None = None
+        self._again = Timer(
+            "tunnel program", lambda: wake("the tunnel's program may be started again")
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tunnel")
         """It enters the namespace of the thread that gives it its first work."""
 
     def close(self) -> None:
-        """It goes on."""
-        if self._again is not None:
-            self._again.cancel()
+        """The program runs on."""
+        self._again.stop()
+        if self._starting is not None:
+            self._starting.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -70,35 +92,30 @@ class TunnelProgram:
         return self._starting is not None
 
     def take_failure(self) -> str:
-        """Of the last start, told once."""
+        """Of the last start; empty the next time."""
         failure, self._failure = self._failure, ""
         return failure
 
     def forget(self) -> None:
-        """It is not wanted any more."""
+        """The program is not wanted any more."""
         self.problem = self.version = ""
 
     def start(self, *, ends: bool) -> None:
-        """Now, or when it may be after it has ended again and again; nothing if it is missing.
+        """Starts it now, or later after it has ended again and again; nothing if it is missing.
 
-        `ends`: one that runs has no device any more, or gives no answer, and is ended first.
+        `ends`: one that still runs is ended first (it has no device any more, or does not answer).
         """
         if self._starting is not None or self._program.missing or not self._may_start():
             return
         loop = asyncio.get_running_loop()
-
-        def tell(done: Future[str]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(self._started, done)
-
-        self._starting = self._thread.submit(self._start, ends=ends)
-        self._starting.add_done_callback(tell)
+        self._starting = loop.run_in_executor(self._thread, self._start, ends)
+        self._starting.add_done_callback(self._started)
 
     def read_version_soon(self) -> None:
         self._thread.submit(self._read_version)
 
     def _may_start(self) -> bool:
-        """Now; a round is woken when it may, if not."""
+        """Whether it may start now; if not, a round is woken when it may."""
         waits_s = self._restarts.take(time.monotonic())
         if not waits_s:
             return True
@@ -106,20 +123,16 @@ class TunnelProgram:
             f"its program has ended {self._restarts.count} times in short succession "
             "(journalctl -u limpet-agent, and the program's own log, say more)"
         )
-        if self._again is not None:
-            self._again.cancel()
-        self._again = asyncio.get_running_loop().call_later(
-            waits_s, self._wake, "the tunnel's program may be started again"
-        )
+        self._again.set_in(waits_s)
         return False
 
-    def _start(self, *, ends: bool) -> str:
+    def _start(self, ends: bool) -> str:
         if ends:
             self._program.stop()
         self._program.start()
         return self._program.read_version()
 
-    def _started(self, done: Future[str]) -> None:
+    def _started(self, done: asyncio.Future[str]) -> None:
         self._starting = None
         if done.cancelled():
             return

@@ -1,4 +1,4 @@
-"""The encrypted tunnel between sites: one device, all peers; as planned, as set and as observed."""
+"""Values of the encrypted tunnel: device and peers as planned, set and observed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from limpet.base.ownership import TUNNEL_MARK
 
 KEY_BYTES = 32
 Claim = bytes | Prefix
-"""A public key or an allowed prefix: one peer of a device has it."""
+"""A public key or an allowed prefix: only one peer of a device can have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelKey:
-    """What peers know this node's tunnel by: made of its identity, for life."""
+    """The tunnel's keys and port: derived from the node's identity, so they never change."""
 
     private_key: bytes = field(repr=False)
     """X25519, 32 bytes."""
@@ -30,9 +30,9 @@ class TunnelPeer:
 
     public_key: bytes
     allowed: frozenset[Prefix] = frozenset()
-    """Inner addresses that it may send from and that are sent to it."""
+    """Inner addresses that it may send from and that are routed to it."""
     endpoint: Endpoint | None = None
-    """Planned: where it is tried first. Observed: where its last packet came from."""
+    """Planned: where to send first. Observed: where its last packet came from."""
     keepalive_s: int = 0
     """0: none."""
 
@@ -51,7 +51,7 @@ class TunnelDevice:
 
 @dataclass(frozen=True, slots=True)
 class TunnelState:
-    """What should be; as an observation, what is."""
+    """The device and its peers, as wanted or as observed."""
 
     device: TunnelDevice | None = None
     peers: Mapping[bytes, TunnelPeer] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class TunnelPlan:
     wishes: Mapping[str, TunnelPeer] = field(default_factory=dict)
     """What each peer should have, by its uid; two may claim the same key or prefix."""
     holders: Mapping[Claim, str] = field(default_factory=dict)
-    """Uid of the peer that has what is claimed; of several that claim one thing the lowest."""
+    """Uid of the peer that gets each claim; of several the lowest."""
     contested: frozenset[Claim] = frozenset()
-    """What several peers claim."""
+    """Claims of several peers at once."""
     addresses: frozenset[InterfaceAddress] = frozenset()
     """Of the device, /32 and /128."""
 
 
-# What a device is told, and what it says of itself: the same for the kernel's and a userspace one.
+# Settings and readings of a WireGuard device, the kernel's or a userspace one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class DeviceSetting:
 class PeerReading:
     peer: TunnelPeer
     last_handshake_ns: int = 0
-    """By the node's wall clock of that time: good for being compared, not for an age. 0: never."""
+    """By the node's wall clock at that time: to be compared, not to compute an age. 0: never."""
     received_bytes: int = 0
     sent_bytes: int = 0
-    """Encrypted ones, handshakes and keepalives among them."""
+    """Encrypted bytes, handshakes and keepalives included."""
 
 
 @dataclass(frozen=True, slots=True)

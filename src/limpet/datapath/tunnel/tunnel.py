@@ -1,17 +1,17 @@
 """One encrypted tunnel: its device, peers and addresses.
 
 The device is made when a peer may come by it, and stays from then on: a node of one site has none.
-A program that makes it is started in a thread of its own, and everything else waits for nobody.
+A program that makes it is started in a thread of its own, and everything else goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from limpet.base.addresses import Endpoint, InterfaceAddress
+from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
 from limpet.base.ownership import TUNNEL_GROUP
 from limpet.cluster.kinds.network import TunnelBackend
@@ -20,6 +20,7 @@ from limpet.datapath.admitted import Admitted
 from limpet.datapath.tunnel.backend import TunnelBackendKernel
 from limpet.datapath.tunnel.diff import (
     CallPeer,
+    PeerChange,
     PutAddresses,
     PutTunnel,
     PutTunnelPeer,
@@ -27,7 +28,6 @@ from limpet.datapath.tunnel.diff import (
     TunnelChange,
     diff_tunnel,
 )
-from limpet.datapath.tunnel.link import marked_rules, needed_addresses
 from limpet.datapath.tunnel.plan import tunnel_is_needed
 from limpet.datapath.tunnel.planner import TunnelPlanner
 from limpet.datapath.tunnel.program import TunnelProgram
@@ -35,17 +35,14 @@ from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPlan, Tun
 from limpet.datapath.tunnel.wireguard.device import GONE
 from limpet.linux.netlink import address_codec, link_codec
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.socket import RouteSocket
 
 _log = structlog.get_logger("tunnel")
 
 _CALLED = 32
 """Peers that are called when the device was made just now; there may be a thousand."""
 _CALL_AFTER_S = (0.05, 0.3, 1.0)
-"""It says nothing before it is up, and does not tell when that is; a second call in a session is
-one keepalive, and one before an answer none."""
-_LINK_MESSAGES = (wire.RTM_NEWLINK, wire.RTM_DELLINK)
-_ADDRESS_MESSAGES = (wire.RTM_NEWADDR, wire.RTM_DELADDR)
+"""A device sends nothing before it is up, and does not tell when that is. A second call in a
+session is one keepalive, and one before an answer none."""
 
 
 class Tunnel:
@@ -53,7 +50,6 @@ class Tunnel:
 
     def __init__(
         self,
-        route: RouteSocket,
         kernel: TunnelBackendKernel,
         planner: TunnelPlanner,
         wake: Callable[[str], None],
@@ -69,23 +65,26 @@ class Tunnel:
         """Some peer may come, or is sent to, by the tunnel."""
         self.made = False
         """The device was made since the start of the agent."""
-        self._route = route
         self._wake = wake
         self._touched: frozenset[bytes] | None = None
-        """Keys of peers that may differ; None: the kernel has to be read anew."""
+        """Keys of peers that may differ from the plan; None: any may."""
         self._is_known = False
-        self._asked = _Asked()
+        """The kernel need not be read: nothing has changed there since the last round."""
+        self._asked: list[PeerChange] = []
+        """Asked for beside the plan; done in the next round."""
+        self._calls: list[asyncio.TimerHandle] = []
         self._program = TunnelProgram(kernel.program, on_start=self._started, wake=wake)
 
     def begin(self) -> None:
-        """Whether there can be a tunnel, and whether there is one already. Raises: KernelError."""
+        """Finds out whether there can be a tunnel and whether there is one. Raises: KernelError."""
         self._look()
-        link = self._route.link(self.ifname)
+        link = self.kernel.link
         self.needed = link is not None and link.group == TUNNEL_GROUP
 
     def close(self) -> None:
         """The device stays."""
-        self._asked.stop_calls()
+        for call in self._calls:
+            call.cancel()
         self._program.close()
         self.kernel.close()
 
@@ -107,7 +106,7 @@ class Tunnel:
 
     @property
     def device(self) -> str:
-        """Its name for the plan; empty while there can be none."""
+        """Name of the device that routes may be planned by; empty while there can be none."""
         return self.ifname if self.wanted and not self.problem else ""
 
     @property
@@ -135,26 +134,26 @@ class Tunnel:
 
     @property
     def made_by(self) -> str:
-        """What the kernel's side says, or empty while there is no device."""
+        """As `TunnelBackendKernel.made_by`; empty while there is no device."""
         return self.kernel.made_by if self.kernel.have.device is not None else ""
 
     def _look(self) -> None:
+        """Finds out whether there can be a tunnel."""
         try:
             kernels = self.kernel.has_kernels
             problem = "" if kernels else self.kernel.program.missing or self._program.problem
         except KernelError as error:
             problem = str(error)
-        if problem != self.problem:
-            self.problem = problem
-            if problem:
-                _log.warning(
-                    "there can be no encrypted tunnel", backend=self.backend.value, problem=problem
-                )
+        if problem and problem != self.problem:
+            _log.warning(
+                "there can be no encrypted tunnel", backend=self.backend.value, problem=problem
+            )
+        self.problem = problem
 
     # What wakes it
 
     def resync(self) -> None:
-        """The next round takes nothing for granted."""
+        """The next round reads the kernel."""
         self._is_known = False
         if self.problem:
             self._look()
@@ -167,14 +166,17 @@ class Tunnel:
         return True
 
     def _is_other(self, message: wire.Message) -> bool:
-        if message.type in _ADDRESS_MESSAGES:
-            return self.up and address_codec.address_ifindex(message) == self._ifindex()
-        if message.type not in _LINK_MESSAGES or message.body[0] == wire.AF_BRIDGE:
+        if message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR):
+            link, ifindex = self.kernel.link, address_codec.address_ifindex(message)
+            return self.up and link is not None and ifindex == link.ifindex
+        if message.type not in (wire.RTM_NEWLINK, wire.RTM_DELLINK):
             return False
-        if link_codec.parse_link(message).ifname != self.ifname or self._program.is_starting:
+        if message.body[0] == wire.AF_BRIDGE or self._program.is_starting:
+            return False
+        if link_codec.parse_link(message).ifname != self.ifname:
             return False
         # What is notified is of some time ago, and mostly what was done here.
-        link, device = self._route.link(self.ifname), self.kernel.have.device
+        link, device = self.kernel.link, self.kernel.have.device
         if link is None or device is None:
             return (link is None) != (device is None)
         return not device.ours or (link.mtu_bytes, link.up, link.group) != (
@@ -183,36 +185,34 @@ class Tunnel:
             TUNNEL_GROUP,
         )
 
-    def _ifindex(self) -> int:
-        link = self._route.link(self.ifname)
-        return link.ifindex if link is not None else 0
-
     def may_talk(self, uid: str) -> bool:
         """Whether it is a peer of the tunnel."""
         return self.planner.key_of(uid) is not None
 
     def take_anew(self, uid: str, endpoint: Endpoint) -> None:
-        """What was heard of the peer is forgotten, and it is called where it is now."""
+        """The next round resets the peer's handshake state and calls it at `endpoint`."""
         key = self.planner.key_of(uid)
         if key is not None:
-            self._asked.anew[key] = endpoint
+            self._asked += [TakePeerAnew(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key)]
             self._wake("a peer asked to be taken anew")
 
     def set_endpoints_again(self, keys: Iterable[bytes]) -> None:
-        """The device has others than are planned."""
-        self._asked.astray |= set(keys)
+        """The device sends to these peers elsewhere than planned: the next round puts it right."""
+        planned = self.planner.endpoints(keys)
+        self._asked += [PutTunnelPeer(key, endpoint=endpoint) for key, endpoint in planned]
         self._wake("peers' endpoints are not those of their paths")
 
     def look_at_program(self) -> None:
-        """Called now and then: one that does not answer any more is started anew."""
-        if (self.kernel.hangs or self.kernel.is_in_doubt) and not self._program.is_starting:
+        """Wakes a round when the program does not answer; to be called every second."""
+        program = self.kernel.program
+        if (program.hangs or program.is_in_doubt) and not self._program.is_starting:
             self._is_known = False
             self._wake("the tunnel's program does not answer")
 
     # A round
 
     def replan(self, view: View, admitted: Mapping[str, Admitted]) -> None:
-        """From now on it should be as follows from these; `admitted` was planned from `view`."""
+        """Plans from these; `admitted` was planned from `view`."""
         self.needed = self.needed or tunnel_is_needed(view, admitted, self.backend)
         if not self.needed:
             return
@@ -227,13 +227,15 @@ class Tunnel:
         return self._program.take_failure()
 
     def look(self) -> TunnelState | None:
-        """What is; None: nothing can be set on it now. Raises: KernelError."""
+        """The kernel's state; None: nothing can be set on it now. Raises: KernelError."""
         want = self.planner.want
         if not self.needed:
             return None
-        if want.device is not None and self.kernel.hangs:
+        if want.device is not None and self.kernel.program.hangs:
             self._has_to_start(hangs=True)
             return None
+        if want.device is not None and self._program.is_starting:
+            return None  # its link may be there before it answers, and would look like a stranger's
         if not self._is_known:
             self._touched = None
             self.kernel.observe(want)
@@ -242,36 +244,32 @@ class Tunnel:
             return None
         return have
 
-    def changes(self, have: TunnelState) -> list[TunnelChange | PutAddresses]:
-        """From what is to what should be, and to what was asked for beside the plan."""
+    def changes(self, have: TunnelState) -> list[TunnelChange]:
+        """From `have` to the plan, after what was asked for beside it."""
         want = self.planner.want
-        found: list[TunnelChange | PutAddresses] = [
-            *diff_tunnel(want, have, self.kernel.given, self._touched)
-        ]
-        found += self._asked.take(want, have)
+        asked, self._asked = dict.fromkeys(self._asked), []
+        found: list[TunnelChange] = []
+        if have.device is not None:
+            found += (each for each in asked if each.public_key in want.peers)
+        found += diff_tunnel(want, have, self.kernel.given, self._touched)
         put = any(isinstance(each, PutTunnel) for each in found)
-        if want.device is not None and (put or (not self._is_known and self._needs_addresses())):
-            found.append(PutAddresses(self.plan.addresses))
+        addresses = self.plan.addresses
+        if want.device is not None and (
+            put or (not self._is_known and self.kernel.needed_addresses(addresses))
+        ):
+            found.append(PutAddresses(addresses))
         return found
 
-    def _needs_addresses(self) -> bool:
-        return bool(needed_addresses(self._route, self.ifname, self.plan.addresses))
-
-    def apply(
-        self, have: TunnelState, changes: Iterable[TunnelChange | PutAddresses]
-    ) -> tuple[list[str], bool]:
-        """Tries every change. Failures, and whether the device was made or set up anew: routes by
-        it are to be put again."""
-        todo = [each for each in changes if not isinstance(each, PutAddresses)]
-        # One that was started just now has no key yet.
+    def apply(self, have: TunnelState, changes: Iterable[TunnelChange]) -> tuple[list[str], bool]:
+        """Tries every change; returns the failures, and whether the device was made or set up from
+        nothing: routes by it are to be put again."""
+        # A device that was started just now has no key yet.
         wanted = self.planner.want.device is not None
         made = wanted and (have.device is None or not have.device.private_key)
-        failures = [str(each) for each in self.kernel.apply(todo)]
-        if made and not failures:
-            self._asked.call_soon(self._call)
-        for each in changes:
-            if isinstance(each, PutAddresses):
-                failures += self._put_addresses(each.addresses)
+        failures = [str(each) for each in self.kernel.apply(changes)]
+        if made and self.up:
+            loop = asyncio.get_running_loop()
+            self._calls = [loop.call_later(delay_s, self._call) for delay_s in _CALL_AFTER_S]
         self.made |= made
         self._is_known = not failures
         self._settle_problem(failures)
@@ -282,14 +280,6 @@ class Tunnel:
         """A round ended before it was through."""
         self._is_known = self.planner.is_relied_on = False
 
-    def _put_addresses(self, addresses: Collection[InterfaceAddress]) -> list[str]:
-        try:
-            requests = needed_addresses(self._route, self.ifname, addresses)
-            self._route.apply(*requests)
-        except KernelError as error:
-            return [str(error)]
-        return []
-
     def _has_to_start(self, *, hangs: bool = False) -> bool:
         """Its program is being started, or cannot be: nothing can be set on it now.
 
@@ -297,7 +287,7 @@ class Tunnel:
         """
         if self.kernel.has_kernels:
             return False
-        gone = self._route.link(self.ifname) is None
+        gone = self.kernel.link is None
         if not (hangs or gone) and self.kernel.program.pid is not None:
             return False
         self._program.start(ends=gone or hangs)
@@ -310,7 +300,7 @@ class Tunnel:
         self._wake("the tunnel's program was started")
 
     def _call(self) -> None:
-        """Peers may have called while there was no device, and try again after seconds only."""
+        """Calls peers: some have called while there was no device, and try again after seconds."""
         peers = self.planner.want.peers.values()
         keys = [each.public_key for each in peers if each.endpoint is not None]
         if self.up:
@@ -327,17 +317,13 @@ class Tunnel:
             self._program.read_version_soon()
 
     def _settle_end(self, failures: list[str]) -> None:
-        """It is made again when a peer needs it."""
+        """A tunnel that the cluster does not name any more is made again when a peer needs it."""
         if not self.wanted and not failures and not self._program.is_starting:
             self.needed = False
             self.problem = ""
             self._program.forget()
 
     # What is read of it
-
-    def rules(self) -> frozenset[int]:
-        """IP versions with the rule for the tunnels' own packets. Raises: KernelError."""
-        return marked_rules(self._route) if self.needed else frozenset()
 
     def readings(self) -> Mapping[bytes, PeerReading]:
         """Of every peer, by its key; empty where there is no device. Raises: KernelError."""
@@ -350,41 +336,9 @@ class Tunnel:
                 return {}
             raise
 
-
-class _Asked:
-    """What was asked for beside the plan."""
-
-    def __init__(self) -> None:
-        self.anew: dict[bytes, Endpoint] = {}
-        """Peers that have asked to be taken anew, and where from."""
-        self.astray: set[bytes] = set()
-        """Peers that the device looks for elsewhere than planned."""
-        self._calls: list[asyncio.TimerHandle] = []
-
-    def take(self, want: TunnelState, have: TunnelState) -> list[TunnelChange]:
-        """As changes, once."""
-        peers = want.peers
-        anew, self.anew = self.anew, {}
-        astray, self.astray = self.astray & peers.keys(), set()
-        if have.device is None:
-            return []
-        return [
-            *(
-                change
-                for key in sorted(anew.keys() & peers.keys())
-                for change in (
-                    TakePeerAnew(key),
-                    PutTunnelPeer(key, endpoint=anew[key]),
-                    CallPeer(key),
-                )
-            ),
-            *(PutTunnelPeer(key, endpoint=peers[key].endpoint) for key in sorted(astray)),
-        ]
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._calls = [loop.call_later(delay_s, call) for delay_s in _CALL_AFTER_S]
-
-    def stop_calls(self) -> None:
-        for call in self._calls:
-            call.cancel()
+    def last_readings(self) -> Mapping[bytes, PeerReading]:
+        """As `readings`; empty where they cannot be read, which a round puts right."""
+        try:
+            return self.readings()
+        except KernelError:
+            return {}

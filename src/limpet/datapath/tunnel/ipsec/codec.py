@@ -1,4 +1,4 @@
-"""What the IKE daemon is told and says: its settings file, and documents of its VICI interface.
+"""The IKE daemon's settings file, and the documents of its VICI interface.
 
 Source: strongswan.conf(5), and README.md of strongSwan's vici plugin.
 """
@@ -31,9 +31,9 @@ _PLUGINS = (
 _OWN_ESP = "kernel-libipsec"
 """Makes ESP if it is loaded before kernel-netlink, which has the kernel make it."""
 _NEEDED = ("openssl", "kernel-netlink", "socket-default", "vici")
-"""Those that packages of their own bring."""
+"""Plugins that some distributions have in packages of their own."""
 WHOLE = "all"
-"""Name of the child with every prefix of the peer: what the peer may begin with, too."""
+"""Name of the child with every prefix of the peer, which the peer may initiate, too."""
 MORE = "more"
 _NAME = re.compile(r"limpet-([0-9a-f]{64})-(\d{1,9})")
 _IKE_PROPOSAL = "aes128gcm16-prfsha256-curve25519"
@@ -43,7 +43,7 @@ _ANYWHERE = ("0.0.0.0/0", "::/0")
 
 
 def needed_plugins(*, in_kernel: bool) -> tuple[str, ...]:
-    """What a daemon has to have loaded."""
+    """Plugins that the daemon must have loaded."""
     return _NEEDED if in_kernel else (*_NEEDED, _OWN_ESP)
 
 
@@ -52,8 +52,8 @@ def daemon_settings(
 ) -> str:
     """The text of the daemon's strongswan.conf; its socket and its log are in `folder`.
 
-    `bridge`: of the pods; its addresses are none that peers could reach the daemon at. `in_kernel`:
-    the kernel makes ESP.
+    `bridge`: of the pods, whose addresses the daemon must not use. `in_kernel`: the kernel makes
+    ESP.
     """
     return f"""\
 charon-systemd {{
@@ -120,7 +120,7 @@ _OF_KERNEL = """\
 
 
 def delete_rule_of_daemon(version: int) -> netlink.Request:
-    """Its rule, whatever mark it has; one that was killed leaves it."""
+    """Deletes the daemon's rule, which a daemon that was killed leaves, whatever its mark."""
     family = netlink.AF_INET if version == 4 else netlink.AF_INET6
     body = _RULE.pack(family, 0, 0, 0, 0, 0, 0, route_codec.FR_ACT_TO_TBL, 0)
     body += netlink.attr_u32(route_codec.FRA_PRIORITY, IPSEC_RULE_PRIORITY)
@@ -143,7 +143,7 @@ def connection_name(public_key: bytes, generation: int) -> str:
 
 
 def parse_name(name: str) -> tuple[bytes, int] | None:
-    """Key of the peer and generation of a connection's name; None: it is none of ours."""
+    """Key of the peer and generation, of a connection's name; None: it is not ours."""
     found = _NAME.fullmatch(name)
     return (bytes.fromhex(found[1]), int(found[2])) if found is not None else None
 
@@ -158,8 +158,8 @@ def connection(
 ) -> dict[str, Any]:
     """A message for `load-conn`.
 
-    This end's prefixes are whatever the peer lets in: each end names the other's only. `more`: for
-    a further child that has just these. `in_kernel`: the kernel makes ESP.
+    Each end names the other's prefixes only; its own are what the other lets in. `more`: prefixes
+    of a further child. `in_kernel`: the kernel makes ESP.
     """
     esp = _IN_KERNEL if in_kernel else {}
     children = {WHOLE: _child(peer.allowed) | esp}
@@ -196,7 +196,7 @@ _IN_KERNEL = {
     # As what the daemon itself sends: kept out of our routing table.
     "set_mark_out": str(TUNNEL_MARK),
 }
-"""Children are of the xfrm interface."""
+"""Binds children to the xfrm interface."""
 
 
 def _child(remote: Iterable[Prefix]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _child(remote: Iterable[Prefix]) -> dict[str, Any]:
 
 
 def parse_connections(events: Iterable[Document]) -> list[IpsecPeer]:
-    """Ours, of `list-conns`; their endpoints are not told. Raises: ValueError."""
+    """Our connections in a `list-conns` answer, without endpoints. Raises: ValueError."""
     with _misread_is_a_value_error():
         return [
             _peer(conn, known)
@@ -232,7 +232,7 @@ def _peer(conn: Document, known: tuple[bytes, int]) -> IpsecPeer:
 
 @contextmanager
 def _misread_is_a_value_error() -> Iterator[None]:
-    """A section where a value is looked for, or the other way round."""
+    """Raises ValueError where a section stands in place of a value, or the other way round."""
     try:
         yield
     except (AttributeError, TypeError, LookupError) as error:
@@ -240,7 +240,7 @@ def _misread_is_a_value_error() -> Iterator[None]:
 
 
 def parse_sas(events: Iterable[Document]) -> list[IkeSa]:
-    """Ours, of `list-sas`. Raises: ValueError."""
+    """Our SAs in a `list-sas` answer. Raises: ValueError."""
     with _misread_is_a_value_error():
         return [
             _ike_sa(sa, known)
@@ -251,7 +251,7 @@ def parse_sas(events: Iterable[Document]) -> list[IkeSa]:
 
 
 _STATES = {"CONNECTING": False, "ESTABLISHED": True, "REKEYING": True}
-"""Whether it carries packets; of any other it is only left to be seen that it goes."""
+"""Whether an IKE_SA in that state carries packets; in any other state it is about to go."""
 
 
 def _ike_sa(sa: Document, known: tuple[bytes, int]) -> IkeSa:

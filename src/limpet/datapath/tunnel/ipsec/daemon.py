@@ -1,15 +1,17 @@
-"""The IKE daemon as one that knows who this node is, and what it has of ours."""
+"""What is asked of the IKE daemon: starting and ending it, connections and SAs."""
 
 from __future__ import annotations
 
 import errno
 import socket
+import time
 from collections.abc import Iterable
 from functools import cached_property
 
 from limpet.base.addresses import Prefix
-from limpet.base.errors import KernelError
+from limpet.base.errors import KernelError, StorageError
 from limpet.base.ownership import IPSEC_IFNAME
+from limpet.cluster.identity import Identity
 from limpet.datapath.tunnel.ipsec.codec import (
     connection,
     connection_name,
@@ -23,11 +25,27 @@ from limpet.datapath.tunnel.ipsec.esp import device_ifindex, drop_device, drop_s
 from limpet.datapath.tunnel.ipsec.process import ANSWER_S, IpsecProcess
 from limpet.datapath.tunnel.ipsec.state import OLDEST_IPSEC, IkeSa, IpsecIdentity, IpsecPeer
 from limpet.datapath.tunnel.ipsec.vici import Vici
+from limpet.datapath.tunnel.program import Program
 from limpet.linux.netlink.socket import RouteSocket
 
+_HANGS_S = 10.0
 
-class IpsecDaemon:
-    """In the network namespace of the calling thread; one that is killed is simply not there."""
+
+def read_identity(identity: Identity) -> IpsecIdentity:
+    """Who this node is in IKE, from the files of its identity. Raises: StorageError."""
+    paths = (identity.key_path, identity.certificate_path, identity.ca_path)
+    try:
+        return IpsecIdentity(identity.uid, *(path.read_bytes() for path in paths))
+    except OSError as error:
+        why = f"{error.strerror or error}: without it there are no IPsec tunnels"
+        raise StorageError("read", error.filename, why) from error
+
+
+class IpsecDaemon(Program):
+    """One user's view of the daemon, with a connection of its own.
+
+    In the network namespace of the calling thread. A daemon that was killed is simply not there.
+    """
 
     def __init__(
         self,
@@ -41,30 +59,54 @@ class IpsecDaemon:
         self.process = process
         self._identity = identity
         self._vici = Vici(process, waits_s=waits_s, asks_anyway=asks_anyway)
+        self.settings = ""
+        """What it is to run with; empty: nothing is wanted yet."""
         self.port = 0
-        """UDP port that it listens on."""
+        """UDP port at which it listens, as `settings` say."""
+        self.is_starting = False
 
     def close(self) -> None:
-        """It goes on."""
+        """The daemon goes on."""
         self._vici.close()
 
-    def start(self, settings: str) -> None:
-        """It runs with these settings, fit for its work, and knows this node. Raises: KernelError:
-        then it does not run."""
-        self._vici.close()
-        self.process.start(settings)
+    @property
+    def missing(self) -> str:
+        return self.process.missing
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run, or is only being started. Raises: KernelError."""
+        return None if self.is_starting else self.process.pid
+
+    @property
+    def hangs(self) -> bool:
+        since_s = self.process.silent_since_s
+        return since_s is not None and time.monotonic() - since_s > _HANGS_S
+
+    def start(self) -> None:
+        """It runs with `settings`, fit for its work, and knows this node; after a failure it does
+        not run. Raises: KernelError."""
+        self.is_starting = True
         try:
-            if self.process.in_kernel:
-                with RouteSocket() as route:
-                    put_device(route)
-            self._check()
-            self._introduce()
-        except KernelError:
-            self.end()
-            raise
+            if self.is_right():
+                return
+            self.stop()
+            self._check_port()
+            try:
+                self.process.start(self.settings)
+                if self.process.in_kernel:
+                    with RouteSocket() as route:
+                        put_device(route)
+                self._check()
+                self._introduce()
+            except KernelError:
+                self.stop()
+                raise
+        finally:
+            self.is_starting = False
 
-    def check_port(self, port: int) -> None:
-        """It is free: the daemon says nothing when it does not get its port, and has no peers.
+    def _check_port(self) -> None:
+        """Whether the port is free: a daemon that does not get it says nothing, and has no peers.
 
         Raises: KernelError.
         """
@@ -73,15 +115,15 @@ class IpsecDaemon:
                 with socket.socket(family, socket.SOCK_DGRAM) as trial:
                     if family == socket.AF_INET6:
                         trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                    trial.bind(("", port))
+                    trial.bind(("", self.port))
             except OSError as error:
                 if error.errno == errno.EAFNOSUPPORT:
                     continue  # a machine without IPv6
                 hint = "another program has it: end it, or choose another (tunnel_port)"
-                what = f"UDP port {port} for strongSwan"
+                what = f"UDP port {self.port} for strongSwan"
                 raise KernelError("listen on", what, error.errno or 0, hint) from error
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """It does not run, and nothing of it is left. Raises: KernelError."""
         self._vici.close()
         self.process.stop()
@@ -91,12 +133,11 @@ class IpsecDaemon:
         drop_sas()
 
     def clear_if_dead(self) -> None:
-        """The device goes with its daemon, as one that the daemon makes: the kernel tells of that.
-
-        Raises: KernelError.
+        """Removes the kernel's xfrm device if the daemon has ended, as the daemon's own tun device
+        would go; the kernel's notification wakes a round. Raises: KernelError.
         """
         with RouteSocket() as route:
-            # Looked for first: what a daemon that was started meanwhile has made is another one.
+            # Read first: a daemon that is started meanwhile makes another device.
             ifindex = device_ifindex(route)
             if self.process.pid is None:
                 drop_device(route, ifindex)
@@ -105,15 +146,20 @@ class IpsecDaemon:
         """Whether it answers. Raises: KernelError."""
         self._vici.ask("version")
 
-    def read_version(self) -> tuple[int, ...]:
-        """Raises: KernelError."""
+    def read_version(self) -> str:
+        try:
+            return ".".join(map(str, self._version()))
+        except KernelError:
+            return ""
+
+    def _version(self) -> tuple[int, ...]:
         try:
             return parse_version(self._vici.ask("version"))
         except ValueError as error:
             raise _misread("version", error) from error
 
     def _check(self) -> None:
-        version = self.read_version()
+        version = self._version()
         what = f"strongSwan {'.'.join(map(str, version))}"
         if version[:2] < OLDEST_IPSEC:
             oldest = ".".join(map(str, OLDEST_IPSEC))
@@ -135,13 +181,16 @@ class IpsecDaemon:
         own = self._identity
         self._vici.ask("load-cert", {"type": "X509", "flag": "CA", "data": own.authority})
         self._vici.ask("load-cert", {"type": "X509", "flag": "NONE", "data": own.certificate})
-        # Last: who finds the key finds everything.
+        # Last: `knows_this_node` looks for the key only.
         self._vici.ask("load-key", {"type": "any", "data": own.private_key})
 
-    def is_right(self, settings: str) -> bool:
-        """It runs with these settings, and knows this node. Raises: KernelError."""
-        process = self.process
-        return process.pid is not None and process.settings == settings and self.knows_this_node()
+    def is_right(self) -> bool:
+        """It runs with `settings`, and knows this node. Raises: KernelError."""
+        return (
+            self.process.pid is not None
+            and self.process.settings == self.settings
+            and self.knows_this_node()
+        )
 
     def knows_this_node(self) -> bool:
         """Raises: KernelError."""
@@ -150,7 +199,7 @@ class IpsecDaemon:
 
     @cached_property
     def _key_id(self) -> str:
-        """As the daemon tells keys: SHA-1 of the public key."""
+        """Of this node's key, as `get-keys` names it: SHA-1 of the public key."""
         from cryptography import x509
 
         certificate = x509.load_pem_x509_certificate(self._identity.certificate)
@@ -160,23 +209,23 @@ class IpsecDaemon:
     # Connections and SAs
 
     def peers(self) -> dict[bytes, IpsecPeer]:
-        """As they are loaded, by public key; their endpoints are not told. Raises: KernelError."""
+        """Loaded connections by public key, without endpoints. Raises: KernelError."""
         try:
             found = parse_connections(self._vici.each("list-conns", "list-conn"))
         except ValueError as error:
             raise _misread("connections", error) from error
-        # A change that was broken off leaves the older one.
+        # A change that was broken off leaves a connection of an older generation, too.
         return {peer.public_key: peer for peer in sorted(found, key=lambda each: each.generation)}
 
     def put(self, peer: IpsecPeer, more: Iterable[Prefix] = ()) -> None:
-        """Its connection is as `peer` says; SAs stay. Raises: KernelError."""
+        """Loads the peer's connection (`codec.connection`); SAs stay. Raises: KernelError."""
         own_uid = self._identity.uid
         in_kernel = self.process.in_kernel
         conn = connection(peer, own_uid=own_uid, port=self.port, more=more, in_kernel=in_kernel)
         self._vici.ask("load-conn", conn)
 
     def forget(self, peer: IpsecPeer) -> None:
-        """Its connection is not there; SAs stay. Raises: KernelError."""
+        """Unloads the peer's connection; SAs stay. Raises: KernelError."""
         name = connection_name(peer.public_key, peer.generation)
         try:
             self._vici.ask("unload-conn", {"name": name})
@@ -185,7 +234,7 @@ class IpsecDaemon:
                 raise  # else it was not there
 
     def initiate(self, peer: IpsecPeer, child: str) -> None:
-        """Begins, and waits for nothing. Raises: KernelError."""
+        """Initiates the child, without waiting for an outcome. Raises: KernelError."""
         name = connection_name(peer.public_key, peer.generation)
         self._vici.ask("initiate", {"ike": name, "child": child, "timeout": "-1"})
 
@@ -208,55 +257,6 @@ class IpsecDaemon:
         except ValueError as error:
             raise _misread("SAs", error) from error
         return sorted(found, key=lambda sa: -sa.age_s)
-
-
-class IpsecProgram:
-    """Starting and ending the daemon, which may take its time: also in another thread."""
-
-    def __init__(self, daemon: IpsecDaemon) -> None:
-        """`daemon`: nobody else's."""
-        self._daemon = daemon
-        self.settings = ""
-        """What it is to run with; empty: nothing is wanted yet."""
-        self.port = 0
-        """That these name."""
-        self.is_starting = False
-
-    @property
-    def missing(self) -> str:
-        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
-        return self._daemon.process.missing
-
-    @property
-    def pid(self) -> int | None:
-        """None: it does not run, or is only being started. Raises: KernelError."""
-        return None if self.is_starting else self._daemon.process.pid
-
-    def start(self) -> None:
-        """It runs as it is to; one that did already is left as it is. Raises: KernelError."""
-        self.is_starting = True
-        try:
-            if not self._daemon.is_right(self.settings):
-                self._daemon.end()
-                self._daemon.check_port(self.port)
-                self._daemon.start(self.settings)
-        finally:
-            self.is_starting = False
-
-    def stop(self) -> None:
-        """It does not run, and nothing of it is left. Raises: KernelError."""
-        self._daemon.end()
-
-    def read_version(self) -> str:
-        """Of strongSwan, as 5.9.8; empty if it does not say."""
-        try:
-            return ".".join(map(str, self._daemon.read_version()))
-        except KernelError:
-            return ""
-
-    def close(self) -> None:
-        """It goes on."""
-        self._daemon.close()
 
 
 def _misread(what: str, error: ValueError) -> KernelError:

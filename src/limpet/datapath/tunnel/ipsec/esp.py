@@ -1,6 +1,6 @@
-"""The kernel's ESP: whether there is any, its device, and what a killed IKE daemon leaves of it.
+"""The kernel's ESP: whether it can be used, its device, and what a killed IKE daemon leaves of it.
 
-One xfrm interface is the device of all peers. It is there as long as the daemon that knows its SAs.
+One xfrm interface is the device of all peers; it is removed when the daemon has ended.
 """
 
 from __future__ import annotations
@@ -33,14 +33,9 @@ _NO_XFRM = (errno.EPROTONOSUPPORT, errno.ECONNREFUSED)
 _IPV6 = Path("/proc/sys/net/ipv6")
 
 
-def kernel_has_esp() -> bool:
-    """All that the tunnels need of it."""
-    return not esp_lack()
-
-
 @cache
 def esp_lack() -> str:
-    """Why the kernel's ESP cannot be used; empty: it can. Tried once, for real, elsewhere."""
+    """Why the kernel's ESP cannot be used; empty: it can. Tried once, in a new namespace."""
     try:
         in_new_namespace(_try)
     except KernelError as error:
@@ -63,13 +58,16 @@ def _try() -> None:
 
 
 def put_device(route: RouteSocket) -> None:
-    """There is one, down. Raises: KernelError."""
+    """Makes the device, down, if there is none. Raises: KernelError."""
     if device_ifindex(route) is None:
         route.apply(new_xfrm_device(IPSEC_IFNAME, IPSEC_IF_ID))
 
 
 def device_ifindex(route: RouteSocket) -> int | None:
-    """None: there is none, or another link has its name. Raises: KernelError."""
+    """Of our xfrm interface; None: there is none, or another link has its name.
+
+    Raises: KernelError.
+    """
     try:
         message = route.query(link_codec.get_link(IPSEC_IFNAME))
     except KernelError as error:
@@ -81,14 +79,14 @@ def device_ifindex(route: RouteSocket) -> int | None:
 
 
 def drop_device(route: RouteSocket, ifindex: int | None) -> None:
-    """`ifindex`: as `device_ifindex` said; another of that name is left. Raises: KernelError."""
+    """Deletes the device that `device_ifindex` named before. Raises: KernelError."""
     if ifindex is not None:
         gone = (errno.ENODEV,)
         route.apply(link_codec.delete_link(ifindex, what=f"link {IPSEC_IFNAME}", ignore_errno=gone))
 
 
 def drop_sas() -> None:
-    """Nothing is left of the device's SAs and policies. Raises: KernelError."""
+    """Deletes the SAs and policies of our xfrm interface. Raises: KernelError."""
     try:
         xfrm = NetlinkSocket(NETLINK_XFRM)
     except KernelError as error:

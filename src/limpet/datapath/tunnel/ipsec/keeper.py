@@ -1,7 +1,4 @@
-"""Keeps every peer's SAs as they should be, in a thread of its own: the daemon's events wake it.
-
-What to do is decided by `datapath.tunnel.ipsec.plan.tend`, from what the daemon has just now.
-"""
+"""Keeps peers' SAs as `plan.tend` says, in a thread of its own that the daemon's events wake."""
 
 from __future__ import annotations
 
@@ -31,16 +28,16 @@ from limpet.datapath.tunnel.ipsec.vici import ViciEvents
 
 _AFTER_FAILURE_S = 1.0
 _CHECK_S = 2.0
-"""So often it is asked whether it answers, where nothing else is asked."""
+"""How often the daemon is asked whether it answers, when nothing else is asked."""
 _REST = 4
-"""Between two looks at everything there is at least this many times what the last one took."""
+"""The pause after a look at all SAs is this many times as long as the look took."""
 
 
 class IpsecKeeper:
-    """One for a daemon; works from `start` to `stop`, also when the daemon is made anew."""
+    """Works from `start` to `stop`, also when the daemon is started again meanwhile."""
 
     def __init__(self, daemon: IpsecDaemon) -> None:
-        """`daemon`: nobody else's."""
+        """`daemon`: used by nobody else."""
         self._daemon = daemon
         self._lock = threading.Lock()
         self._cares: dict[bytes, Care] = {}
@@ -48,9 +45,9 @@ class IpsecKeeper:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.problem = ""
-        """Why it could not do what it wanted, last; empty: it could."""
+        """Why the last look failed; empty: it did not."""
         self.without_s: Mapping[bytes, float] = {}
-        """Peers that have no SA which carries packets, and since when, by the monotonic clock."""
+        """Peers without an SA that carries packets, and since when (monotonic s)."""
 
     def start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -70,7 +67,7 @@ class IpsecKeeper:
         self._daemon.port = port
 
     def put(self, peer: IpsecPeer, *, first: bool) -> None:
-        """`peer` is new or changed, and its connection is loaded."""
+        """Takes a new or changed peer, whose connection is loaded; `first`: this end initiates."""
         with self._lock:
             care = self._cares.get(peer.public_key)
             self._cares[peer.public_key] = cared_for(
@@ -79,7 +76,7 @@ class IpsecKeeper:
         self._look_soon()
 
     def hurry(self, public_key: bytes) -> None:
-        """A tunnel that is not there is tried now, whatever it was tried before."""
+        """Tries to bring the peer's tunnel up now, if it is not."""
         with self._lock:
             care = self._cares.get(public_key)
             if care is not None:
@@ -87,8 +84,7 @@ class IpsecKeeper:
         self._look_soon()
 
     def keep(self, peers: Mapping[bytes, tuple[IpsecPeer, bool]]) -> None:
-        """These are the peers; of one that is known nothing is changed. With each: whether this end
-        begins."""
+        """Takes all peers, each with whether this end initiates; known ones stay as they are."""
         now_s = time.monotonic()
         with self._lock:
             known = self._cares
@@ -150,7 +146,7 @@ class IpsecKeeper:
             events.close()
 
     def _look(self) -> float | None:
-        """Does what is to be done now; returns when it has to look again without being told."""
+        """Does what is due; returns when to look again without an event (monotonic s), or None."""
         found: defaultdict[bytes, list[IkeSa]] = defaultdict(list)
         for sa in self._daemon.sas():
             found[sa.public_key].append(sa)
@@ -195,5 +191,5 @@ class IpsecKeeper:
             return
         self._daemon.put(peer, prefixes)
         self._daemon.initiate(peer, MORE)
-        # What the peer begins is for the whole again.
+        # So that the peer may initiate for all of its prefixes again.
         self._daemon.put(peer)

@@ -1,12 +1,11 @@
 """How an IPsec tunnel's plan differs from WireGuard's, and what to do about a peer's SAs. Pure.
 
-`tend` looks at what the daemon has of one peer and says what to do, whatever happened before: it
-brings the tunnel up, moves it to a new endpoint before the old SA is ended, covers prefixes that
-have come by a further CHILD_SA, so that nothing that flows is touched, and clears up what both ends
-made twice.
+`tend` takes the SAs that the daemon has with one peer and returns what to do: it brings the tunnel
+up, moves it to a new endpoint before it ends the old SA, covers added prefixes by a further
+CHILD_SA, so that present traffic is not disturbed, and ends SAs that both ends made at once.
 
-Who begins: both ends know the other's endpoint, most often. The end with the lower key begins at
-once, the other after it has waited a second.
+Who initiates: mostly both ends know the other's endpoint. The end with the lower key initiates at
+once, the other after a second without an SA.
 """
 
 from __future__ import annotations
@@ -29,28 +28,27 @@ from limpet.datapath.tunnel.ipsec.state import (
 from limpet.datapath.tunnel.state import TunnelState
 
 SECOND_WAITS_S = 1.0
-"""For the end that begins: it takes two round trips and some milliseconds."""
+"""The other end's head start: IKE takes two round trips and some milliseconds."""
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 8.0
 MOST_ROUNDS = 8
-"""For what a peer with a tunnel refuses, or a new endpoint: over half a minute and more."""
+"""Tries of prefixes that a peer with a tunnel refuses, or of a new endpoint, over half a minute."""
 OLD_ENDS_AFTER_S = 2
-"""A newer SA carries the packets from its first moment; what is on the way by the old one has
-arrived after that time."""
+"""Packets that were sent by an old SA have arrived so long after a newer one took over."""
 OTHERS_END_AFTER_S = 10
-"""When the end that begins did not clear up."""
+"""When the end that initiates did not end the old SA."""
 _SAME_AGE_S = 2
 
 
-def ipsec_state(state: TunnelState, ifname: str, versions: Collection[int] = (4, 6)) -> TunnelState:
-    """The tunnel's plan for this backend: its device, its MTU; keepalives are the daemon's own
-    business, which finds out where a NAT is in the way.
+def ipsec_state(state: TunnelState, versions: Collection[int]) -> TunnelState:
+    """A WireGuard plan turned into IPsec's: another MTU, and no keepalives, for which the daemon
+    finds out itself where a NAT is in the way.
 
-    `versions`: of IP, those that this node has segments of; no other is agreed on with a peer.
+    `versions`: IP versions that this node has segments of; no other is agreed on with a peer.
     """
     device = state.device
     if device is not None:
-        device = replace(device, ifname=ifname, mtu_bytes=ipsec_mtu_bytes(device.mtu_bytes))
+        device = replace(device, mtu_bytes=ipsec_mtu_bytes(device.mtu_bytes))
     peers = {
         key: replace(
             peer,
@@ -67,19 +65,19 @@ def begins(own_key: bytes, peer_key: bytes) -> bool:
 
 
 def cared_for(care: Care | None, peer: IpsecPeer, *, first: bool, now_s: float) -> Care:
-    """The memory of a peer that has been changed, or is new."""
+    """What to remember of a peer that is new or has changed."""
     if care is None:
         care = Care(peer, first)
     moved = peer.endpoint is not None and peer.generation != care.peer.generation
     target = peer.endpoint if moved or care.target is not None else None
-    # What stands in its way may have gone with the change; a tunnel that is there is not begun.
+    # The change may have removed what stood in the way; if the tunnel is up, nothing is begun.
     due_s = now_s if first else now_s + SECOND_WAITS_S
     return Care(peer, first, target, due_s=due_s)
 
 
 def tend(care: Care, sas: Collection[IkeSa], now_s: float) -> tuple[Care, list[IpsecAction]]:
-    """What to do now, and what to remember; to be asked again at `next_look_s`, and when one of the
-    peer's SAs has changed."""
+    """What to remember, and what to do now; to be called again at `next_look_s`, and when one of
+    the peer's SAs has changed."""
     live = [sa for sa in sas if sa.established and sa.children]
     if live and all(sa.remote == care.target for sa in live):
         care = replace(care, target=None, tries=0)
@@ -101,7 +99,7 @@ def tend(care: Care, sas: Collection[IkeSa], now_s: float) -> tuple[Care, list[I
 
 
 def _looked(care: Care, live: Iterable[IkeSa], now_s: float) -> Care:
-    """With what is not carried now; some that is carried at last is a reason to go on at once."""
+    """With the prefixes that lack now; if fewer lack than before, the next try is due at once."""
     children = [child for sa in live for child in _clean(care.peer, sa)]
     lacking = missing(care.peer.allowed, children)
     if lacking == care.lacking:
@@ -122,7 +120,7 @@ def next_look_s(care: Care, sas: Collection[IkeSa], now_s: float) -> float | Non
 
 
 def _wish(care: Care, sas: Collection[IkeSa], live: Collection[IkeSa]) -> Initiate | None:
-    """What should be begun."""
+    """What to initiate; None: nothing lacks, or the peer has to."""
     peer = care.peer
     here = [sa for sa in sas if sa.established and sa.generation == peer.generation]
     if peer.endpoint is None and not here:
@@ -134,7 +132,7 @@ def _wish(care: Care, sas: Collection[IkeSa], live: Collection[IkeSa]) -> Initia
         return None
     turn = care.tries % (1 + len(lacking))
     if turn and here:
-        # The peer answers and has refused the whole: it may be for the sake of one.
+        # The peer answers and has refused the whole, maybe because of one prefix.
         return Initiate(peer.public_key, frozenset({sorted(lacking, key=_order)[turn - 1]}))
     whole = lacking == peer.allowed or not any(sa in here for sa in live)
     return Initiate(peer.public_key, frozenset() if whole else lacking)
@@ -149,14 +147,13 @@ def _is_reached(care: Care, live: Iterable[IkeSa]) -> bool:
 
 
 def _is_hopeless(care: Care, live: Collection[IkeSa]) -> bool:
-    """Some prefixes are refused by the peer, or nothing answers at the new endpoint, again and
-    again; what there is goes on."""
+    """The peer has refused some prefixes, or not answered at the new endpoint, so often that only
+    the present SAs are kept."""
     return bool(live) and _rounds(care, live) >= MOST_ROUNDS
 
 
 def _rounds(care: Care, live: Collection[IkeSa]) -> int:
-    """How often all was tried that there is to try; for the waits between, of which none is longer
-    than a peer's that is not there."""
+    """How often everything was tried, at most `MOST_ROUNDS`; each round doubles the wait."""
     is_alone = not live or care.target is not None
     rounds = care.tries if is_alone else care.tries // (1 + len(care.lacking))
     return min(rounds, MOST_ROUNDS)
@@ -167,10 +164,10 @@ Selectors = tuple[frozenset[Prefix], frozenset[Prefix]]
 
 
 def missing(allowed: frozenset[Prefix], children: Collection[Selectors]) -> frozenset[Prefix]:
-    """Prefixes of the peer that some prefix of this node's does not reach.
+    """Prefixes of the peer that are not reached from every local prefix of `children`.
 
-    What this node has is told by the children themselves: the peer lets in what it knows, and asks
-    for the rest as soon as it knows more.
+    This node's own prefixes are taken from the children: the peer agrees on those that it knows,
+    and initiates for the rest when it knows more.
     """
     local = frozenset[Prefix]().union(*(mine for mine, _ in children))
     carried = {
@@ -194,7 +191,7 @@ def _clean(peer: IpsecPeer, sa: IkeSa) -> list[Selectors]:
 
 
 def _dirty(peer: IpsecPeer, live: Iterable[IkeSa]) -> list[IpsecAction]:
-    """Children with prefixes that are not the peer's any more; all others are covered without."""
+    """Ends children with prefixes that are not the peer's any more; nothing else lacks then."""
     return [
         EndChild(child.uniqueid)
         for sa in live
@@ -204,11 +201,11 @@ def _dirty(peer: IpsecPeer, live: Iterable[IkeSa]) -> list[IpsecAction]:
 
 
 def _surplus(care: Care, sas: Iterable[IkeSa], live: Collection[IkeSa]) -> list[IpsecAction]:
-    """Of several that do the same one stays: the newest.
+    """Ends all IKE_SAs but the newest.
 
-    Ages are of whole seconds, and two ends that began at once have two of one age: of these the one
-    that was made for the newest endpoint, else the same for both ends. Only one end clears up, as
-    long as it does: the two might not agree.
+    Ages are in whole seconds, and two ends that initiate at once make two of one age: of these
+    stays the one for the newest endpoint, else the one with the higher SPI, which is the same at
+    both ends. The end that did not initiate waits longer, as the two might not agree.
     """
     if not live:
         return []

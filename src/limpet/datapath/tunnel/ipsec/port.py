@@ -27,7 +27,7 @@ Source: nft_payload_csum_inet in net/netfilter/nft_payload.c; RFC 3948, section 
 
 
 class IpsecPort:
-    """In the network namespace of the thread that uses it first."""
+    """The nftables table, in the network namespace of the thread that uses it first."""
 
     def __init__(self, inner_port: int) -> None:
         """`inner_port`: where the daemon listens; 0: it has the tunnel's port itself."""

@@ -1,4 +1,4 @@
-"""IPsec tunnels as the IKE daemon (strongSwan) has them, and what should become of them."""
+"""Values of IPsec: this node in IKE, peers' connections, SAs, and what to do about them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from limpet.base.addresses import Endpoint, Prefix
 
 IPSEC_IF_ID = 0x6C696D08
-"""What tells that interface's SAs and policies from those of others."""
+"""Marks SAs and policies of our xfrm interface."""
 OLDEST_IPSEC = (5, 9)
-"""strongSwan whose VICI says all that is asked here."""
+"""The oldest strongSwan whose VICI interface has all that is used here."""
 
 
 @dataclass(frozen=True, slots=True)
 class IpsecIdentity:
-    """Who the node is in IKE: its cluster's certificate for it."""
+    """The node's identity in IKE: a certificate of its cluster."""
 
     uid: str
     private_key: bytes = field(repr=False)
@@ -22,7 +22,7 @@ class IpsecIdentity:
     certificate: bytes
     """PEM; names the uid."""
     authority: bytes
-    """PEM: the cluster's CA, the only one that is believed."""
+    """PEM: the cluster's CA, the only one that is trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class IpsecPeer:
     """A peer as its connection is loaded into the daemon."""
 
     public_key: bytes
-    """What the tunnel's plan names it by."""
+    """The peer's tunnel key, by which plans name it."""
     uid: str = ""
-    """What its certificate names."""
+    """The uid in its certificate."""
     allowed: frozenset[Prefix] = frozenset()
     endpoint: Endpoint | None = None
     """None: the peer has to begin."""
     generation: int = 0
-    """Counts its endpoints: what was made for an earlier one is told by it."""
+    """Counts the peer's planned endpoints: an SA made for an earlier one has a lower number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class IkeSa:
     uniqueid: int
     public_key: bytes
     generation: int
-    """Of the connection that it was made by."""
+    """Generation of the connection that it was made by."""
     established: bool
     initiator: bool
     remote: Endpoint
@@ -62,7 +62,7 @@ class IkeSa:
     """The initiator's: the same at both ends."""
     age_s: int = 0
     children: tuple[ChildSa, ...] = ()
-    """Those that carry packets, the newest last."""
+    """CHILD_SAs that carry packets, the newest last."""
 
 
 # What the daemon is told to do with a peer's tunnel.
@@ -70,8 +70,8 @@ class IkeSa:
 
 @dataclass(frozen=True, slots=True)
 class Initiate:
-    """Begin, by a new IKE_SA if there is none of this generation; with these prefixes only where
-    some are named."""
+    """Initiate a CHILD_SA for `prefixes` (empty: all of the peer's), and an IKE_SA for it if there
+    is none of this generation."""
 
     public_key: bytes
     prefixes: frozenset[Prefix] = frozenset()
@@ -92,15 +92,15 @@ IpsecAction = Initiate | EndIke | EndChild
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """What is remembered of a peer between two looks at its tunnel."""
+    """The keeper's memory of one peer between two looks at its SAs."""
 
     peer: IpsecPeer
     first: bool
-    """This end begins; the other only after it has waited for this one in vain."""
+    """This end initiates at once; the other end does so only after a second without an SA."""
     target: Endpoint | None = None
-    """An endpoint that is new to the plan and that no IKE_SA has reached yet."""
+    """A newly planned endpoint that no IKE_SA has reached yet."""
     lacking: frozenset[Prefix] = frozenset()
-    """Prefixes that were not carried when it was tried last."""
+    """Prefixes that no CHILD_SA carried at the last look."""
     tries: int = 0
     due_s: float = 0.0
-    """When it is tried next."""
+    """When to try next (monotonic s)."""

@@ -31,12 +31,12 @@ Answer = TypeVar("Answer")
 
 
 class Vici:
-    """Questions, each answered before the next; connects by itself, and anew after a failure."""
+    """A connection for commands, one at a time; made when needed, also after a failure."""
 
     def __init__(
         self, process: IpsecProcess, *, waits_s: float = ANSWER_S, asks_anyway: bool = True
     ) -> None:
-        """`asks_anyway` false: a daemon that others have had no answer of is not asked."""
+        """`asks_anyway` false: fail at once while the daemon gives others no answer."""
         self._process = process
         self._waits_s = waits_s
         self._asks_anyway = asks_anyway
@@ -53,7 +53,7 @@ class Vici:
         return self._asked(command, lambda session: dict(session.request(command, message)))
 
     def each(self, command: str, event: str, message: Mapping[str, Any] | None = None) -> list[Any]:
-        """All that it tells in answer. Raises: KernelError."""
+        """All events that the command is answered with. Raises: KernelError."""
         return self._asked(
             command, lambda session: list(session.streamed_request(command, event, message))
         )
@@ -96,7 +96,7 @@ class Vici:
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """As after the daemon's end; it says nothing unasked."""
+    """The daemon has closed the connection; it never sends anything unasked."""
     try:
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -106,12 +106,12 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 class ViciEvents:
-    """Tells that something about an SA has changed."""
+    """A connection that becomes readable when an SA has changed."""
 
     def __init__(self, process: IpsecProcess) -> None:
         """Raises: KernelError."""
         try:
-            self._socket = process.connect()
+            self._socket = process.connect(ANSWER_S)
         except OSError as error:
             raise process.error("listen to", error) from error
         transport = Transport(self._socket)
@@ -130,8 +130,7 @@ class ViciEvents:
         return self._socket.fileno()
 
     def drain(self) -> bool:
-        """Reads what has been told, and throws it away: who wants to know looks. False: the daemon
-        has hung up."""
+        """Discards all events that have come; False: the daemon has closed the connection."""
         try:
             while True:
                 if not self._socket.recv(1 << 16, socket.MSG_DONTWAIT):

@@ -1,9 +1,9 @@
-"""Which peers of a tunnel have traffic, and which are sent to and never answer. Pure: from readings
-of the device that are seconds apart, and the time of each.
+"""Which peers of a tunnel have traffic, and which are sent to and never answer. Pure: made of
+readings of the device that are seconds apart, and the time of each.
 
-A device counts what is encrypted, its own messages among it: a keepalive has 32 bytes, the messages
+A device counts encrypted bytes, its own messages included: a keepalive has 32 bytes, the messages
 of a handshake 148 and 92, and one with a packet a multiple of 16 from 64 on. What agents say to
-each other through the tunnel is counted too, and is no traffic: how much of it there was is told.
+each other through the tunnel is counted too, but is not traffic of pods: it is subtracted.
 Source: WireGuard's paper, section 5.4.
 """
 
@@ -19,10 +19,10 @@ from limpet.datapath.tunnel.state import PeerReading
 ACTIVE_S = 10.0
 """A peer is active for so long after its last packet."""
 UNANSWERED_S = 1.0
-"""A handshake is answered within a round trip; nobody waits longer for a first packet."""
+"""A handshake is answered within a round trip; a peer that takes longer counts as unanswered."""
 _ASK_AGAIN_S = 5.0
 _PATIENCE_S = 30.0
-"""So long who is sent to in vain counts as active: another way should have been found by then."""
+"""A peer that is sent to in vain counts as active for so long, time to find another way."""
 _SESSION_S = 150.0
 """A session that is used is renewed after 120 s, and unusable after 180.
 Source: WireGuard's paper, section 6.1."""
@@ -30,7 +30,7 @@ _KEEPALIVE_BYTES = 32
 _KEEPALIVE_S = 10.0
 """The shortest time between two that nobody has configured. Source: section 6.5."""
 _HANDSHAKES_BYTES = {0: 0, 4: 148, 8: 2 * 148, 12: 92}
-"""By the remainder of 16: what tells that handshakes are in a sum."""
+"""Bytes of handshake messages in a sum, told by its remainder modulo 16."""
 _NO_PACKETS = InnerPackets()
 _NOTHING: Mapping[bytes, InnerPackets] = {}
 
@@ -47,23 +47,23 @@ def _handshakes_bytes(moved_bytes: int) -> int:
 def has_payload(
     moved_bytes: int, *, within_s: float, handshaken: bool = False, agents_bytes: int = 0
 ) -> bool:
-    """Whether bytes that went one way within that time hold more than the device's own messages.
+    """Whether bytes that went one way in `within_s` hold more than the device's own messages.
 
-    `handshaken`: a handshake was completed in it, begun by either end or by both. `agents_bytes`:
-    what agents may have said in it.
+    `handshaken`: a handshake was completed in that time, begun by either end or by both.
+    `agents_bytes`: how much of it agents may have said.
     """
     handshakes_bytes = _handshakes_bytes(moved_bytes)
     if handshaken and not handshakes_bytes:
         handshakes_bytes = 148 + 92
-    # A handshake is confirmed by one, and who was called while it was under way gets another.
+    # A handshake is confirmed by a keepalive, and a call during it causes another.
     keepalives = (2 if handshakes_bytes else 1) + int(within_s / _KEEPALIVE_S)
     return moved_bytes - handshakes_bytes - agents_bytes > keepalives * _KEEPALIVE_BYTES
 
 
 @dataclass(slots=True)
 class AgentsBytes:
-    """What agents have said one way and the device has not counted yet: a message waits for a
-    handshake, or was counted after the others."""
+    """Bytes that agents have said one way and the device has not counted yet: a message may wait
+    for a handshake, or be counted in the next reading."""
 
     _bytes: int = 0
     _until_s: float = float("-inf")
@@ -74,7 +74,7 @@ class AgentsBytes:
             self._bytes, self._until_s = kept_bytes + added_bytes, now_s + ACTIVE_S
 
     def take(self, moved_bytes: int, now_s: float) -> int:
-        """As much of it as may be in what the device has counted just now."""
+        """How much of it may be in the bytes that the device has counted just now."""
         if now_s > self._until_s:
             return 0
         taken_bytes = min(self._bytes, max(moved_bytes - _handshakes_bytes(moved_bytes), 0))
@@ -88,7 +88,7 @@ class _Seen:
     sent_bytes: int = 0
     handshake_ns: int = 0
     handshake_at_s: float = float("-inf")
-    """When it was read first."""
+    """When the present handshake was read first."""
     agents_received: AgentsBytes = field(default_factory=AgentsBytes)
     agents_sent: AgentsBytes = field(default_factory=AgentsBytes)
 
@@ -105,22 +105,22 @@ class TunnelActivity:
     """Of one device, from its start."""
 
     def __init__(self, *, astray_after_s: float = 0.0) -> None:
-        """`astray_after_s`: for so long a device may rightly have another endpoint than planned."""
+        """`astray_after_s`: how long a device may have another endpoint than planned."""
         self._astray_after_s = astray_after_s
         self._seen: dict[bytes, _Seen] = {}
         self._payload_at_s: dict[bytes, float] = {}
         self._waiting: dict[bytes, _Asked] = {}
         self._astray: dict[bytes, tuple[Endpoint, float]] = {}
-        """Planned endpoints that the last reading did not have, and since when."""
+        """Planned endpoints that the last reading did not show, and since when."""
         self._read_at_s: float | None = None
 
     @property
     def waits(self) -> bool:
-        """Something was sent that is not answered yet: the next reading has to look."""
+        """Something was sent that is not answered yet, so peers have to be read."""
         return bool(self._waiting)
 
     def begin(self, readings: Mapping[bytes, PeerReading], now_s: float) -> None:
-        """What was counted before is of no interest."""
+        """Takes the first reading: what was counted before does not count as traffic."""
         self._read_at_s = now_s
         for key, reading in readings.items():
             self._seen[key] = _Seen(
@@ -192,10 +192,8 @@ class TunnelActivity:
             del self._waiting[key]
 
     def active(self, now_s: float) -> frozenset[bytes]:
-        """Peers with payload in the last ten seconds, as far as was read.
-
-        And for a while those whose handshakes are not answered: payload waits for these.
-        """
+        """Peers with payload in the last ten seconds, and for a while those whose handshakes are
+        not answered, as payload waits for these."""
         old = [key for key, at_s in self._payload_at_s.items() if now_s - at_s > ACTIVE_S]
         for key in old:
             del self._payload_at_s[key]
@@ -203,7 +201,7 @@ class TunnelActivity:
         return frozenset((*self._payload_at_s, *waiting))
 
     def unanswered(self, now_s: float) -> list[bytes]:
-        """Peers that are sent to without an answer; each again after a while only."""
+        """Peers that are sent to without an answer; each is returned again after a while only."""
         found = []
         for key, waiting in self._waiting.items():
             due = now_s - waiting.since_s >= UNANSWERED_S
@@ -215,8 +213,8 @@ class TunnelActivity:
     def astray(
         self, readings: Mapping[bytes, PeerReading], planned: Iterable[tuple[bytes, Endpoint]]
     ) -> list[bytes]:
-        """Peers of which the last two readings, and those of `astray_after_s`, had another endpoint
-        than is planned."""
+        """Peers that had another endpoint than planned in the last two readings, and in all of the
+        last `astray_after_s`."""
         found = []
         now_s = self._read_at_s or 0.0
         now: dict[bytes, tuple[Endpoint, float]] = {}

@@ -1,11 +1,11 @@
-"""What a person and Prometheus may ask of the encrypted tunnel."""
+"""What `limpet status` and Prometheus say of the encrypted tunnels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
-from limpet.base.errors import KernelError
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.datapath.tunnel.traffic.watch import TunnelWatch
@@ -24,34 +24,26 @@ _SESSION_S = 180.0
 """A session is used no longer. Source: WireGuard's paper, section 6.1."""
 
 
-def read_peers(tunnel: Tunnel) -> Mapping[bytes, PeerReading]:
-    """Of every peer what its device says; empty where it says nothing."""
-    try:
-        return tunnel.readings()
-    except KernelError:  # a round sees to it
-        return {}
-
-
 def tunnel_documents(
     tunnels: TunnelPart, watch: TunnelWatch, *, now_ns: int
 ) -> dict[str, Document | None]:
     """WireGuard's (`tunnel`), and IPsec's (`ipsec`: None where the cluster names none).
 
-    `now_ns`: as for `tunnel_document`.
+    `now_ns`: of the wall clock, as handshakes are noted.
     """
+    rules = tunnels.rules() if any(each.needed for each in tunnels.all) else ()
+    found = {
+        each.backend: _document(each, watch.active_by(each), rules if each.needed else (), now_ns)
+        for each in tunnels.all
+    }
     return {
-        "tunnel": tunnel_document(
-            tunnels.wireguard, active=watch.active_by(tunnels.wireguard), now_ns=now_ns
-        ),
-        "ipsec": None
-        if tunnels.ipsec is None
-        else tunnel_document(tunnels.ipsec, active=watch.active_by(tunnels.ipsec), now_ns=now_ns),
+        "tunnel": found[TunnelBackend.WIREGUARD],
+        "ipsec": found.get(TunnelBackend.IPSEC),
     }
 
 
-def tunnel_document(tunnel: Tunnel, *, active: int, now_ns: int) -> Document:
-    """`now_ns`: of the wall clock, as handshakes are noted. `active`: peers with traffic now."""
-    readings = read_peers(tunnel)
+def _document(tunnel: Tunnel, active: int, rules: Collection[int], now_ns: int) -> Document:
+    readings = tunnel.last_readings()
     device = tunnel.kernel.have.device if tunnel.up else None
     ages_s = [handshake_s(each, now_ns) for each in readings.values()]
     return {
@@ -63,7 +55,7 @@ def tunnel_document(tunnel: Tunnel, *, active: int, now_ns: int) -> Document:
         "version": tunnel.version,
         "slow": tunnel.made_by == "userspace" and is_slow(tunnel.version),
         "mtu_bytes": device.mtu_bytes if device is not None else None,
-        "rules": sorted(tunnel.rules()),
+        "rules": sorted(rules),
         "peers": len(tunnel.kernel.have.peers),
         "sessions": sum(age_s is not None and age_s < _SESSION_S for age_s in ages_s),
         "active": active,
@@ -73,7 +65,7 @@ def tunnel_document(tunnel: Tunnel, *, active: int, now_ns: int) -> Document:
 
 
 def unable_peers(tunnels: TunnelPart, now_s: float) -> dict[str, str]:
-    """Peers that nothing gets to by a tunnel although there is a way, by uid, and why.
+    """Peers that have a path by a tunnel which does not come about, by uid, and why.
 
     `now_s`: of the monotonic clock.
     """
@@ -86,7 +78,7 @@ def unable_peers(tunnels: TunnelPart, now_s: float) -> dict[str, str]:
 
 
 def peer_document(reading: PeerReading | None, now_ns: int) -> Document:
-    """Of one peer; None: it is none of the device."""
+    """Fields of `PeerStatus` from a reading; None: it is no peer of a device."""
     return {
         "handshake_s": None if reading is None else handshake_s(reading, now_ns),
         "received_bytes": reading.received_bytes if reading is not None else 0,

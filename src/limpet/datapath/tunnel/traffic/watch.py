@@ -1,9 +1,8 @@
-"""Looks at the tunnels' traffic: who is active, who does not answer, whose endpoint went astray.
+"""Watches the tunnels' traffic: which peers are active, do not answer, or have a wrong endpoint.
 
-Once a second one netlink message of each is read, and peers only if that has told of packets, for
-at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it has.
-What agents say to each other through it is no traffic: as long as the packets are those, peers are
-read every ten seconds only.
+Once a second the packet counters of each device are read, and its peers only if these have changed,
+for at most a fiftieth of the time: a tunnel without traffic costs nothing, however many peers it
+has. While all packets are those that agents say, peers are read every ten seconds only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _EVERY_S = 1.0
 _MOVES_S = 10.0
 """IPsec leaves an old endpoint so long after a new one is planned."""
 _REST = 50
-"""So many times as long as a reading took nothing is read after it."""
+"""The pause after a reading is this many times as long as the reading took."""
 
 
 class TunnelWatch:
@@ -46,7 +45,7 @@ class TunnelWatch:
         self._route = route
         self._tunnels = tunnels
         self.inner = InnerTraffic()
-        """What this node's agent says to others through tunnels."""
+        """Packets that this node's agent exchanges with others through tunnels."""
         self._eyes: tuple[_Eye, ...] = ()
         """One on each tunnel."""
         self._alarm = Timer("tunnel watch", self._tick)
@@ -111,8 +110,8 @@ class _Eye:
         return self.tunnel.planner.uids(self._activity.active(now_s))
 
     def _has_traffic(self, packets: tuple[int, int], now_s: float) -> bool:
-        """Whether peers have to be read. Now and then also when agents alone have said something:
-        a tunnel that is broken is found by that."""
+        """Whether peers have to be read: also every ten seconds when only agents have said
+        something, as that shows a broken tunnel."""
         if packets == self._packets:
             return False
         received = sum(len(each.received) for each in self._said.values())
@@ -123,7 +122,10 @@ class _Eye:
         return now_s >= self._read_at_s + ACTIVE_S
 
     def look(self, now_s: float, said: Mapping[str, InnerPackets]) -> list[tuple[str, Endpoint]]:
-        """Peers that do not answer, and where. `said`: by agents. Raises: KernelError."""
+        """Uids and endpoints of peers that do not answer. `said`: by agents, by uid.
+
+        Raises: KernelError.
+        """
         if not self.tunnel.up:
             return []
         for uid, inner in said.items():
@@ -155,7 +157,7 @@ class _Eye:
         if astray:
             self.tunnel.set_endpoints_again(astray)
         if self._is_ipsec:
-            return []  # IKE looks after a peer that is silent, and takes it anew by itself
+            return []  # IKE finds and resets a silent peer by itself
         return [
             (uid, endpoint)
             for key, endpoint in self.tunnel.planner.endpoints(self._activity.unanswered(now_s))

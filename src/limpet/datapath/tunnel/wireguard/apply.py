@@ -1,28 +1,23 @@
-"""The encrypted tunnel's device: the kernel's WireGuard where there is one, else a userspace one.
-
-`TunnelKernel` is the same for both. Blocking: a thousand peers take some 0.2 s of it.
-"""
+"""The tunnel's device: the kernel's WireGuard where there is one, else a userspace one."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from limpet.base.addresses import Endpoint, Prefix
+from limpet.base.addresses import Prefix
 from limpet.base.errors import KernelError
-from limpet.base.ownership import ALIAS, TUNNEL_GROUP, TUNNEL_IFNAME
+from limpet.base.ownership import TUNNEL_GROUP, TUNNEL_IFNAME
 from limpet.base.settings import KEEPALIVE_S
+from limpet.datapath.tunnel.backend import TunnelBackendKernel
 from limpet.datapath.tunnel.diff import (
     CallPeer,
     DropEndpoint,
-    DropTunnel,
     DropTunnelPeer,
     PeerChange,
-    PutTunnel,
     PutTunnelPeer,
     TakePeerAnew,
-    TunnelChange,
     adopted_endpoints,
 )
 from limpet.datapath.tunnel.state import (
@@ -30,19 +25,16 @@ from limpet.datapath.tunnel.state import (
     PeerReading,
     PeerSetting,
     TunnelDevice,
-    TunnelPeer,
     TunnelState,
 )
 from limpet.datapath.tunnel.wireguard.device import (
     GONE,
     KernelWireguard,
     UserspaceWireguard,
-    Wireguard,
     refused,
 )
 from limpet.datapath.tunnel.wireguard.process import PROGRAM, WireguardProcess
 from limpet.linux.netlink import link_codec
-from limpet.linux.netlink.link_codec import no_made_up_addresses
 from limpet.linux.netlink.socket import RouteSocket
 
 _SINK = b"limpet drops what this key holds"
@@ -50,11 +42,11 @@ _SINK = b"limpet drops what this key holds"
 from its holder without touching the holder's other prefixes."""
 
 
-class TunnelKernel:
-    """One tunnel device and its peers, as far as they are ours.
+class TunnelKernel(TunnelBackendKernel):
+    """WireGuard's device and its peers; a thousand peers take some 0.2 s.
 
-    `have` is what `observe` read and `apply` changed. Nothing notifies of changes in peers: nobody
-    else makes any, and where a peer's packets come from is read when it is asked for.
+    Nothing notifies of changes in peers: nobody else makes any, and where a peer's packets come
+    from is read when it is asked for.
     """
 
     def __init__(
@@ -65,95 +57,49 @@ class TunnelKernel:
         ifname: str = TUNNEL_IFNAME,
         program: str = PROGRAM,
     ) -> None:
-        """`log`: of the userspace WireGuard, if one is needed; the rest as `WireguardProcess`.
-
-        In the network namespace of the calling thread.
-        """
-        self._route = route
-        self._ifname = ifname
-        self._userspace = UserspaceWireguard(WireguardProcess(ifname, log=log, program=program))
+        """`log`: of the userspace WireGuard, if one is needed; the rest as `WireguardProcess`."""
+        process = WireguardProcess(ifname, log=log, program=program)
+        super().__init__(route, ifname, process)
+        self._userspace = UserspaceWireguard(process)
         self._kernel: KernelWireguard | None = None
-        self._chosen: Wireguard | None = None
-        self._have = TunnelState()
-        self._given: dict[bytes, Endpoint] | None = None
-
-    @property
-    def have(self) -> TunnelState:
-        return self._have
-
-    @property
-    def given(self) -> Mapping[bytes, Endpoint]:
-        """The endpoints that were planned when they were last set, by public key."""
-        return self._given or {}
-
-    @property
-    def process(self) -> WireguardProcess | None:
-        """None: the device is the kernel's, or there is none yet."""
-        return self._userspace.process if self._chosen is self._userspace else None
+        self._chosen: KernelWireguard | UserspaceWireguard | None = None
 
     @property
     def runs_program(self) -> bool:
-        """The device that there is was made by a program."""
-        return self.process is not None
+        return self._chosen is self._userspace
 
     @property
     def made_by(self) -> str:
-        """`userspace` or `kernel`."""
-        return "userspace" if self.process is not None else "kernel"
+        return "userspace" if self.runs_program else "kernel"
 
     @property
     def has_kernels(self) -> bool:
-        """A device that is made is the kernel's. Raises: KernelError."""
         return self._kernels() is not None
 
-    @property
-    def program(self) -> WireguardProcess:
-        """That serves a device where the kernel has no WireGuard, running or not."""
-        return self._userspace.process
-
-    @property
-    def problem(self) -> str:
-        """What goes wrong beside rounds; empty: nothing does."""
-        return self._userspace.process.problem
-
-    @property
-    def hangs(self) -> bool:
-        """Its program has given no answer, again and again, and has to be started anew."""
-        return self._userspace.process.hangs
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Its program gave no answer, and is to be asked again now."""
-        return self._userspace.process.is_in_doubt
-
-    @property
-    def without_s(self) -> Mapping[bytes, float]:
-        """As for IPsec; here sessions are made when there are packets, so there is none to miss."""
-        return {}
-
     def close(self) -> None:
-        """The device stays."""
         if self._kernel is not None:
             self._kernel.close()
 
     def observe(self, want: TunnelState) -> TunnelState:
-        """What is, read anew. Raises: KernelError."""
-        self._have = TunnelState()
-        link = self._route.link(self._ifname)
+        self.have = TunnelState()
+        link = self.link
         if link is not None:
-            self._have = self._read(link)
+            self.have = self._read(link)
         if self._given is None:
-            self._given = adopted_endpoints(want, self._have)
-        return self._have
+            self._given = adopted_endpoints(want, self.have)
+        return self.have
 
     def _read(self, link: link_codec.LinkInfo) -> TunnelState:
-        foreign = TunnelState(TunnelDevice(self._ifname, link.mtu_bytes, b"", 0, 0, ours=False))
-        backend = self._backend_of(link)
+        backend: KernelWireguard | UserspaceWireguard | None = None
+        if link.kind == UserspaceWireguard.kind:
+            backend = self._userspace
+        elif link.kind == KernelWireguard.kind:
+            backend = self._kernels()
         if backend is None:
-            return foreign
+            return self._foreign(link)
         reading = backend.read()
         if link.group != TUNNEL_GROUP and (reading is None or backend is not self._userspace):
-            return foreign
+            return self._foreign(link)
         if reading is None:
             return TunnelState()  # what served it is gone, and it goes with that
         self._chosen = backend
@@ -161,11 +107,6 @@ class TunnelKernel:
             self._ifname, link.mtu_bytes, reading.private_key, reading.port, reading.mark, link.up
         )
         return TunnelState(device, {key: each.peer for key, each in reading.peers.items()})
-
-    def _backend_of(self, link: link_codec.LinkInfo) -> Wireguard | None:
-        if link.kind == self._userspace.kind:
-            return self._userspace
-        return self._kernels() if link.kind == KernelWireguard.kind else None
 
     def _kernels(self) -> KernelWireguard | None:
         """None: this kernel has no WireGuard."""
@@ -178,34 +119,14 @@ class TunnelKernel:
         return self._kernel
 
     def readings(self) -> Mapping[bytes, PeerReading]:
-        """Traffic, last handshake and present endpoint of each peer. Raises: KernelError."""
         reading = self._chosen.read() if self._chosen is not None else None
         return reading.peers if reading is not None else {}
-
-    def apply(self, changes: Iterable[TunnelChange]) -> list[KernelError]:
-        """Tries every change, all peers' in one go; returns the failures."""
-        failures: list[KernelError] = []
-        peers: list[PeerChange] = []
-        for change in changes:
-            try:
-                match change:
-                    case PutTunnel(device):
-                        self._put(device)
-                    case DropTunnel():
-                        self._drop()
-                    case _:
-                        peers.append(change)
-            except KernelError as error:
-                failures.append(error)
-        if peers and not failures:
-            failures += self._apply_peers(peers)
-        return failures
 
     # The device
 
     def _put(self, device: TunnelDevice) -> None:
-        link = self._route.link(self._ifname)
-        found = self._have.device
+        link = self.link
+        found = self.have.device
         if link is not None and not (found.ours if found else link.group == TUNNEL_GROUP):
             hint = "somebody else made it; remove or rename it"
             raise KernelError("use", f"link {self._ifname}", errno.EEXIST, hint)
@@ -219,7 +140,7 @@ class TunnelKernel:
             self._chosen = self._kernels() or self._userspace
             self._chosen.make()
             found = None
-            self._have, self._given = TunnelState(), {}
+            self._forget()
         had = found or TunnelDevice(self._ifname, 0, b"", 0, 0)
         self._backend().write(
             DeviceSetting(
@@ -229,23 +150,8 @@ class TunnelKernel:
                 device.mark if had.mark != device.mark else None,
             )
         )
-        if found is None:
-            self._route.apply(no_made_up_addresses(self._ifname))
-        self._set_link(device)
-        self._have = TunnelState(device, self._have.peers)
-
-    def _set_link(self, device: TunnelDevice) -> None:
-        link = link_codec.set_link(
-            0,
-            what=self._ifname,
-            ifname=self._ifname,
-            alias=ALIAS,
-            group=TUNNEL_GROUP,
-            mtu_bytes=device.mtu_bytes,
-            up=device.up,
-        )
         try:
-            self._route.apply(link)
+            self._set_link(device, is_new=found is None)
         except KernelError as error:
             if error.errno == errno.EADDRINUSE:  # the kernel's opens its port when it comes up
                 raise refused(self._ifname, error.errno) from error
@@ -253,9 +159,9 @@ class TunnelKernel:
 
     def _drop(self) -> None:
         self._backend().remove()
-        self._have, self._given = TunnelState(), {}
+        self._forget()
 
-    def _backend(self) -> Wireguard:
+    def _backend(self) -> KernelWireguard | UserspaceWireguard:
         if self._chosen is None:
             raise KernelError("find", f"tunnel {self._ifname}", errno.ENODEV)
         return self._chosen
@@ -290,11 +196,7 @@ class TunnelKernel:
         settings = tuple(setting for _, settings in todo for setting in settings)
         if settings:
             self._backend().write(DeviceSetting(peers=settings))
-        peers = dict(self._have.peers)
-        given = dict(self.given)
-        for change, _ in todo:
-            _note(change, peers, given)
-        self._have, self._given = TunnelState(self._have.device, peers), given
+        self._note(change for change, _ in todo)
 
     def _settings(
         self,
@@ -324,7 +226,7 @@ class TunnelKernel:
 
         Source: set_peer in drivers/net/wireguard/netlink.c, handlePostConfig in wireguard-go.
         """
-        peer = self._have.peers.get(key)
+        peer = self.have.peers.get(key)
         if peer is None:
             return []
         steps = (0, KEEPALIVE_S, peer.keepalive_s)
@@ -338,26 +240,3 @@ def _anew(reading: PeerReading | None) -> list[PeerSetting]:
     peer = reading.peer
     made = PeerSetting(peer.public_key, tuple(peer.allowed), peer.endpoint, peer.keepalive_s)
     return [PeerSetting(peer.public_key, remove=True), made]
-
-
-def _note(change: PeerChange, peers: dict[bytes, TunnelPeer], given: dict[bytes, Endpoint]) -> None:
-    """Keeps up with a change that was made."""
-    key = change.public_key
-    match change:
-        case PutTunnelPeer(add=add, take=take, endpoint=endpoint, keepalive_s=keepalive_s):
-            had = peers.get(key, TunnelPeer(key))
-            peers[key] = TunnelPeer(
-                key,
-                (had.allowed | set(add)) - set(take),
-                endpoint or had.endpoint,
-                had.keepalive_s if keepalive_s is None else keepalive_s,
-            )
-            if endpoint is not None:
-                given[key] = endpoint
-        case DropTunnelPeer():
-            peers.pop(key, None)
-            given.pop(key, None)
-        case DropEndpoint():
-            given.pop(key, None)
-        case TakePeerAnew() | CallPeer():
-            pass

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-from typing import Protocol
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import TUNNEL_GROUP
+from limpet.datapath.tunnel import process
 from limpet.datapath.tunnel.state import DeviceReading, DeviceSetting, PeerReading
 from limpet.datapath.tunnel.wireguard import netlink_codec as kernel_wire
 from limpet.datapath.tunnel.wireguard import uapi_codec as uapi
@@ -14,33 +14,18 @@ from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import NetlinkSocket, RouteSocket
 
-GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENODEV)
+GONE = (*process.GONE, errno.ENODEV)
 """What a device that is not there any more answers."""
 
 
-class Wireguard(Protocol):
-    """What makes, reads and sets the device; its link is set up by `TunnelKernel`."""
-
-    kind: str
-    """Of its link."""
-
-    def make(self) -> None:
-        """The device is there, down. Raises: KernelError."""
-
-    def read(self) -> DeviceReading | None:
-        """None: there is none. Raises: KernelError."""
-
-    def write(self, setting: DeviceSetting) -> None:
-        """Everything is set. Raises: KernelError: the first failure; what was not tried is open."""
-
-    def remove(self) -> None:
-        """The device is gone. Raises: KernelError."""
-
-
 class KernelWireguard:
-    """By generic netlink, in the network namespace of the calling thread."""
+    """By generic netlink, in the network namespace of the calling thread.
+
+    As with `UserspaceWireguard`, the device's link is set up by `TunnelKernel`.
+    """
 
     kind = "wireguard"
+    """Of its link."""
 
     def __init__(self, route: RouteSocket, ifname: str) -> None:
         """Raises: KernelError (ENOENT: this kernel has no WireGuard)."""
@@ -59,11 +44,13 @@ class KernelWireguard:
         self._socket.close()
 
     def make(self) -> None:
+        """Makes the device, down. Raises: KernelError."""
         self._route.apply(
             link_codec.new_link(ifname=self._ifname, kind=self.kind, group=TUNNEL_GROUP)
         )
 
     def read(self) -> DeviceReading | None:
+        """None: there is no device. Raises: KernelError."""
         try:
             answers = self._socket.dump(kernel_wire.dump_device(self._family, self._ifname))
         except KernelError as error:
@@ -73,12 +60,14 @@ class KernelWireguard:
         return kernel_wire.parse_device(answers, self._known)
 
     def write(self, setting: DeviceSetting) -> None:
+        """Raises: KernelError: the first failure; what was not tried is open."""
         try:
             self._socket.apply(*kernel_wire.set_device(self._family, self._ifname, setting))
         except KernelError as error:
             raise refused(self._ifname, error.errno) from error
 
     def remove(self) -> None:
+        """Removes the device. Raises: KernelError."""
         link = self._route.link(self._ifname)
         if link is not None:
             gone = (errno.ENODEV,)

@@ -1,9 +1,7 @@
-"""The userspace WireGuard: started where the kernel has none, in a session of its own.
+"""The userspace WireGuard: wireguard-go, started where the kernel has no WireGuard.
 
-It outlives the agent, so that a new agent finds every session as it was. Whether it runs is asked
-at its socket, and nowhere written down. It ends when its device is deleted or its socket removed,
-and its device goes with it: the kernel's notification of that is what wakes whoever has to start
-it again.
+It ends when its device is deleted or its socket removed, and its device goes with it: the kernel's
+notification of that wakes a round, which starts it again.
 """
 
 from __future__ import annotations
@@ -13,18 +11,15 @@ import math
 import os
 import re
 import shutil
-import socket
-import struct
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.base.process import cut_log, end_process, locked, start_process
+from limpet.base.process import cut_log, locked, start_process
+from limpet.datapath.tunnel.process import TunnelProcess
+from limpet.datapath.tunnel.program import Program
 from limpet.datapath.tunnel.wireguard.uapi_codec import END, GET
-from limpet.linux.namespaces import namespace_id, own_namespace_id
 
 SOCKET_FOLDER = Path("/var/run/wireguard")
 """Fixed in the program: names of devices are unique in a mount namespace."""
@@ -41,77 +36,35 @@ _SET_TIMEOUT_S = 10.0
 """A thousand peers at once take their time."""
 _REST_S = 5.0
 _HANGS_AFTER = 2
-_CREDENTIALS = struct.Struct("=iII")
-_GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
-class WireguardProcess:
+class WireguardProcess(TunnelProcess, Program):
     """wireguard-go for one device, in the network namespace of the calling thread."""
 
-    def __init__(
-        self,
-        ifname: str,
-        *,
-        log: Path,
-        program: str = PROGRAM,
-    ) -> None:
+    def __init__(self, ifname: str, *, log: Path, program: str = PROGRAM) -> None:
         """`log`: what the program says; cut when it grows."""
+        what = f"the userspace WireGuard of {ifname}"
+        super().__init__(SOCKET_FOLDER / f"{ifname}.sock", program=program, what=what)
         self.ifname = ifname
         self._log = log
-        self._program = program
         self._silences = 0
         """Answers that were waited for in vain, since the last that came."""
         self._rests_until_s = -math.inf
 
     @property
     def is_in_doubt(self) -> bool:
-        """It gave no answer, and is to be asked again now."""
         return self._silences > 0 and time.monotonic() >= self._rests_until_s
 
     @property
     def problem(self) -> str:
-        """What a person should know of it while it runs; empty: it answers."""
-        return str(self._error("ask", TimeoutError())) if self._silences else ""
+        return str(self.error("ask", TimeoutError())) if self._silences else ""
 
     @property
     def hangs(self) -> bool:
-        """It gives no answer, and has to be started anew."""
         return self._silences >= _HANGS_AFTER
 
     @property
-    def socket_path(self) -> Path:
-        return SOCKET_FOLDER / f"{self.ifname}.sock"
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process that answers at the socket; None: none does.
-
-        Raises: KernelError when it is one of another network namespace.
-        """
-        try:
-            with self._connected() as connection:
-                raw = connection.getsockopt(
-                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-                )
-        except OSError as error:
-            if error.errno in _GONE:
-                return None
-            raise self._error("find", error) from error
-        pid = int(_CREDENTIALS.unpack(raw)[0])
-        theirs = namespace_id(f"/proc/{pid}/ns/net")
-        if theirs is not None and theirs != own_namespace_id():
-            raise KernelError(
-                "use",
-                str(self.socket_path),
-                errno.EADDRINUSE,
-                f"process {pid} serves a device of this name in another network namespace; "
-                "end it, or give one of the two another name",
-            )
-        return pid
-
-    @property
     def missing(self) -> str:
-        """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
         if shutil.which(self._program) is None:
             return f"this kernel has no WireGuard, and {self._program} is not there: {_INSTALL}"
         if not os.path.exists("/dev/net/tun"):
@@ -143,10 +96,11 @@ class WireguardProcess:
         Raises: KernelError (ENOENT, ECONNREFUSED: it does not run).
         """
         if time.monotonic() < self._rests_until_s:
-            raise self._error("ask", TimeoutError())
+            raise self.error("ask", TimeoutError())
         try:
-            with self._connected() as connection:
-                connection.settimeout(_ANSWER_TIMEOUT_S if question == GET else _SET_TIMEOUT_S)
+            with self.connect(
+                _ANSWER_TIMEOUT_S if question == GET else _SET_TIMEOUT_S
+            ) as connection:
                 connection.sendall(question)
                 answer = bytearray()
                 while not answer.endswith(END):
@@ -154,18 +108,17 @@ class WireguardProcess:
                     if not part:
                         raise ConnectionResetError(errno.ECONNRESET, "it hung up")
                     answer += part
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             self._silences += 1
             self._rests_until_s = time.monotonic() + _REST_S
-            raise self._error("ask", error) from error
+            raise self.error("ask", error) from error
         except OSError as error:
-            raise self._error("ask", error) from error
+            raise self.error("ask", error) from error
         self._silences = 0
         cut_log(self._log)  # a line for each handshake that could not be sent, for months
         return bytes(answer)
 
     def start(self) -> None:
-        """It runs and answers; one that did already is left as it is. Raises: KernelError."""
         try:
             SOCKET_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -173,24 +126,7 @@ class WireguardProcess:
                 if self.pid is None:
                     self._start()
         except OSError as error:
-            raise self._error("start", error) from error
-
-    def stop(self) -> None:
-        """It does not run, and its device is gone. Raises: KernelError."""
-        try:
-            with locked(SOCKET_FOLDER):
-                self._stop()
-        except FileNotFoundError:
-            return  # there is not even the folder of the sockets
-        except OSError as error:
-            raise self._error("stop", error) from error
-
-    @contextmanager
-    def _connected(self) -> Iterator[socket.socket]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ANSWER_TIMEOUT_S)
-            connection.connect(str(self.socket_path))
-            yield connection
+            raise self.error("start", error) from error
 
     def _start(self) -> None:
         # The variable keeps it from talking of the kernel's own WireGuard, and from forking.
@@ -211,17 +147,8 @@ class WireguardProcess:
             raise KernelError("start", what, errno.ENOENT, cause) from error
 
     def _stop(self) -> None:
-        end_process(lambda: self.pid, self.socket_path)
+        super()._stop()
         self._silences, self._rests_until_s = 0, -math.inf
-
-    def _error(self, operation: str, error: OSError) -> KernelError:
-        what = f"the userspace WireGuard of {self.ifname} ({self.socket_path})"
-        number = error.errno or errno.ETIMEDOUT
-        if isinstance(error, TimeoutError):
-            cause = "no answer for seconds; if that lasts, it is ended and started anew"
-        else:
-            cause = "it does not run" if number in _GONE else error.strerror or str(error)
-        return KernelError(operation, what, number, cause)
 
 
 def _environment() -> dict[str, str]:

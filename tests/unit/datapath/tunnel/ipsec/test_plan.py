@@ -365,20 +365,20 @@ def test_inner_packets_leave_room_for_the_trailer(wireguards: int, ours: int) ->
     assert ipsec_mtu_bytes(wireguards) == ours
 
 
-def test_the_plan_is_the_same_but_for_the_device_and_keepalives() -> None:
+def test_the_plan_is_the_same_but_for_the_mtu_and_keepalives() -> None:
     peer = TunnelPeer(KEYS[1], frozenset(OWN[1]), PLACES[0], 25)
     device = TunnelDevice("limwg0", 1376, b"secret", 4500)
 
-    state = ipsec_state(TunnelState(device, {KEYS[1]: peer}), "ipsec0")
+    state = ipsec_state(TunnelState(device, {KEYS[1]: peer}), [4, 6])
 
-    assert state.device == TunnelDevice("ipsec0", 1374, b"secret", 4500)
+    assert state.device == TunnelDevice("limwg0", 1374, b"secret", 4500)
     assert state.peers == {KEYS[1]: replace(peer, keepalive_s=0)}
 
 
 def test_prefixes_of_a_version_that_the_node_has_not_are_left_out_of_the_plan() -> None:
     both, six = TunnelPeer(KEYS[0], frozenset(OWN[0])), TunnelPeer(KEYS[1], frozenset(OWN[1][2:]))
 
-    state = ipsec_state(TunnelState(None, {KEYS[0]: both, KEYS[1]: six}), "ipsec0", [4])
+    state = ipsec_state(TunnelState(None, {KEYS[0]: both, KEYS[1]: six}), [4])
 
     assert state.peers == {KEYS[0]: replace(both, allowed=frozenset(OWN[0][:2]))}
 

@@ -13,8 +13,8 @@ from limpet.lab.world.gateway import Gateway
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.site import CLOUD, Nat
 from limpet.lab.world.tunnels import tunnel_ifname, tunnel_pid
-from tests.lab.storms.chaos import Chaos
-from tests.lab.storms.faults import FAULTS, Fault, power_on
+from tests.lab.chaos import Chaos
+from tests.lab.faults import FAULTS, Fault, power_on
 
 _LONG_S = 4.0
 """Without the cloud: longer than a path takes to fall."""
@@ -22,22 +22,22 @@ _LONG_S = 4.0
 
 def reboot_gateway(chaos: Chaos) -> str:
     site = chaos.random.choice(chaos.world.topology.sites).name
-    chaos.world.gateway(site).reboot()
+    chaos.world.reboot_gateway(site)
     return f"the gateway of {site} reboots"
 
 
 def change_public_address(chaos: Chaos) -> str:
     site = chaos.random.choice([e for e in chaos.world.gateways.values() if e.translates])
-    site.change_public_address()
+    chaos.world.change_public_address(site.site.name)
     return f"another public address of {site.site.name}: {site.public}"
 
 
 def block_udp(chaos: Chaos) -> str:
     gateway = chaos.random.choice(list(chaos.world.gateways.values()))
     if gateway.udp_blocked:
-        gateway.allow_udp()
+        chaos.world.allow_udp(gateway.site.name)
         return f"UDP is allowed again at {gateway.site.name}"
-    gateway.block_udp()
+    chaos.world.block_udp(gateway.site.name)
     return f"UDP is blocked at {gateway.site.name}"
 
 

@@ -1,1 +1,0 @@
-"""Limpet in chains with the reference plugins, and as their IPAM plugin."""

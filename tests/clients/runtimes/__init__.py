@@ -1,1 +1,0 @@
-"""Pods of containerd and containers of podman."""

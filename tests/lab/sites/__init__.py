@@ -1,1 +1,0 @@
-"""Sites behind NATs: every kind of pair, what befalls them, IPsec, idle pairs."""

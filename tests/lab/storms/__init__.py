@@ -1,1 +1,0 @@
-"""Faults at random, many at once, and what must be true when they are over."""

@@ -1,1 +1,0 @@
-"""The lab itself: wires, NATs, delays, its commands and the demo."""
