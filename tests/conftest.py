@@ -70,7 +70,7 @@ def make_node(tmp_path: Path) -> Iterator[NodeFactory]:
 
     yield make
     for node in nodes:
-        node.remove()
+        node.power_off()
 
 
 @pytest.fixture

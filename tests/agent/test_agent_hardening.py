@@ -455,7 +455,7 @@ def test_what_others_chose_stays_on_its_line_of_the_log(node: LabNode) -> None:
     pod.remove()
     wait_until(lambda: live(node) == set())
 
-    text = node.log_path.read_bytes()
+    text = node.agent.log.read_bytes()
     assert rb"pod=b\nerror\r\x1b[2Jc" in text
     assert b"\x1b" not in text
     assert b"\r" not in text

@@ -161,7 +161,8 @@ def restart_pod(chaos: Chaos) -> str:
     if machine.agent.pid is None or machine.disk_is_full or not there:
         return ""
     name = chaos.random.choice(there)
-    machine.restart_pod(name)
+    machine.stop_pod(name)
+    machine.start_pod(name)
     return f"restart pod {name}"
 
 

@@ -251,7 +251,7 @@ def test_a_node_of_no_cluster_that_attaches_no_pods_says_that_it_has_nothing_to_
         assert status["ready"] is False
         assert "it has nothing to do (limpet join)" in status["reasons"][0]
     finally:
-        node.remove()
+        node.power_off()
 
 
 def routes_behind(machine: Machine) -> set[str]:

@@ -54,7 +54,8 @@ def test_a_pod_that_restarts_keeps_its_address_and_is_reached(cut: World) -> Non
     pod = next(iter(node.pods.values()))
     before = pod.addresses
 
-    again = node.restart_pod(pod.name)
+    node.stop_pod(pod.name)
+    again = node.start_pod(pod.name)
 
     assert again.addresses == before
     everybody_reaches_everybody(cut)

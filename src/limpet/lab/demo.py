@@ -33,7 +33,6 @@ _REBOOTED, _KILLED, _GROWN, _DARK = "crane-2", "crane-1", "digger-1", "mast"
 _GATEWAY, _RENUMBERED = "harbour", "quarry"
 _NEW_PODS = 3
 """With the three that are there, one more than an IPv4 segment of the topology holds."""
-_DIRECT = ("route", "vxlan", "tunnel")
 _RUNGS = {
     "route": "on one LAN, plainly",
     "vxlan": "on one LAN, in VXLAN",
@@ -297,7 +296,7 @@ def pods(machine: Machine) -> list[Any]:
 def _is_high(path: SeenPath) -> bool:
     if {path.source, path.target} == set(_NEVER_DIRECT):
         return bool(path.relay)
-    return path.rung in _DIRECT
+    return bool(path.rung) and not path.relay
 
 
 def _await(true: Callable[[], bool]) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from ipaddress import IPv6Network, ip_interface
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -27,7 +27,7 @@ from limpet.lab.world.site import (
     Node,
     Prefix,
     Site,
-    Uplink,
+    SiteSettings,
     host,
 )
 
@@ -156,20 +156,13 @@ class _CloudTable(Struct, frozen=True, kw_only=True):
     relays: _Relays = ()
 
 
-class _SiteTable(Struct, frozen=True, kw_only=True):
+class _SiteTable(SiteSettings, frozen=True, kw_only=True):
     lan: Annotated[
         tuple[Prefix, ...],
         written(_TEXTS, _lan, 'a list such as ["192.168.10.0/24", "fd00:10::/64"]'),
     ]
     nodes: _Table
     relays: _Relays = ()
-    mtu_bytes: Mtu = 1500
-    drops_unknown_sources: bool = False
-    nat: Nat = Nat.NONE
-    hairpin: bool = False
-    udp: Literal["open", "blocked"] = "open"
-    udp_timeout_s: Annotated[int, Meta(ge=1, le=3600)] = 30
-    uplink: Uplink = Uplink()
 
 
 class _File(Struct, frozen=True, kw_only=True):
@@ -213,7 +206,7 @@ def _cloud(table: _CloudTable) -> Site:
                 f"cloud.addresses: {address} is the one that node {node.name} gets (nodes are "
                 f"numbered from .{FIRST_NODE}: give the controller a lower one)"
             )
-    return Site(CLOUD, lan, nodes, number=0, mtu_bytes=table.mtu_bytes)
+    return Site(name=CLOUD, lan=lan, nodes=nodes, number=0, mtu_bytes=table.mtu_bytes)
 
 
 def _site(document: Any, name: str, number: int) -> Site:
@@ -222,19 +215,9 @@ def _site(document: Any, name: str, number: int) -> Site:
     if not isinstance(document, dict):
         raise ValueError(f"{where} = {document!r}: not a table")
     table = read_struct(_SiteTable, document, where)
-    site = Site(
-        name=name,
-        lan=table.lan,
-        nodes=_nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge"),
-        number=number,
-        mtu_bytes=table.mtu_bytes,
-        uplink=table.uplink,
-        drops_unknown_sources=table.drops_unknown_sources,
-        nat=table.nat,
-        hairpin=table.hairpin,
-        udp_blocked=table.udp == "blocked",
-        udp_timeout_s=table.udp_timeout_s,
-    )
+    nodes = _nodes(table.nodes, table.relays, table.lan, number=number, where=where, role="edge")
+    kept = {key: getattr(table, key) for key in SiteSettings.__struct_fields__}
+    site = Site(name=name, lan=table.lan, nodes=nodes, number=number, **kept)
     _check_nat(site, where)
     return site
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from msgspec import Struct
 
 from limpet.base.errors import LimpetError
 from limpet.lab.command import side_by_side
@@ -12,8 +10,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class SeenPath:
+class SeenPath(Struct, frozen=True, rename={"source": "from", "target": "to"}):
     """What `source` says about its way to `target`; both are names of nodes."""
 
     source: str
@@ -26,16 +23,6 @@ class SeenPath:
     """Name of the relay."""
     why: str = ""
     """Why it has no way."""
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "from": self.source,
-            "to": self.target,
-            "rung": self.rung,
-            "endpoint": self.endpoint,
-            "relay": self.relay,
-            "why": self.why,
-        }
 
 
 def seen_paths(world: World) -> list[SeenPath]:
@@ -53,19 +40,10 @@ def _answers(world: World, machine: Machine) -> list[SeenPath]:
         peers = {each["name"]: each for each in machine.ask("peers")["peers"]}
     except LimpetError:
         return [SeenPath(machine.label, each, why="its agent does not answer") for each in others]
+    known = ("rung", "endpoint", "relay", "why")
+    seen = {label: peers.get(label, {"why": "it does not know it yet"}) for label in others}
     return [
-        _path(machine.label, label, peers.get(label, {"why": "it does not know it yet"}))
-        for label in others
-        if peers.get(label, {}).get("state") != "apart"
+        SeenPath(machine.label, label, **{key: peer.get(key) or "" for key in known})
+        for label, peer in seen.items()
+        if peer.get("state") != "apart"
     ]
-
-
-def _path(source: str, target: str, peer: Mapping[str, Any]) -> SeenPath:
-    return SeenPath(
-        source,
-        target,
-        rung=peer.get("rung") or "",
-        endpoint=peer.get("endpoint") or "",
-        relay=peer.get("relay") or "",
-        why=peer.get("why") or "",
-    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs, to_builtins
+
 from limpet.base.errors import LimpetError
 from limpet.lab.command import LabError, side_by_side
 from limpet.lab.measure.paths import seen_paths
@@ -31,7 +33,7 @@ def describe(world: World) -> dict[str, Any]:
         },
         "sites": [_site(gateway) for gateway in world.gateways.values()],
         "nodes": nodes,
-        "paths": [path.document() for path in seen_paths(world)],
+        "paths": to_builtins(seen_paths(world)),
         "pods": [
             {
                 "pod": pod.name,
@@ -48,7 +50,7 @@ def describe(world: World) -> dict[str, Any]:
 def picture(world: World) -> str:
     """SVG: who is on which rung to whom."""
     now = tuple(
-        replace(gateway.site, udp_blocked=gateway.udp_blocked)
+        structs.replace(gateway.site, udp="blocked" if gateway.udp_blocked else "open")
         for gateway in world.gateways.values()
     )
     return draw(replace(world.topology, sites=now), seen_paths(world))

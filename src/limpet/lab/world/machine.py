@@ -143,13 +143,6 @@ class Machine(LabNode):
         for name in self.wanted_pods:
             self.attach(name)
 
-    def remove(self) -> None:
-        """Its processes, namespaces, run folder and disk go."""
-        super().remove()
-        end_tunnel(self.name)
-        if os.path.ismount(self.disk):
-            run_command("umount", "-l", str(self.disk))
-
     # Pods
 
     def start_pod(self, name: str) -> LabPod:
@@ -176,11 +169,6 @@ class Machine(LabNode):
         pod.delete()
         self._forget(pod)
         self.wanted_pods.remove(name)
-
-    def restart_pod(self, name: str) -> LabPod:
-        """The pod comes back as a new container. Raises: LabError."""
-        self.stop_pod(name)
-        return self.start_pod(name)
 
     def find_pod(self, name: str) -> LabPod:
         """Raises: LabError."""

@@ -106,12 +106,8 @@ class LabNode:
         lines = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
         self.config_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    @property
-    def log_path(self) -> Path:
-        return self.agent.log
-
     def log(self) -> str:
-        return self.log_path.read_text(encoding="utf-8", errors="replace")
+        return self.agent.log.read_text(encoding="utf-8", errors="replace")
 
     def stop_agent(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the agent, if one runs, and waits for it. Raises: LabError."""
@@ -201,10 +197,3 @@ class LabNode:
         for pod in self.pods.values():
             pod.remove()
         self.pods.clear()
-
-    def remove(self) -> None:
-        """Ends the agent and deletes every namespace of the node."""
-        self.stop_agent(signal.SIGKILL)
-        self.remove_pods()
-        delete_namespace(self.name)
-        shutil.rmtree(self.run_dir, ignore_errors=True)

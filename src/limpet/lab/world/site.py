@@ -12,7 +12,7 @@ from ipaddress import (
     ip_interface,
     ip_network,
 )
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -79,8 +79,24 @@ class Uplink(Struct, frozen=True, rename={"mtu_bytes": "wan_mtu_bytes"}):
         return bool(self.delay_ms or self.loss_percent)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class SiteSettings(Struct, frozen=True, kw_only=True):
+    """How a site is, by the keys of a topology file."""
+
+    mtu_bytes: Mtu = 1500
+    """Of the LAN."""
+    uplink: Uplink = Uplink()
+    drops_unknown_sources: bool = False
+    """The switch lets only the LAN's own addresses pass between its ports."""
+    nat: Nat = Nat.NONE
+    hairpin: bool = False
+    """What the LAN sends to a mapped address of its own gateway comes back in."""
+    udp: Literal["open", "blocked"] = "open"
+    """Blocked: no UDP leaves the site, at first."""
+    udp_timeout_s: Annotated[int, Meta(ge=1, le=3600)] = 30
+    """Seconds of silence after which a NAT forgets a mapping."""
+
+
+class Site(SiteSettings, frozen=True, kw_only=True):
     """A LAN: a switch, a gateway to the backbone, nodes. The cloud is one as well."""
 
     name: str
@@ -89,18 +105,10 @@ class Site:
     nodes: tuple[Node, ...]
     number: int
     """From 1, it is in the addresses of its links; 0: the cloud."""
-    mtu_bytes: int = 1500
-    """Of the LAN."""
-    uplink: Uplink = Uplink()
-    drops_unknown_sources: bool = False
-    """The switch lets only the LAN's own addresses pass between its ports."""
-    nat: Nat = Nat.NONE
-    hairpin: bool = False
-    """What the LAN sends to a mapped address of its own gateway comes back in."""
-    udp_blocked: bool = False
-    """No UDP leaves the site, at first."""
-    udp_timeout_s: int = 30
-    """Seconds of silence after which a NAT forgets a mapping."""
+
+    @property
+    def udp_blocked(self) -> bool:
+        return self.udp == "blocked"
 
     @property
     def router_addresses(self) -> tuple[Interface, ...]:
