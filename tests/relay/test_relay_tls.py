@@ -266,9 +266,7 @@ def test_a_pair_that_is_no_more_is_told_and_the_others_stay(cluster: Cluster) ->
 
 
 def test_the_agents_service_may_listen_on_port_443(make_netns: NetnsFactory) -> None:
-    listen = (
-        "from limpet.relay.server.tls_listeners import _listener as listen; listen(('::', 443))"
-    )
+    listen = "from limpet.relay.server.tls_server import _listener as listen; listen(('::', 443))"
     may = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in CAPABILITIES)
     command = [
         "setpriv",

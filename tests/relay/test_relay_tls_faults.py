@@ -24,7 +24,6 @@ from limpet.datapath.event import RelayTlsPortChanged
 from limpet.relay.client import link as relay_link
 from limpet.relay.client import tls_client as relay_tls_client
 from limpet.relay.server import streams as relayed_node
-from limpet.relay.server import tls_listeners as relay_tls_listeners
 from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.stream.codec import (
     FrameParser,
@@ -376,7 +375,7 @@ def test_where_nobody_answers_a_person_is_told_what_to_look_at(
 def test_a_port_that_is_taken_is_told_and_waited_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_tls_listeners, "_RETRY_S", 0.05)
+    monkeypatch.setattr(relay_tls_server, "_RETRY_S", 0.05)
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -15,10 +15,8 @@ from limpet.base.addresses import Endpoint, UnderlayLink, endpoint_text, is_publ
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
-from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.peer_datagram import Kind
 from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
@@ -104,24 +102,23 @@ class Relays:
         if not self._running:
             return
         self._map_port()
-        nodes = self._membership.snapshot.nodes
-        known = self._choice.contacts.sites
-        if self._membership.uid in news.uids or any(
-            uid in known or (uid in nodes and Role.RELAY in nodes[uid].grant.roles)
-            for uid in news.uids
-        ):
+        known, is_relay = self._choice.contacts.sites, self._membership.is_relay
+        own = self._membership.uid in news.uids
+        if own or any(uid in known or is_relay(uid) for uid in news.uids):
             self._look()
-        every = self._membership.uid in news.uids or news.network
-        for uid in list(self._choice.peers) if every else news.uids:
-            if uid in self._choice.peers and not self._membership.may_talk(
-                self._membership.uid, uid
-            ):
+        for uid in list(self._choice.peers) if own or news.network else news.uids:
+            if uid in self._choice.peers and not self._membership.may_talk(uid):
                 self._do(self._choice.drop(uid, time.monotonic()))
 
     def _look(self) -> None:
         """Tells the choice which relays there are, if that has changed."""
-        nodes = {} if self._membership.removed else self._membership.snapshot.nodes
-        sites = {uid: _site(entry.presence) for uid, entry in nodes.items() if _relays(entry)}
+        known = self._membership
+        nodes = {} if known.removed else known.snapshot.nodes
+        sites = {
+            uid: _site(entry.presence)
+            for uid, entry in nodes.items()
+            if known.is_relay(uid) and entry.presence and entry.presence.tunnel_port
+        }
         if sites != self._choice.contacts.sites:
             self._do(self._choice.set_sites(sites, time.monotonic()))
 
@@ -143,11 +140,11 @@ class Relays:
     def _received(self, received: Received) -> None:
         """Raises: DatagramError."""
         message = parse(received.kind, received.body)
-        entry = self._membership.snapshot.nodes.get(received.uid)
+        is_relay = received.uid in self._choice.contacts.sites
         strange = isinstance(message, Pair) and not self._membership.may_talk(
             self._membership.uid, message.peer
         )
-        if not self._running or not received.by_tunnel or not _relays(entry) or strange:
+        if not self._running or not received.by_tunnel or not is_relay or strange:
             self.counters["unasked"] += 1
             return
         self.counters[f"heard_{type(message).__name__.lower()}"] += 1
@@ -288,20 +285,8 @@ class Relays:
         ]
 
 
-def _relays(entry: NodeEntry | None) -> bool:
-    return (
-        entry is not None
-        and not entry.grant.tombstone
-        and Role.RELAY in entry.grant.roles
-        and entry.presence is not None
-        and bool(entry.presence.tunnel_port)
-    )
-
-
-def _site(presence: Presence | None) -> RelaySite:
+def _site(presence: Presence) -> RelaySite:
     """Where a relay may be reached: what it names as seen from outside first."""
-    if presence is None:
-        return RelaySite()
     own = [(address, presence.tunnel_port) for address in presence.addresses]
     first = (*presence.endpoints, *(each for each in own if is_public(each[0])))
     then = tuple(each for each in own if not is_public(each[0]) and not each[0].is_link_local)
