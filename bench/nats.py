@@ -79,16 +79,17 @@ def nats_silence(bed: Bed, rounds: int) -> list[Figure]:
     found: dict[str, list[float]] = {"relay": [], "gateway": [], "udp": []}
     with _world("nated") as world:
         digger, crane, radio = (world.machine(name) for name in ("digger-1", "crane-1", "radio-1"))
+        gateway = world.gateway("quarry")
         for _ in range(rounds):
             _until(lambda: _seen(digger, radio)["rung"] == "relay")
             relay = world.machine(str(_seen(digger, radio)["relay"]))
             found["relay"].append(_silence(digger, radio, relay.power_off))
             relay.power_on()
             _until(lambda: _seen(crane, digger)["rung"] == "tunnel")
-            found["gateway"].append(_silence(crane, digger, lambda: world.reboot_gateway("quarry")))
+            found["gateway"].append(_silence(crane, digger, gateway.reboot))
             _until(lambda: _seen(crane, digger)["rung"] == "tunnel")
-            found["udp"].append(_silence(crane, digger, lambda: world.block_udp("quarry")))
-            world.allow_udp("quarry")
+            found["udp"].append(_silence(crane, digger, gateway.block_udp))
+            gateway.allow_udp()
     at_most = Target(3, of_ratio=False)
     titles = {
         "relay": "the relay of a pair with traffic loses power: silence",

@@ -22,22 +22,22 @@ _LONG_S = 4.0
 
 def reboot_gateway(chaos: Chaos) -> str:
     site = chaos.random.choice(chaos.world.topology.sites).name
-    chaos.world.reboot_gateway(site)
+    chaos.world.gateway(site).reboot()
     return f"the gateway of {site} reboots"
 
 
 def change_public_address(chaos: Chaos) -> str:
     site = chaos.random.choice([e for e in chaos.world.gateways.values() if e.translates])
-    chaos.world.change_public_address(site.site.name)
+    site.change_public_address()
     return f"another public address of {site.site.name}: {site.public}"
 
 
 def block_udp(chaos: Chaos) -> str:
     gateway = chaos.random.choice(list(chaos.world.gateways.values()))
     if gateway.udp_blocked:
-        chaos.world.allow_udp(gateway.site.name)
+        gateway.allow_udp()
         return f"UDP is allowed again at {gateway.site.name}"
-    chaos.world.block_udp(gateway.site.name)
+    gateway.block_udp()
     return f"UDP is blocked at {gateway.site.name}"
 
 

@@ -145,7 +145,7 @@ def test_a_gateway_that_reboots_takes_nothing_away_for_long(world: World) -> Non
         before = peer(crane, "digger-1")["endpoint"]
         with Silence(the_pod(crane), the_pod(digger), within_s=WITHIN_S) as silence:
             began_s = time.time()
-            world.reboot_gateway("quarry")
+            world.gateway("quarry").reboot()
             silence.wait()
             tell(f"a gateway that reboots: {silence.longest_s(began_s):.2f} s of silence")
         all_reach(world, but=("hub",))
@@ -163,7 +163,7 @@ def test_a_site_whose_public_address_changes_is_found_again_without_the_cloud(
     try:
         for site in ("harbour", "mast"):
             began_s = time.monotonic()
-            world.change_public_address(site)
+            world.gateway(site).change_public_address()
             all_reach(world, but=("hub",))
             tell(f"another public address of {site}: {time.monotonic() - began_s:.2f} s")
         until_on(world, "crane-1", "digger-1", "tunnel")
@@ -256,7 +256,7 @@ def test_where_udp_is_blocked_under_traffic_tls_carries_it_until_udp_is_back(
     world.machine("buoy").power_off()
     with Silence(the_pod(crane), the_pod(digger), within_s=WITHIN_S) as silence:
         began_s = time.time()
-        world.block_udp("quarry")
+        world.gateway("quarry").block_udp()
         try:
             silence.wait()
             tell(f"UDP is blocked: {silence.longest_s(began_s):.2f} s of silence")
@@ -269,7 +269,7 @@ def test_where_udp_is_blocked_under_traffic_tls_carries_it_until_udp_is_back(
                 for address in the_pod(digger).addresses:
                     assert echo(pod.netns, "tcp", address.ip, 1 << 20) == "same"
         finally:
-            world.allow_udp("quarry")
+            world.gateway("quarry").allow_udp()
             world.machine("buoy").power_on()
         until_on(world, "crane-1", "digger-1", "tunnel")
         silence.wait()

@@ -57,9 +57,9 @@ def test_a_late_link_takes_its_time_each_way_spoils_nothing_and_goes_with_its_wo
             assert echo(netns, "tcp", address, 4 << 20) == "same"
             assert echo(netns, "udp", address, 8000) == "same"
 
-    world.reboot_gateway("late")
+    world.gateway("late").reboot()
     assert round_trip_ms(world, HUB[0]) >= 30
-    world.change_public_address("late")
+    world.gateway("late").change_public_address()
     assert round_trip_ms(world, HUB[0]) >= 30
 
     world.down()

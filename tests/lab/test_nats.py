@@ -285,15 +285,15 @@ def test_where_udp_is_blocked_the_rest_passes_until_udp_is_allowed(
 
     mute.sendto(b"silence", hub_at)
     assert pings(world.machine("mute-1").name, hub_at[0])
-    world.allow_udp("mute")
+    world.gateway("mute").allow_udp()
     at = mapped(mute, hub)  # the first that is heard
-    world.block_udp("mute")
+    world.gateway("mute").block_udp()
     hub.sendto(b"silence", at)
     mute.sendto(b"silence", hub_at)
-    world.reboot_gateway("mute")
+    world.gateway("mute").reboot()
     mute.sendto(b"silence", hub_at)
     assert pings(world.machine("mute-1").name, hub_at[0])
-    world.allow_udp("mute")
+    world.gateway("mute").allow_udp()
 
     again = mapped(mute, hub)
     hub.sendto(b"words", again)
@@ -307,7 +307,7 @@ def test_a_gateway_that_rebooted_maps_to_another_port_and_has_forgotten_the_old_
     inner, hub, quay = sockets.on(f"{site}-1"), sockets.on("hub"), sockets.on("quay")
     before = mapped(inner, hub)
 
-    world.reboot_gateway(site)
+    world.gateway(site).reboot()
     after = mapped(inner, hub)
 
     assert after[0] == before[0]
@@ -323,7 +323,8 @@ def test_a_public_address_that_changes_is_another_one_and_known_to_later_command
     inner, hub = sockets.on(f"{site}-1"), sockets.on("hub")
     before = mapped(inner, hub)[0]
 
-    world.change_public_address(site)
+    world.gateway(site).change_public_address()
+    world.save()
 
     seen = mapped(inner, hub)[0]
     assert seen == public(World.open(world.folder), site) != before
@@ -333,9 +334,9 @@ def test_a_public_address_that_changes_is_another_one_and_known_to_later_command
 
 def test_a_site_without_a_nat_has_no_public_address_to_change(world: World) -> None:
     with pytest.raises(LabError, match=r"six: it has no NAT, its nodes have addresses of their"):
-        world.change_public_address("six")
+        world.gateway("six").change_public_address()
     with pytest.raises(LabError, match="find the gateway of moon: that is no site"):
-        world.reboot_gateway("moon")
+        world.gateway("moon").reboot()
 
 
 def test_a_site_of_ipv6_alone_reaches_the_cloud_and_is_reached(

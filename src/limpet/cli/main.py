@@ -13,12 +13,18 @@ import typer
 from limpet import __version__
 from limpet.agent.settings import DEFAULT_PATH, load_settings
 from limpet.base.errors import LimpetError
-from limpet.cli.commands.cluster import add_commands
-from limpet.cli.commands.join import add_join
+from limpet.cli.commands.cluster import network, pod, segment, token
+from limpet.cli.commands.community import community
+from limpet.cli.commands.controller import controller
+from limpet.cli.commands.ipam import ipam
+from limpet.cli.commands.join import join
 from limpet.cli.commands.lab import lab
-from limpet.cli.commands.path import add_commands as add_path_commands
+from limpet.cli.commands.node import node
+from limpet.cli.commands.path import path, peer
+from limpet.cli.commands.status import status
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.service import DEFAULT_UNIT_DIR
+from limpet.cli.options import Config, Format, Words, require_root
 from limpet.cli.output import Output, put, say
 
 app = typer.Typer(
@@ -29,22 +35,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-ipam = typer.Typer(help="Pod addresses of this node.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(ipam, name="ipam")
-app.add_typer(lab, name="lab")
-add_commands(app)
-add_path_commands(app)
-add_join(app)
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
-]
-Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
-Network = Annotated[
-    str | None, typer.Option("--network", help="Only this network; by default all of them.")
-]
-
+for _name, _group in {
+    "ipam": ipam,
+    "lab": lab,
+    "controller": controller,
+    "token": token,
+    "node": node,
+    "community": community,
+    "segment": segment,
+    "network": network,
+    "pod": pod,
+    "peer": peer,
+}.items():
+    app.add_typer(_group, name=_name)
+app.command()(path)
+app.command()(join)
 
 BinDir = Annotated[
     Path | None,
@@ -102,11 +107,6 @@ def _main(
     pass
 
 
-def _require_root(command: str) -> None:
-    if os.geteuid() != 0:
-        raise LimpetError(f"limpet {command}: only root can do this (sudo limpet {command})")
-
-
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
@@ -121,18 +121,18 @@ def agent(context: typer.Context) -> None:
 @app.command()
 def install(
     segment: Annotated[
-        list[str] | None,
+        Words,
         typer.Option(help="Address segment of this node's pods; one for each, IPv4 or IPv6."),
     ] = None,
     cluster_cidr: Annotated[
-        list[str] | None,
+        Words,
         typer.Option(help="Prefix of all pods of the cluster; one for each."),
     ] = None,
     token: Annotated[
         str, typer.Option(help="Join the cluster whose `limpet token create` printed it.")
     ] = "",
     controller: Annotated[
-        list[str] | None,
+        Words,
         typer.Option(metavar="HOST:PORT", help="Where its controller is; once for each."),
     ] = None,
     name: Annotated[
@@ -175,7 +175,7 @@ def install(
     from limpet.cli.install.joining import JoinOptions
     from limpet.cli.install.options import AskedSettings, InstallOptions, InstallPaths
 
-    _require_root("install")
+    require_root("install")
     report = do_install(
         InstallOptions(
             AskedSettings(
@@ -220,18 +220,12 @@ def uninstall(
     ] = False,
 ) -> None:
     """Take Limpet off this node and leave it as it was."""
+    from limpet.cli.install.uninstall import put_removal
     from limpet.cli.install.uninstall import uninstall as do_uninstall
 
-    _require_root("uninstall")
+    require_root("uninstall")
     removal = do_uninstall(load_settings(config), purge=purge, force=force)
-    for step in removal.steps:
-        put(step)
-    if not removal.steps and not removal.failures:
-        put("nothing of Limpet was here")
-    for failure in removal.failures:
-        say(f"limpet: uninstall: {failure}")
-    if removal.failures:
-        raise typer.Exit(1)
+    put_removal("uninstall", removal, nothing="nothing of Limpet was here")
 
 
 @app.command()
@@ -245,61 +239,11 @@ def doctor(
     from limpet.cli.doctor.doctor import diagnose
     from limpet.cli.doctor.findings import errors, put_findings
 
-    _require_root("doctor")
+    require_root("doctor")
     findings = diagnose(load_settings(config), cni_conf_dir, cni_bin_dir)
     put_findings(findings, output)
     if errors(findings):
         raise typer.Exit(1)
 
 
-@app.command()
-def status(config: Config = None, output: Format = Output.TABLE) -> None:
-    """What the agent of this node does; exit code 1 when it is not ready."""
-    from limpet.cli.commands.status import print_status
-
-    raise typer.Exit(print_status(load_settings(config), output))
-
-
-@ipam.command("list")
-def ipam_list(
-    network: Network = None, config: Config = None, output: Format = Output.TABLE
-) -> None:
-    """Addresses that are held, kept for absent pods, or resting."""
-    from limpet.cli.commands.ipam import list_addresses
-
-    list_addresses(load_settings(config), network, output)
-
-
-@ipam.command("check")
-def ipam_check(config: Config = None, output: Format = Output.TABLE) -> None:
-    """Addresses that nothing uses any more, and damage; exit code 1 when there are any."""
-    from limpet.cli.commands.ipam import check_addresses
-
-    raise typer.Exit(check_addresses(load_settings(config), output))
-
-
-@ipam.command("repair")
-def ipam_repair(config: Config = None, output: Format = Output.TABLE) -> None:
-    """Release what `check` finds; bindings of pods stay."""
-    from limpet.cli.commands.ipam import repair_addresses
-
-    repair_addresses(load_settings(config), output)
-
-
-@ipam.command("release")
-def ipam_release(
-    what: Annotated[str, typer.Argument(help="An address, or a pod as NAMESPACE/NAME.")],
-    network: Annotated[
-        str | None,
-        typer.Option("--network", help="Of this network; needed when there are several."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even while a container holds it.")
-    ] = False,
-    config: Config = None,
-    output: Format = Output.TABLE,
-) -> None:
-    """Keep an address for its pod no longer."""
-    from limpet.cli.commands.ipam import release_address
-
-    release_address(load_settings(config), what, network, output, force=force)
+app.command()(status)

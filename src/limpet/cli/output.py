@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -33,8 +33,38 @@ def put_json(document: Any) -> None:
     put(json.dumps(msgspec.to_builtins(document), indent=2))
 
 
-def put_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Columns as wide as their widest cell, never cut: a line can be searched and copied."""
+def show(answer: Any, output: Output, *lines: str) -> None:
+    """The answer as JSON, or what it comes to in lines for a person."""
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        for line in lines:
+            put(line)
+
+
+def show_table(
+    answer: Any,
+    output: Output,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] = (),
+    *,
+    nothing: str,
+) -> None:
+    """The answer as JSON, or its rows as a table; `nothing` is said where there are none."""
+    if output is Output.JSON:
+        put_json(answer)
+    elif rows:
+        put_table(rows, columns)
+    else:
+        say(nothing)
+
+
+def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Columns as wide as their widest cell, never cut: a line can be searched and copied.
+
+    `columns`: those of the rows that are printed; by default all of them.
+    """
+    columns = columns or list(rows[0])
     table = [[column.upper().replace("_", " ") for column in columns]]
     table += [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in table) for index in range(len(columns))]

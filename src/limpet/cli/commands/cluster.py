@@ -7,34 +7,19 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands.community import community
-from limpet.cli.commands.controller import UNITS_S, Config, Format, age, ask, controller
-from limpet.cli.commands.node import node, parse_label, value_text
-from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.cli.commands.controller import UNITS_S, age, ask
+from limpet.cli.commands.node import parse_label, value_text
+from limpet.cli.options import ControllerConfig as Config
+from limpet.cli.options import Format, Words, group
+from limpet.cli.output import Output, say, show, show_table
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
 
-_SEGMENT_COLUMNS = ("segment", "state", "node", "resting_since", "uid")
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
 
-token = typer.Typer(help="Join tokens.", no_args_is_help=True, rich_markup_mode=None)
-segment = typer.Typer(help="Address segments.", no_args_is_help=True, rich_markup_mode=None)
-network = typer.Typer(help="What holds for all nodes.", no_args_is_help=True, rich_markup_mode=None)
-pod = typer.Typer(help="Pods of the cluster.", no_args_is_help=True, rich_markup_mode=None)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Everything of this module, under `app`."""
-    groups = {
-        "controller": controller,
-        "token": token,
-        "node": node,
-        "community": community,
-        "segment": segment,
-        "network": network,
-        "pod": pod,
-    }
-    for name, group in groups.items():
-        app.add_typer(group, name=name)
+token = group("Join tokens.")
+segment = group("Address segments.")
+network = group("What holds for all nodes.")
+pod = group("Pods of the cluster.")
 
 
 # limpet token
@@ -46,14 +31,12 @@ def token_create(
         str, typer.Option("--ttl", help="How long it lets a node in: 30m, 24h, 7d.")
     ] = "24h",
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="edge (default), cloud, relay; several.")
+        Words, typer.Option("--role", help="edge (default), cloud, relay; several.")
     ] = None,
     community: Annotated[
-        list[str] | None, typer.Option("--community", help="That the node is in; several.")
+        Words, typer.Option("--community", help="That the node is in; several.")
     ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", help="KEY=VALUE of the node; several.")
-    ] = None,
+    label: Annotated[Words, typer.Option("--label", help="KEY=VALUE of the node; several.")] = None,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -66,10 +49,7 @@ def token_create(
         communities=community or [],
         labels=dict(map(parse_label, label or [])),
     )
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(answer["token"])
+    show(answer, output, answer["token"])
 
 
 def _duration_s(text: str) -> int:
@@ -85,25 +65,26 @@ def _duration_s(text: str) -> int:
 @segment.command("list")
 def segment_list(config: Config = None, output: Format = Output.TABLE) -> None:
     """Which segments are held, and which rest."""
-    segments = ask(config, "segment.list")["segments"]
-    if output is Output.JSON:
-        put_json({"segments": segments})
-    elif segments:
-        rows = [{**each, "resting_since": age(each["resting_since_s"])} for each in segments]
-        put_table(rows, _SEGMENT_COLUMNS)
-    else:
-        say("no segment is granted")
+    answer = ask(config, "segment.list")
+    rows = [
+        {
+            "segment": each["segment"],
+            "state": each["state"],
+            "node": each["node"],
+            "resting_since": age(each["resting_since_s"]),
+            "uid": each["uid"],
+        }
+        for each in answer["segments"]
+    ]
+    show_table(answer, output, rows, nothing="no segment is granted")
 
 
 @network.command("show")
 def network_show(config: Config = None, output: Format = Output.TABLE) -> None:
     """Address space, VXLAN and other values that hold for all nodes."""
     shown = ask(config, "network.show")
-    if output is Output.JSON:
-        put_json(shown)
-        return
-    for key, value in shown.items():
-        put(f"{key.replace('_', ' ')}: {value_text(value)}")
+    lines = [f"{key.replace('_', ' ')}: {value_text(value)}" for key, value in shown.items()]
+    show(shown, output, *lines)
 
 
 @network.command("set")
@@ -141,11 +122,7 @@ def network_set(
             "name what to set: --default-community, --encryption or --tunnel-backend"
         )
     answer = ask(config, "network.set", **wanted)
-    if output is Output.JSON:
-        put_json(answer)
-        return
-    for key in wanted:
-        put(f"{key.replace('_', ' ')}: {answer[key]}")
+    show(answer, output, *(f"{key.replace('_', ' ')}: {answer[key]}" for key in wanted))
 
 
 @pod.command("list")
@@ -156,18 +133,12 @@ def pod_list(
 ) -> None:
     """Which pod holds which address, as the nodes reported last."""
     found = ask(config, "pod.list", node=name)
-    if output is Output.JSON:
-        put_json(found)
-        return
-    at_s = {each["uid"]: each["reported_at_s"] for each in found["nodes"]}
+    reported = {each["uid"]: age(each["reported_at_s"]) for each in found["nodes"]}
     rows = [
-        {**each, "addresses": ",".join(each["addresses"]), "reported": age(at_s[each["uid"]])}
+        {**each, "addresses": ",".join(each["addresses"]), "reported": reported[each["uid"]]}
         for each in found["pods"]
     ]
-    if rows:
-        put_table(rows, _POD_COLUMNS)
-    else:
-        say("no pod was reported")
-    for each in found["nodes"]:
+    show_table(found, output, rows, _POD_COLUMNS, nothing="no pod was reported")
+    for each in found["nodes"] if output is Output.TABLE else ():
         if each["reported_at_s"] is None:
             say(f"{each['node']} ({each['uid']}) has never reported")

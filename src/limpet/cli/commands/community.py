@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.commands.controller import Config, Format, ask
-from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.cli.commands.controller import ask
+from limpet.cli.options import ControllerConfig as Config
+from limpet.cli.options import Format, Words, group
+from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
 from limpet.cluster.kinds.network import TunnelBackend
 
-_COLUMNS = ("name", "selector", "tunnels", "nodes")
-_MEMBER_COLUMNS = ("node", "by", "roles", "uid")
-
-community = typer.Typer(
-    help="Communities: who of the edge may talk to whom.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+community = group("Communities: who of the edge may talk to whom.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the community.")]
 Backend = Annotated[
@@ -27,9 +23,7 @@ Backend = Annotated[
         "--tunnel-backend", help="Of the tunnels between its nodes, in place of the network's."
     ),
 ]
-Nodes = Annotated[
-    list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or uids of nodes.")
-]
+Nodes = Annotated[Words, typer.Argument(metavar="[NODE]...", help="Names or uids of nodes.")]
 
 
 @community.command("create")
@@ -47,15 +41,7 @@ def community_create(
     output: Format = Output.TABLE,
 ) -> None:
     """Make a community of nodes, by their names, by a selector, or both."""
-    answer = ask(
-        config,
-        "community.create",
-        community=name,
-        nodes=nodes or [],
-        selector=selector,
-        tunnel_backend=tunnel_backend and tunnel_backend.value,
-    )
-    _put_change(answer, output)
+    _change(config, output, "create", name, nodes, selector, tunnel_backend)
 
 
 @community.command("add")
@@ -75,15 +61,7 @@ def community_add(
     """Put nodes into a community, let it choose by labels, or choose what makes its tunnels."""
     if not nodes and selector is None and tunnel_backend is None:
         raise typer.BadParameter("name nodes to add, a --selector, or a --tunnel-backend")
-    answer = ask(
-        config,
-        "community.add",
-        community=name,
-        nodes=nodes or [],
-        selector=selector,
-        tunnel_backend=tunnel_backend and tunnel_backend.value,
-    )
-    _put_change(answer, output)
+    _change(config, output, "add", name, nodes, selector, tunnel_backend)
 
 
 @community.command("remove")
@@ -101,42 +79,51 @@ def community_remove(
     output: Format = Output.TABLE,
 ) -> None:
     """Take nodes out of a community; with --all, remove the community."""
-    if every:
-        if nodes or selector or tunnel_backend:
-            raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
-        answer = ask(config, "community.dissolve", community=name)
-        if output is Output.JSON:
-            put_json(answer)
-        else:
-            put(f"community {name} removed; {answer['changed']} nodes were in it")
+    if not every:
+        if not nodes and not selector and not tunnel_backend:
+            words = "name nodes to take out, or --selector, --tunnel-backend or --all"
+            raise typer.BadParameter(words)
+        _change(config, output, "take-out", name, nodes, selector, tunnel_backend)
         return
-    if not nodes and not selector and not tunnel_backend:
-        raise typer.BadParameter("name nodes to take out, or --selector, --tunnel-backend or --all")
-    answer = ask(
-        config,
-        "community.take-out",
-        community=name,
-        nodes=nodes or [],
-        selector=selector,
-        tunnel_backend=tunnel_backend,
-    )
-    _put_change(answer, output)
+    if nodes or selector or tunnel_backend:
+        raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
+    answer = ask(config, "community.dissolve", community=name)
+    show(answer, output, f"community {name} removed; {answer['changed']} nodes were in it")
+
+
+def _change(
+    config: Path | None,
+    output: Output,
+    verb: str,
+    name: str,
+    nodes: Words,
+    selector: str | bool | None,
+    tunnel_backend: TunnelBackend | bool | None,
+) -> None:
+    """Asks for it, and says who is in the community then."""
+    asked = {"nodes": nodes or [], "selector": selector, "tunnel_backend": tunnel_backend}
+    answer = ask(config, f"community.{verb}", community=name, **asked)
+    names = ",".join(each["name"] for each in answer["nodes"])
+    show(answer, output, f"{answer['name']}: {names or 'no node'}")
+    if output is Output.TABLE and not names and answer["selector"]:
+        say(f"no node has labels such as {answer['selector']} yet (limpet node list shows all)")
 
 
 @community.command("list")
 def community_list(config: Config = None, output: Format = Output.TABLE) -> None:
     """All communities, with how many nodes are in each."""
-    found = ask(config, "community.list")["communities"]
-    if output is Output.JSON:
-        put_json({"communities": found})
-    elif found:
-        rows = [
-            {**each, "tunnels": each["tunnel_backend"], "nodes": len(each["nodes"])}
-            for each in found
-        ]
-        put_table(rows, _COLUMNS)
-    else:
-        say("there is no community (limpet network show tells what all nodes share)")
+    answer = ask(config, "community.list")
+    rows = [
+        {
+            "name": each["name"],
+            "selector": each["selector"],
+            "tunnels": each["tunnel_backend"],
+            "nodes": len(each["nodes"]),
+        }
+        for each in answer["communities"]
+    ]
+    nothing = "there is no community (limpet network show tells what all nodes share)"
+    show_table(answer, output, rows, nothing=nothing)
 
 
 @community.command("show")
@@ -150,29 +137,15 @@ def community_show(name: Name, config: Config = None, output: Format = Output.TA
     put(f"selector: {shown['selector'] or '-'}")
     put(f"tunnel backend: {shown['tunnel_backend'] or '- (that of the network)'}")
     if shown["nodes"]:
-        put_table([_member_row(each) for each in shown["nodes"]], _MEMBER_COLUMNS)
+        put_table([_member_row(each) for each in shown["nodes"]])
     else:
         say("no node is in it")
 
 
 def _member_row(each: Mapping[str, Any]) -> dict[str, Any]:
-    ways = [way for way in ("name", "selector") if each[f"by_{way}"]]
     return {
-        **each,
         "node": each["name"],
-        "by": " and ".join(ways),
+        "by": " and ".join(way for way in ("name", "selector") if each[f"by_{way}"]),
         "roles": ",".join(each["roles"]),
+        "uid": each["uid"],
     }
-
-
-def _put_change(answer: Mapping[str, Any], output: Output) -> None:
-    if output is Output.JSON:
-        put_json(answer)
-        return
-    put(f"{answer['name']}: {_names(answer) or 'no node'}")
-    if not answer["nodes"] and answer["selector"]:
-        say(f"no node has labels such as {answer['selector']} yet (limpet node list shows all)")
-
-
-def _names(shown: Mapping[str, Any]) -> str:
-    return ",".join(each["name"] for each in shown["nodes"])

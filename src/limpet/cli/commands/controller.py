@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.base.errors import LimpetError
-from limpet.cli.output import Output, put, put_json, say
+from limpet.cli.options import ControllerConfig as Config
+from limpet.cli.options import Format, Words, require_root
+from limpet.cli.output import Output, put, put_json, say, show
 from limpet.controller.admin.client import call
 from limpet.controller.settings import DEFAULT_PATH, load_settings
 
@@ -23,11 +23,6 @@ controller = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
 )
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help=f"The controller's configuration (default: {DEFAULT_PATH})."),
-]
-Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
 
 
 def ask(config: Path | None, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -87,10 +82,7 @@ def controller_restore(
 def controller_rotate_key(config: Config = None, output: Format = Output.TABLE) -> None:
     """Sign with a new cluster key from now on, and every grant anew."""
     answer = ask(config, "rotate-key")
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(f"{answer['grants_signed']} grants signed with the new key")
+    show(answer, output, f"{answer['grants_signed']} grants signed with the new key")
     say("limpet: make a back-up now: the ones before do not have the new key")
 
 
@@ -141,7 +133,7 @@ def _put_recovery(answer: Mapping[str, Any]) -> None:
 @controller.command("install")
 def controller_install(
     pod_cidr: Annotated[
-        list[str] | None,
+        Words,
         typer.Option(
             "--pod-cidr", help="Address space of all pods; one for each family. Chosen once."
         ),
@@ -159,7 +151,7 @@ def controller_install(
     """Make the controller a systemd service of this machine, and start it."""
     from limpet.cli.install.controller_service import ControllerInstall, install_controller
 
-    _require_root("install")
+    require_root("controller install")
     options = ControllerInstall(
         tuple(pod_cidr or ()), config.absolute(), unit_dir.absolute(), start=not no_start
     )
@@ -177,21 +169,8 @@ def controller_uninstall(
 ) -> None:
     """Stop the controller and take its files off this machine."""
     from limpet.cli.install.controller_service import uninstall_controller
+    from limpet.cli.install.uninstall import put_removal
 
-    _require_root("uninstall")
+    require_root("controller uninstall")
     removal = uninstall_controller(load_settings(config), purge=purge)
-    for step in removal.steps:
-        put(step)
-    if not removal.steps and not removal.failures:
-        put("no controller was installed here")
-    for failure in removal.failures:
-        say(f"limpet: controller uninstall: {failure}")
-    if removal.failures:
-        raise typer.Exit(1)
-
-
-def _require_root(command: str) -> None:
-    if os.geteuid() != 0:
-        raise LimpetError(
-            f"limpet controller {command}: only root can do this (sudo limpet controller {command})"
-        )
+    put_removal("controller uninstall", removal, nothing="no controller was installed here")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import asdict
 
 from limpet.agent.client import ask
-from limpet.agent.settings import Settings
+from limpet.agent.settings import load_settings
 from limpet.agent.status import (
     AddressRecord,
     RecordCheck,
@@ -24,47 +25,60 @@ from limpet.agent.status import (
 from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
-from limpet.cli.output import Output, put, put_json, put_table, say
-from limpet.ipam.ledger import LedgerView, read_ledger
+from limpet.cli.options import Config, Format, group
+from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+
+if TYPE_CHECKING:
+    from limpet.ipam.ledger import LedgerView
 
 _RECORD_COLUMNS = ("network", "address", "state", "pod_namespace", "pod", "ifname", "container_id")
 _LEAK_COLUMNS = ("network", "address", "container_id", "ifname", "why")
 
+ipam = group("Pod addresses of this node.")
 
-def list_addresses(settings: Settings, network: str | None, output: Output) -> None:
-    """From the agent; from the folders when none runs. Raises: LimpetError."""
+
+@ipam.command("list")
+def ipam_list(
+    network: Annotated[
+        str | None, typer.Option("--network", help="Only this network; by default all of them.")
+    ] = None,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Addresses that are held, kept for absent pods, or resting."""
+    folders = load_settings(config).folders
     try:
-        records = ask(settings.folders.socket, "ipam.list", Records, network=network).records
+        records = ask(folders.socket, "ipam.list", Records, network=network).records
     except AgentUnavailable:
-        _say_from_disk(settings.folders)
-        records = _records(settings.folders.data_dir, network)
-    if output is Output.JSON:
-        put_json({"records": records})
-    elif records:
-        put_table(map(asdict, records), _RECORD_COLUMNS)
-    else:
-        say("no address is held or kept" + (f" on network {network}" if network else ""))
+        _say_from_disk(folders)
+        records = _records(folders.data_dir, network)
+    nothing = "no address is held or kept" + (f" on network {network}" if network else "")
+    rows = [asdict(each) for each in records]
+    show_table({"records": records}, output, rows, _RECORD_COLUMNS, nothing=nothing)
 
 
-def check_addresses(settings: Settings, output: Output) -> int:
-    """Exit code: 1 when something was found, or could not be looked at. Raises: LimpetError."""
+@ipam.command("check")
+def ipam_check(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Addresses that nothing uses any more, and damage; exit code 1 when there are any."""
+    folders = load_settings(config).folders
     try:
-        found = ask(settings.folders.socket, "ipam.check", RecordCheck)
+        found = ask(folders.socket, "ipam.check", RecordCheck)
     except AgentUnavailable:
-        found = _check_records(settings)
+        found = _check_records(folders)
     if output is Output.JSON:
         put_json(found)
     else:
         _put_check(found)
-    return 1 if found.leaks is None or found.leaks or found.findings else 0
+    if found.leaks is None or found.leaks or found.findings:
+        raise typer.Exit(1)
 
 
-def _check_records(settings: Settings) -> RecordCheck:
+def _check_records(folders: Folders) -> RecordCheck:
     """`leaks` is None: only an agent can tell which addresses are in use."""
-    _say_from_disk(settings.folders)
+    _say_from_disk(folders)
     findings = [
         RecordFinding(path=each.path, problem=each.problem, advice=each.action)
-        for _, view in _views(settings.folders.data_dir)
+        for _, view in _views(folders.data_dir)
         for each in view.findings
     ]
     return RecordCheck(leaks=None, findings=findings)
@@ -73,7 +87,7 @@ def _check_records(settings: Settings) -> RecordCheck:
 def _put_check(found: RecordCheck) -> None:
     leaks, findings = found.leaks, found.findings
     if leaks:
-        put_table(map(asdict, leaks), _LEAK_COLUMNS)
+        put_table([asdict(each) for each in leaks], _LEAK_COLUMNS)
         say("`limpet ipam repair` releases them")
     for each in findings:
         put(f"{each.path}: {each.problem} ({each.advice})")
@@ -87,34 +101,35 @@ def _put_check(found: RecordCheck) -> None:
         say("every address that is held is in use, and the records are sound")
 
 
-def repair_addresses(settings: Settings, output: Output) -> None:
-    """Raises: AgentUnavailable: only the agent may write the records."""
-    released = ask(settings.folders.socket, "ipam.repair", Repaired).released
-    if output is Output.JSON:
-        put_json({"released": released})
-    elif released:
-        put_table(map(asdict, released), _LEAK_COLUMNS)
-    else:
-        say("nothing to repair")
+@ipam.command("repair")
+def ipam_repair(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Release what `check` finds; bindings of pods stay."""
+    repaired = ask(load_settings(config).folders.socket, "ipam.repair", Repaired)
+    rows = [asdict(each) for each in repaired.released]
+    show_table(repaired, output, rows, _LEAK_COLUMNS, nothing="nothing to repair")
 
 
-def release_address(
-    settings: Settings, what: str, network: str | None, output: Output, *, force: bool
+@ipam.command("release")
+def ipam_release(
+    what: Annotated[str, typer.Argument(help="An address, or a pod as NAMESPACE/NAME.")],
+    network: Annotated[
+        str | None,
+        typer.Option("--network", help="Of this network; needed when there are several."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even while a container holds it.")
+    ] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
 ) -> None:
-    """Raises: LimpetError; typer.BadParameter for something that is neither address nor pod."""
-    arguments = _address_or_pod(what)
-    if network is None:
-        network = _only_network(settings)
-    released = ask(
-        settings.folders.socket, "ipam.release", Released, network=network, force=force, **arguments
-    )
-    if not released.released:
+    """Keep an address for its pod no longer."""
+    agent = load_settings(config).folders.socket
+    wanted = _address_or_pod(what)
+    network = _only_network(agent) if network is None else network
+    answer = ask(agent, "ipam.release", Released, network=network, force=force, **wanted)
+    if not answer.released:
         raise LimpetError(f"release {what}: nothing is kept for it on network {network}")
-    if output is Output.JSON:
-        put_json(released)
-    else:
-        for address in released.released:
-            put(f"{address} released")
+    show(answer, output, *(f"{address} released" for address in answer.released))
 
 
 def _address_or_pod(what: str) -> dict[str, str]:
@@ -129,12 +144,12 @@ def _address_or_pod(what: str) -> dict[str, str]:
         ) from error
 
 
-def _only_network(settings: Settings) -> str:
-    names = [network.name for network in ask(settings.folders.socket, "status", Status).networks]
+def _only_network(agent: Path) -> str:
+    names = [network.name for network in ask(agent, "status", Status).networks]
     if len(names) != 1:
         known = f"there are {', '.join(names)}" if names else "there is none yet"
         raise LimpetError(f"release: say which network with --network ({known})")
-    return str(names[0])
+    return names[0]
 
 
 # Without the agent.
@@ -154,6 +169,9 @@ def _records(data_dir: Path, network: str | None) -> list[AddressRecord]:
 
 
 def _views(data_dir: Path) -> Iterator[tuple[str, LedgerView]]:
+    # Only here: most commands start without the records' code.
+    from limpet.ipam.ledger import read_ledger
+
     try:
         folders = sorted(path for path in data_dir.iterdir() if path.is_dir())
     except FileNotFoundError:

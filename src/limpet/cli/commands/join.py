@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from limpet.agent.client import call
-from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
-from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.agent.settings import Settings, load_settings
+from limpet.base.errors import AgentUnavailable
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
-from limpet.cli.output import Output, put, put_json, say
-
-
-def add_join(app: typer.Typer) -> None:
-    """The command, under `app`."""
-    app.command()(join)
+from limpet.cli.options import Config, Format, require_root
+from limpet.cli.output import Output, say, show
 
 
 def join(
@@ -39,20 +34,14 @@ def join(
     force: Annotated[
         bool, typer.Option("--force", help="Although pod addresses overlap those of the LAN.")
     ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
-    ] = None,
-    output: Annotated[
-        Output, typer.Option("--output", help="How the result is printed.")
-    ] = Output.TABLE,
+    config: Config = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Get this node into a cluster, with a token from its controller."""
     from limpet.cli.install.joining import join_cluster
     from limpet.cloud.join import JoinOrder
 
-    if os.geteuid() != 0:
-        raise LimpetError("limpet join: only root can do this (sudo limpet join)")
+    require_root("join")
     settings = load_settings(config)
     order = JoinOrder(
         token,
@@ -62,21 +51,16 @@ def join(
         force=force,
     )
     joined = join_cluster(settings, order)
-    if output is Output.JSON:
-        put_json(
-            {
-                "name": joined.name,
-                "uid": joined.uid,
-                "cluster": joined.cluster,
-                "segments": list(map(str, joined.segments)),
-                "kept_pods": joined.kept_pods,
-            }
+    segments = list(map(str, joined.segments))
+    lines = [
+        f"{joined.name} ({joined.uid}) has joined {joined.cluster}",
+        f"segments: {' '.join(segments) or 'none'}",
+    ]
+    if joined.kept_pods:
+        lines.append(
+            f"addresses are kept for {joined.kept_pods} pods of the machine that it replaces"
         )
-    else:
-        put(f"{joined.name} ({joined.uid}) has joined {joined.cluster}")
-        put(f"segments: {' '.join(map(str, joined.segments)) or 'none'}")
-        if joined.kept_pods:
-            put(f"addresses are kept for {joined.kept_pods} pods of the machine that it replaces")
+    show({**asdict(joined), "segments": segments}, output, *lines)
     say(f"limpet: {_restart_agent(settings)}")
 
 

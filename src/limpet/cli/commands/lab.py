@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limpet.base.errors import LimpetError
-from limpet.cli.commands.lab_faults import FAULTS, Fault
+from limpet.cli.commands.lab_faults import Fault, befall
+from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, put, put_json, put_table, say
 
 if TYPE_CHECKING:
@@ -25,16 +26,11 @@ _SITE_COLUMNS = ("site", "lan", "nat", "public_address", "faults")
 _PATH_COLUMNS = ("from", "to", "rung", "endpoint", "relay", "why")
 _FIRST = "two-sites"
 
-lab = typer.Typer(
-    help="An edge world on this machine, in namespaces of its own.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+lab = group("An edge world on this machine, in namespaces of its own.")
 
 Name = Annotated[
     str | None, typer.Option("--name", help="Of the world; not needed while there is only one.")
 ]
-Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
 
 
 @lab.command("up")
@@ -97,7 +93,10 @@ def lab_status(
     _require_root()
     world = find_world(name)
     if svg is not None:
-        _write(svg, picture(world))
+        try:
+            svg.write_text(picture(world), encoding="utf-8")
+        except OSError as error:
+            raise LimpetError(f"write {svg}: {error.strerror or error}") from error
     matrix = world.reach() if ping else None
     if output is Output.JSON:
         put_json(describe(world) | ({"reach": _reach_document(matrix)} if matrix else {}))
@@ -126,7 +125,7 @@ def lab_fault(
     """Break something: cut, reboot, address, kill, disk, clock, gateway, public-address, udp."""
     _require_root()
     with _world_to_change(name) as world:
-        FAULTS[kind](world, target, restore)
+        befall(world, kind, target, restore=restore)
 
 
 @lab.command("shell", context_settings={"ignore_unknown_options": True})
@@ -134,9 +133,7 @@ def lab_shell(
     target: Annotated[
         str, typer.Argument(help="A node, a pod, `cloud`, `backbone`, SITE.router, SITE.switch.")
     ],
-    command: Annotated[
-        list[str] | None, typer.Argument(help="Instead of a shell, after `--`.")
-    ] = None,
+    command: Annotated[Words, typer.Argument(help="Instead of a shell, after `--`.")] = None,
     name: Name = None,
 ) -> None:
     """A shell, or a command, in a namespace of a world; `limpet` there means that node."""
@@ -190,13 +187,6 @@ def _environment(world: World, target: str) -> dict[str, str]:
     elif target == "cloud":
         found["LIMPET_CONTROLLER_CONFIG"] = str(world.controller.config_path)
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LimpetError(f"write {path}: {error.strerror or error}") from error
 
 
 def _put_world(world: World, *, paths: bool = True) -> None:

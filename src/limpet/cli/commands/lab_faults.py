@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from limpet.base.errors import LimpetError
 from limpet.cli.output import say
@@ -27,112 +27,99 @@ class Fault(StrEnum):
     UDP = "udp"
 
 
-def _needed(kind: Fault, target: str | None) -> str:
-    if target is None:
+_AT_ONCE = frozenset({Fault.REBOOT, Fault.ADDRESS, Fault.GATEWAY, Fault.PUBLIC_ADDRESS})
+"""Those that are over as soon as they have happened."""
+
+
+def befall(world: World, kind: Fault, target: str | None, *, restore: bool) -> None:
+    """It happens, or is put right again, and is told. Raises: LimpetError."""
+    if restore and kind in _AT_ONCE:
+        raise LimpetError(f"limpet lab fault {kind} --restore: it is over as soon as it happened")
+    if target is None and kind is not Fault.CUT:
         raise LimpetError(
             f"limpet lab fault {kind}: say whom it befalls (a node, a site, or all; "
             "limpet lab status names them)"
         )
-    return target
+    for words in _FAULTS[kind](world, target or "cloud", restore):
+        say(words)
 
 
-def _cut(world: World, target: str | None, restore: bool) -> None:
-    link = target or "cloud"
+# Each changes the world, and says what has become of it.
+
+
+def _cut(world: World, link: str, restore: bool) -> Iterator[str]:
     if restore:
         world.restore(link)
-        say(f"{link} is connected")
+        yield f"{link} is connected"
     else:
         world.cut(link)
-        say(f"{link} is cut off: nothing comes through, and nobody says so")
+        yield f"{link} is cut off: nothing comes through, and nobody says so"
 
 
-def _reboot(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.REBOOT, restore)
-    machines = world.select(_needed(Fault.REBOOT, target))
+def _reboot(world: World, target: str, _restore: bool) -> Iterator[str]:
+    machines = world.select(target)
     world.reboot(machines)
     for machine in machines:
-        say(f"{machine.label} has rebooted; {len(machine.pods)} pods are back as new containers")
+        yield f"{machine.label} has rebooted; {len(machine.pods)} pods are back as new containers"
 
 
-def _address(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.ADDRESS, restore)
-    machines = world.select(_needed(Fault.ADDRESS, target))
+def _address(world: World, target: str, _restore: bool) -> Iterator[str]:
+    machines = world.select(target)
     world.change_addresses(machines)
     for machine in machines:
-        say(f"{machine.label} is {', '.join(map(str, machine.addresses))} now")
+        yield f"{machine.label} is {', '.join(map(str, machine.addresses))} now"
 
 
-def _kill(world: World, target: str | None, restore: bool) -> None:
-    chosen = _needed(Fault.KILL, target)
-    if chosen == "controller":
-        if restore:
-            world.start_controller()
-        else:
-            world.controller.process.kill()
+def _kill(world: World, target: str, restore: bool) -> Iterator[str]:
+    what = "controller" if target == "controller" else f"agent of {target}"
+    if target != "controller":
+        (world.start_agents if restore else world.kill_agents)(world.select(target))
+    elif restore:
+        world.start_controller()
     else:
-        (world.start_agents if restore else world.kill_agents)(world.select(chosen))
-    what = "controller" if chosen == "controller" else f"agent of {chosen}"
-    say(f"{what}: {'runs' if restore else 'killed'}")
+        world.controller.process.kill()
+    yield f"{what}: {'runs' if restore else 'killed'}"
 
 
-def _disk(world: World, target: str | None, restore: bool) -> None:
-    for machine in world.select(_needed(Fault.DISK, target)):
-        if restore:
-            machine.empty_disk()
-        else:
-            machine.fill_disk()
-        say(f"{machine.label}: its disk {'has room again' if restore else 'is full'}")
+def _disk(world: World, target: str, restore: bool) -> Iterator[str]:
+    for machine in world.select(target):
+        (machine.empty_disk if restore else machine.fill_disk)()
+        yield f"{machine.label}: its disk {'has room again' if restore else 'is full'}"
 
 
-def _clock(world: World, target: str | None, restore: bool) -> None:
+def _clock(world: World, target: str, restore: bool) -> Iterator[str]:
     from limpet.lab.clock import LONG_AGO
 
-    machines = world.select(_needed(Fault.CLOCK, target))
+    machines = world.select(target)
     world.turn_clocks_back(machines, None if restore else LONG_AGO)
     for machine in machines:
         right = "the true time" if restore else f"that it is {LONG_AGO}"
-        say(f"{machine.label}: its agent was started anew and takes it {right}")
+        yield f"{machine.label}: its agent was started anew and takes it {right}"
 
 
-def _sites(world: World, kind: Fault, target: str | None) -> list[str]:
-    """Names, checked, before anything is changed."""
-    chosen = _needed(kind, target)
-    names = list(world.gateways) if chosen == "all" else [chosen]
-    return [world.gateway(name).site.name for name in names]
+def _gateway(world: World, target: str, _restore: bool) -> Iterator[str]:
+    for gateway in world.select_gateways(target):
+        gateway.reboot()
+        world.save()
+        yield f"the gateway of {gateway.site.name} has rebooted; what it had mapped is gone"
 
 
-def _gateway(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.GATEWAY, restore)
-    for site in _sites(world, Fault.GATEWAY, target):
-        world.reboot_gateway(site)
-        say(f"the gateway of {site} has rebooted; what it had mapped is gone")
+def _public_address(world: World, target: str, _restore: bool) -> Iterator[str]:
+    for gateway in world.select_gateways(target):
+        if gateway.translates or target != "all":
+            gateway.change_public_address()
+            world.save()
+            yield f"{gateway.site.name} is seen as {gateway.public} now"
 
 
-def _public_address(world: World, target: str | None, restore: bool) -> None:
-    _refuse_restore(Fault.PUBLIC_ADDRESS, restore)
-    sites = _sites(world, Fault.PUBLIC_ADDRESS, target)
-    if target == "all":
-        sites = [name for name in sites if world.gateway(name).translates]
-    for site in sites:
-        world.change_public_address(site)
-        say(f"{site} is seen as {world.gateway(site).public} now")
+def _udp(world: World, target: str, restore: bool) -> Iterator[str]:
+    for gateway in world.select_gateways(target):
+        (gateway.allow_udp if restore else gateway.block_udp)()
+        world.save()
+        yield f"{gateway.site.name}: UDP {'passes again' if restore else 'is dropped, both ways'}"
 
 
-def _udp(world: World, target: str | None, restore: bool) -> None:
-    for site in _sites(world, Fault.UDP, target):
-        if restore:
-            world.allow_udp(site)
-        else:
-            world.block_udp(site)
-        say(f"{site}: UDP {'passes again' if restore else 'is dropped, both ways'}")
-
-
-def _refuse_restore(kind: Fault, restore: bool) -> None:
-    if restore:
-        raise LimpetError(f"limpet lab fault {kind} --restore: it is over as soon as it happened")
-
-
-FAULTS: dict[Fault, Callable[[Any, str | None, bool], None]] = {
+_FAULTS: dict[Fault, Callable[[World, str, bool], Iterator[str]]] = {
     Fault.CUT: _cut,
     Fault.REBOOT: _reboot,
     Fault.ADDRESS: _address,

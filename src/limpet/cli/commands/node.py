@@ -7,22 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.commands.controller import Config, Format, age, ask
-from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.cli.commands.controller import age, ask
+from limpet.cli.options import ControllerConfig as Config
+from limpet.cli.options import Format, Words, group
+from limpet.cli.output import Output, put, put_json, say, show, show_table
 
-_COLUMNS = (
-    "name",
-    "state",
-    "roles",
-    "segments",
-    "behind",
-    "communities",
-    "labels",
-    "presence",
-    "uid",
-)
-
-node = typer.Typer(help="Nodes of the cluster.", no_args_is_help=True, rich_markup_mode=None)
+node = group("Nodes of the cluster.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the node.")]
 
@@ -36,27 +26,24 @@ def node_list(
     """The nodes of the cluster, with their segments."""
     nodes = ask(config, "node.list")["nodes"]
     nodes = [each for each in nodes if every or each["state"] != "removed"]
-    if output is Output.JSON:
-        put_json({"nodes": nodes})
-        return
-    if nodes:
-        put_table([_node_row(each) for each in nodes], _COLUMNS)
-    else:
-        say("no node has joined (make a token: limpet token create)")
-    for each in nodes:
+    nothing = "no node has joined (make a token: limpet token create)"
+    show_table({"nodes": nodes}, output, [_node_row(each) for each in nodes], nothing=nothing)
+    for each in nodes if output is Output.TABLE else ():
         for problem in each["problems"]:
             say(f"{each['name']} ({each['uid']}): {problem}")
 
 
 def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **each,
+        "name": each["name"],
+        "state": each["state"],
         "roles": ",".join(each["roles"]),
         "segments": ",".join(each["segments"]),
         "behind": ",".join(each["prefixes_behind"]),
         "communities": ",".join(each["communities"]),
         "labels": _labels(each["labels"]),
         "presence": age(each["presence_at_s"]),
+        "uid": each["uid"],
     }
 
 
@@ -83,10 +70,7 @@ def node_show(name: Name, config: Config = None, output: Format = Output.TABLE) 
 def node_remove(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
     """Revoke a node for ever; its segments rest, then go to others."""
     answer = ask(config, "node.remove", node=name)
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(f"{name} ({answer['removed']}) removed")
+    show(answer, output, f"{name} ({answer['removed']}) removed")
 
 
 @node.command("replace")
@@ -98,12 +82,11 @@ def node_replace(
 ) -> None:
     """Give a dead machine's segments to the next that joins under its name."""
     answer = ask(config, "node.replace", node=name, cancel=cancel)
-    if output is Output.JSON:
-        put_json(answer)
-    elif cancel:
-        put(f"{answer['name']} ({answer['uid']}) stays as it is")
+    if cancel:
+        words = f"{answer['name']} ({answer['uid']}) stays as it is"
     else:
-        put(f"the next {answer['name']} that joins takes {', '.join(answer['segments'])}")
+        words = f"the next {answer['name']} that joins takes {', '.join(answer['segments'])}"
+    show(answer, output, words)
 
 
 @node.command("label")
@@ -119,27 +102,24 @@ def node_label(
     add = dict(parse_label(each) for each in labels if "=" in each or not each.endswith("-"))
     drop = [each[:-1] for each in labels if "=" not in each and each.endswith("-")]
     answer = ask(config, "node.label", node=name, add=add, drop=drop)
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        put(_labels(answer["labels"]) or "no labels")
+    show(answer, output, _labels(answer["labels"]) or "no labels")
 
 
 @node.command("set")
 def node_set(
     name: Name,
     role: Annotated[
-        list[str] | None,
+        Words,
         typer.Option("--role", help="edge, cloud, relay: in place of all it has; several."),
     ] = None,
     add_role: Annotated[
-        list[str] | None, typer.Option("--add-role", help="Beside those it has; several.")
+        Words, typer.Option("--add-role", help="Beside those it has; several.")
     ] = None,
     remove_role: Annotated[
-        list[str] | None, typer.Option("--remove-role", help="Taken away; several.")
+        Words, typer.Option("--remove-role", help="Taken away; several.")
     ] = None,
     behind: Annotated[
-        list[str] | None,
+        Words,
         typer.Option(
             "--behind",
             metavar="PREFIX",
@@ -147,11 +127,11 @@ def node_set(
         ),
     ] = None,
     add_behind: Annotated[
-        list[str] | None,
+        Words,
         typer.Option("--add-behind", metavar="PREFIX", help="Beside those it has; several."),
     ] = None,
     remove_behind: Annotated[
-        list[str] | None,
+        Words,
         typer.Option("--remove-behind", metavar="PREFIX", help="Taken away; several."),
     ] = None,
     anyway: Annotated[
@@ -169,19 +149,12 @@ def node_set(
             "--add-behind and --remove-behind"
         )
     answer = ask(config, "node.set", node=name, anyway=anyway, **roles, **prefixes)
-    if output is Output.JSON:
-        put_json(answer)
-        return
-    put(f"roles: {value_text(answer['roles'])}")
-    put(f"behind: {value_text(answer['prefixes_behind'])}")
+    roles_now, behind_now = value_text(answer["roles"]), value_text(answer["prefixes_behind"])
+    show(answer, output, f"roles: {roles_now}", f"behind: {behind_now}")
 
 
 def _alterations(
-    option: str,
-    key: str,
-    only: list[str] | None,
-    add: list[str] | None,
-    drop: list[str] | None,
+    option: str, key: str, only: Words, add: Words, drop: Words
 ) -> dict[str, list[str]]:
     """Arguments of the verb; empty: nothing is to change."""
     if only and (add or drop):

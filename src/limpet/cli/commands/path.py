@@ -3,105 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec.structs import asdict
 
 from limpet.agent.client import ask
-from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
+from limpet.agent.settings import load_settings
 from limpet.agent.status import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
-from limpet.cli.output import Output, duration, put, put_json, put_table, say
+from limpet.cli.options import Config, Format, group
+from limpet.cli.output import Output, duration, put, put_table, say, show, show_table
 from limpet.cluster.topology.transports import TRANSPORTS
 
-_PROBE_COLUMNS = ("node", "asked", "ip", "address", "by", "path", "answers", "rtt")
 _ASKED = {
     "link": "same link",
     "site": "same site",
     "overlay": "overlay address on the link",
     "tunnel": "tunnel",
 }
-_PEER_COLUMNS = (
-    "name",
-    "state",
-    "rung",
-    "device",
-    "via",
-    "mtu",
-    "segments",
-    "heard",
-    "uid",
-    "why",
-)
-
-_Config = Annotated[
-    Path | None,
-    typer.Option("--config", help=f"The agent's configuration (default: {DEFAULT_PATH})."),
-]
-_Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
 _WHAT = "An address, or a pod of this node as NAMESPACE/NAME."
 
-
-def add_commands(app: typer.Typer) -> None:
-    """Everything of this module, under `app`."""
-    peer = typer.Typer(
-        help="Other nodes, seen from this one.", no_args_is_help=True, rich_markup_mode=None
-    )
-    peer.command("list")(_peer_list)
-    app.add_typer(peer, name="peer")
-    app.command("path")(_path)
+peer = group("Other nodes, seen from this one.")
 
 
-def _path(
+@peer.command("list")
+def peer_list(
+    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """How each other node is reached, or why it is not."""
+    answer = ask(load_settings(config).folders.socket, "peers", Peers, all=every)
+    rows = [peer_row(each) for each in answer.peers]
+    show_table(answer, output, rows, nothing="no other node is known here")
+
+
+def path(
     origin: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
     target: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
-    config: _Config = None,
-    output: _Format = Output.TABLE,
+    config: Config = None,
+    output: Format = Output.TABLE,
     probe: Annotated[
         bool, typer.Option("--probe", help="Ask the other node too, and tell round trips.")
     ] = False,
 ) -> None:
     """The way between two addresses, in both directions; exit code 1 when there is none."""
-    raise typer.Exit(print_path(load_settings(config), origin, target, output, probe=probe))
-
-
-def _peer_list(
-    every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
-    config: _Config = None,
-    output: _Format = Output.TABLE,
-) -> None:
-    """How each other node is reached, or why it is not."""
-    print_peers(load_settings(config), output, every=every)
-
-
-def print_path(settings: Settings, origin: str, target: str, output: Output, *, probe: bool) -> int:
-    """Exit code: 0 when packets get there, as far as this node knows, else 1.
-
-    Where the other node was asked and does not answer: 1.
-
-    Raises: AgentUnavailable, LimpetError.
-    """
-    answer = ask(
-        settings.folders.socket, "path", PathAnswer, origin=origin, target=target, probe=probe
-    )
-    if output is Output.JSON:
-        put_json(answer)
-    else:
-        for path in answer.paths:
-            for line in path_lines(path):
-                put(line)
-        if answer.probes:
-            put("")
-            put_table([_probe_row(each) for each in answer.probes], _PROBE_COLUMNS)
-            for words in why_relayed(answer.paths, answer.probes, answer.nat):
-                put(words)
-            for name in silent(answer.probes):
-                put(f"{name} does not answer: it is off or cut off, or its agent does not run")
+    agent = load_settings(config).folders.socket
+    answer = ask(agent, "path", PathAnswer, origin=origin, target=target, probe=probe)
+    show(answer, output, *(line for each in answer.paths for line in path_lines(each)))
+    if output is Output.TABLE:
+        _put_probes(answer)
         for failure in answer.failed:
             say(f"limpet: the node is not as planned: {failure}")
-    reached = all(path.reachable for path in answer.paths)
-    return 0 if reached and not silent(answer.probes) else 1
+    if silent(answer.probes) or not all(each.reachable for each in answer.paths):
+        raise typer.Exit(1)
+
+
+def _put_probes(answer: PathAnswer) -> None:
+    if answer.probes:
+        put("")
+        put_table([_probe_row(each) for each in answer.probes])
+        for words in why_relayed(answer.paths, answer.probes, answer.nat):
+            put(words)
+        for name in silent(answer.probes):
+            put(f"{name} does not answer: it is off or cut off, or its agent does not run")
 
 
 def silent(probes: Iterable[ProbeStatus]) -> list[str]:
@@ -156,7 +121,7 @@ def _why_not_direct(name: str, kinds: Container[str]) -> str:
 def _probe_row(each: ProbeStatus) -> dict[str, Any]:
     trips_ms = each.rtts_ms
     return {
-        **asdict(each),
+        "node": each.node,
         "asked": _ASKED.get(each.asked, each.asked),
         "ip": f"IPv{each.version}",
         "address": each.endpoint or each.address,
@@ -212,17 +177,6 @@ def _joined(texts: Iterable[str]) -> str:
     return ", ".join(texts)
 
 
-def print_peers(settings: Settings, output: Output, *, every: bool) -> None:
-    """Raises: AgentUnavailable, LimpetError."""
-    answer = ask(settings.folders.socket, "peers", Peers, all=every)
-    if output is Output.JSON:
-        put_json(answer)
-    elif answer.peers:
-        put_table([peer_row(each) for each in answer.peers], _PEER_COLUMNS)
-    else:
-        say("no other node is known here")
-
-
 def _via(each: PeerStatus) -> str:
     row = TRANSPORTS.get(each.rung)
     hops = _joined(each.next_hops)
@@ -232,11 +186,14 @@ def _via(each: PeerStatus) -> str:
 def peer_row(each: PeerStatus) -> dict[str, Any]:
     """One peer, for a person."""
     return {
-        **asdict(each),
+        "name": each.name,
+        "state": each.state,
+        "rung": each.rung,
         "device": _joined(each.devices),
         "via": _via(each),
         "mtu": each.mtu_bytes,
         "segments": _joined(each.segments),
         "heard": "" if each.heard_s is None else f"{duration(each.heard_s)} ago",
+        "uid": each.uid,
         "why": "; ".join([*filter(None, [each.why]), *each.without]),
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import typer
 from msgspec.structs import asdict
 
 from limpet.agent.client import ask
-from limpet.agent.settings import Settings
+from limpet.agent.settings import load_settings
 from limpet.agent.status import (
     Across,
     ClusterStatus,
@@ -18,18 +19,20 @@ from limpet.agent.status import (
     TlsRelay,
     TunnelStatus,
 )
+from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, duration, put, put_json, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
-def print_status(settings: Settings, output: Output) -> int:
-    """Exit code: 0 when the agent is ready, else 1. Raises: AgentUnavailable, LimpetError."""
-    status = ask(settings.folders.socket, "status", Status)
+def status(config: Config = None, output: Format = Output.TABLE) -> None:
+    """What the agent of this node does; exit code 1 when it is not ready."""
+    found = ask(load_settings(config).folders.socket, "status", Status)
     if output is Output.JSON:
-        put_json(status)
+        put_json(found)
     else:
-        _print_table(status)
-    return 0 if status.ready else 1
+        _print_table(found)
+    if not found.ready:
+        raise typer.Exit(1)
 
 
 def _print_table(status: Status) -> None:

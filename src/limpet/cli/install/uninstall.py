@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
 from limpet.agent.status import Attached, Process
@@ -23,6 +25,7 @@ from limpet.base.ownership import IPSEC_FOLDER
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.cli.output import put, say
 from limpet.cli.owners import owners
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
@@ -76,6 +79,18 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     take_back(manifest, manifest.of_role("binary"), removal)
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
+
+
+def put_removal(command: str, removal: Removal, *, nothing: str) -> None:
+    """Prints it; `nothing`, if that is what there was. Raises: typer.Exit after failures."""
+    for step in removal.steps:
+        put(step)
+    if not removal.steps and not removal.failures:
+        put(nothing)
+    for failure in removal.failures:
+        say(f"limpet: {command}: {failure}")
+    if removal.failures:
+        raise typer.Exit(1)
 
 
 def attempt(removal: Removal, step: Callable[[], None]) -> None:

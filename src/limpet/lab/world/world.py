@@ -190,6 +190,20 @@ class World:
             )
         return found
 
+    def gateway(self, site: str) -> Gateway:
+        """Raises: LabError."""
+        try:
+            return self.gateways[site]
+        except KeyError as error:
+            raise LabError(
+                f"find the gateway of {site}: that is no site of this world (there are: "
+                f"{', '.join(self.gateways)})"
+            ) from error
+
+    def select_gateways(self, target: str) -> list[Gateway]:
+        """Of a site's name, or `all`. Raises: LabError."""
+        return list(self.gateways.values()) if target == "all" else [self.gateway(target)]
+
     def netns_of(self, target: str) -> str:
         """Of a node, a pod, `cloud` (the controller's), `backbone`, SITE.router, SITE.switch.
 
@@ -250,36 +264,6 @@ class World:
         if link != CLOUD and self.topology.site(link) is None:
             sites = ", ".join(site.name for site in self.topology.sites)
             raise LabError(f"cut {link}: neither `cloud` nor a site of this world ({sites})")
-
-    def gateway(self, site: str) -> Gateway:
-        """Raises: LabError."""
-        try:
-            return self.gateways[site]
-        except KeyError as error:
-            raise LabError(
-                f"find the gateway of {site}: that is no site of this world (there are: "
-                f"{', '.join(self.gateways)})"
-            ) from error
-
-    def reboot_gateway(self, site: str) -> None:
-        """What it had mapped is gone, and it maps to other ports. Raises: LabError."""
-        self.gateway(site).reboot()
-        self.save()
-
-    def change_public_address(self, site: str) -> None:
-        """Of a site behind a NAT; what was mapped is gone. Raises: LabError."""
-        self.gateway(site).change_public_address()
-        self.save()
-
-    def block_udp(self, site: str) -> None:
-        """No UDP gets out of the site or into it. Raises: LabError."""
-        self.gateway(site).block_udp()
-        self.save()
-
-    def allow_udp(self, site: str) -> None:
-        """Raises: LabError."""
-        self.gateway(site).allow_udp()
-        self.save()
 
     def reboot(self, machines: Iterable[Machine]) -> None:
         """All lose power at once, then all start at once. Raises: LimpetError."""
