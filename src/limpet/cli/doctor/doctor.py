@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from limpet.cli.doctor.agent import agent_findings, examine_host_ports, unheard
 from limpet.cli.doctor.cluster import cluster_findings, examine_identity, examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
-from limpet.cli.doctor.installation import Place, examine_binary, examine_conflist
+from limpet.cli.doctor.installation import examine_binary, examine_conflist, find_installed
 from limpet.cli.doctor.machine import examine_folders, examine_sysctls
 from limpet.cli.doctor.relays import examine_relays, inbound_ports
-from limpet.cli.doctor.target import InboundPort, Target
-from limpet.cli.install.joining import granted_state
+from limpet.cli.doctor.target import Target
 
 
 def diagnose(
@@ -32,52 +30,26 @@ def diagnose(
 
     Raises: LimpetError where it is not known what is installed.
     """
-    place = Place.of(settings, cni_conf_dir, cni_bin_dir)
-    said = _listen(settings)
-    target = Target(
-        settings,
-        said.state,
-        place.conflist,
-        place.cni_bin_dir,
-        place.network_name,
-        allow_forward=settings.pods.allow_forward,
-        installed=True,
-        has_tunnel=said.has_tunnel,
-        inbound=said.inbound,
-    )
+    findings, target = _listen(find_installed(settings, cni_conf_dir, cni_bin_dir))
     return gather(
-        lambda: _installation(place) if settings.pods.cni else (),
+        lambda: examine_binary(target) if settings.pods.cni else (),
+        lambda: examine_conflist(target) if settings.pods.cni else (),
         lambda: examine_identity(settings.folders.cluster_dir),
-        lambda: said.findings,
+        lambda: findings,
         lambda: examine_host_ports(settings),
-        lambda: examine_sysctls(settings.pods.bridge, said.state),
+        lambda: examine_sysctls(settings.pods.bridge, target.state),
         lambda: examine_folders(settings),
         lambda: examine(target, running=True),
     )
 
 
-def _installation(place: Place) -> Iterator[Finding]:
-    yield from examine_binary(place)
-    yield from examine_conflist(place)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What comes of the agent's own words."""
-
-    findings: list[Finding]
-    state: NodeState
-    """As it is now, as far as that is known."""
-    has_tunnel: bool = False
-    """Of WireGuard; or why there is none is among the findings."""
-    inbound: tuple[InboundPort, ...] = ()
-
-
-def _listen(settings: Settings) -> Said:
+def _listen(target: Target) -> tuple[list[Finding], Target]:
+    """What comes of the agent's own words, and what is installed as it is by them."""
+    settings = target.settings
     try:
         status = ask(settings.folders.socket, "status", Status)
     except LimpetError as problem:
-        return Said([unheard(settings, problem)], granted_state(settings))
+        return [unheard(settings, problem)], target
     findings = list(agent_findings(status))
     cluster = status.cluster
     state = NodeState(
@@ -85,11 +57,12 @@ def _listen(settings: Settings) -> Said:
         tuple(ip_network(each) for each in status.cluster_cidrs),
         in_cluster=bool(cluster),
     )
+    target = replace(target, state=state)
     if not cluster:
-        return Said(findings, state)
+        return findings, target
     findings += cluster_findings(cluster)
     findings += examine_vxlan(cluster.vxlan_id, cluster.vxlan_port)
     findings += examine_relays(cluster, settings, agent_pid=status.pid)
-    tunnel = cluster.tunnel
-    has_tunnel = bool(tunnel.backend or tunnel.problem)
-    return Said(findings, state, has_tunnel, inbound_ports(cluster, settings))
+    has_tunnel = bool(cluster.tunnel.backend or cluster.tunnel.problem)
+    inbound = inbound_ports(cluster, settings)
+    return findings, replace(target, has_tunnel=has_tunnel, inbound=inbound)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address, ip_network
@@ -113,7 +112,7 @@ def _bridge(route: RouteSocket) -> None:
 
 
 def _veth(route: RouteSocket) -> None:
-    with _own_namespace() as fd:
+    with open("/proc/thread-self/ns/net", "rb") as here:
         route.apply(
             link_codec.new_veth(
                 ifname="veth",
@@ -123,18 +122,9 @@ def _veth(route: RouteSocket) -> None:
                 master_ifindex=_ifindex(route, "bridge"),
                 peer_ifname="peer",
                 peer_mac="0a:58:c0:00:02:02",
-                peer_netns_fd=fd,
+                peer_netns_fd=here.fileno(),
             )
         )
-
-
-@contextmanager
-def _own_namespace() -> Iterator[int]:
-    fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _ifindex(route: RouteSocket, ifname: str) -> int:
@@ -198,17 +188,13 @@ def _nft() -> None:
         for at in ("", str(ip_address(target)))
     ]
     cidrs = list(_CIDRS.values())
-    with ExitStack() as stack:
-        nft = Nftables()
-        stack.callback(nft.close)
+    with closing(Nftables()) as nft:
         nft.put_table(plan_ruleset(masquerade=cidrs, cluster=cidrs, pods=cidrs, host_ports=ports))
 
 
 def _nft_ingress() -> None:
     chain = 'type filter hook ingress devices = { "veth" } priority 0; ip saddr 192.0.2.1 drop;'
-    with ExitStack() as stack:
-        nft = Nftables(NFT_OVERLAY_TABLE)
-        stack.callback(nft.close)
+    with closing(Nftables(NFT_OVERLAY_TABLE)) as nft:
         nft.put_table(f"table inet {NFT_OVERLAY_TABLE} {{ chain links {{ {chain} }}; }}\n")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from limpet.base.errors import LimpetError
-from limpet.cli.output import Output, put, put_json
+from limpet.cli.output import Output, show
 
 
 class Level(StrEnum):
@@ -26,14 +26,6 @@ class Finding:
     what: str
     why: str = ""
     advice: str = ""
-
-    def document(self) -> dict[str, str]:
-        return {
-            "level": self.level.value,
-            "what": self.what,
-            "why": self.why,
-            "advice": self.advice,
-        }
 
     def lines(self) -> list[str]:
         """As text; nothing is wrapped, so that paths and commands can be copied."""
@@ -80,9 +72,5 @@ def gather(*pieces: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def put_findings(findings: Iterable[Finding], output: Output = Output.TABLE) -> None:
     """On stdout, for a person or for a program."""
-    if output is Output.JSON:
-        put_json({"findings": [finding.document() for finding in findings]})
-        return
-    for finding in findings:
-        for line in finding.lines():
-            put(line)
+    found = list(findings)
+    show({"findings": found}, output, *(line for each in found for line in each.lines()))

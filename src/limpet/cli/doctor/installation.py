@@ -4,53 +4,55 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from limpet import __version__
 from limpet.agent.settings import Settings
 from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.doctor.target import Target
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
 from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest
+from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.shim_probe import status_through
 from limpet.cni.shim_binary import shim_path
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where Limpet is installed, as far as it is."""
+def find_installed(settings: Settings, conf_dir: Path | None, bin_dir: Path | None) -> Target:
+    """What is installed, as far as it is, with what its cluster granted.
 
-    cni_conf_dir: Path
-    cni_bin_dir: Path
-    config: CniConfig | None
+    The folders are by default those that install has used, else those of the runtime.
 
-    @property
-    def conflist(self) -> Path:
-        return self.config.path if self.config is not None else self.cni_conf_dir / CONFLIST
-
-    @property
-    def network_name(self) -> str:
-        return self.config.name if self.config is not None else "limpet"
-
-    @classmethod
-    def of(cls, settings: Settings, conf_dir: Path | None, bin_dir: Path | None) -> Place:
-        manifest = Manifest.load(settings.folders.state_dir)
-        for file in manifest.of_role("conflist"):
-            conf_dir = conf_dir or Path(file.path).parent
-        for file in manifest.of_role("binary"):
-            bin_dir = bin_dir or Path(file.path).parent
-        used_conf_dir, used_bin_dir = folders_in_use(find_runtimes())
-        conf_dir = conf_dir or used_conf_dir
-        configs = read_cni_configs(conf_dir)
-        ours = next((config for config in configs if "limpet" in config.plugins), None)
-        return cls(conf_dir, bin_dir or used_bin_dir, ours)
+    Raises: LimpetError where it is not known what is installed.
+    """
+    manifest = Manifest.load(settings.folders.state_dir)
+    for file in manifest.of_role("conflist"):
+        conf_dir = conf_dir or Path(file.path).parent
+    for file in manifest.of_role("binary"):
+        bin_dir = bin_dir or Path(file.path).parent
+    used_conf_dir, used_bin_dir = folders_in_use(find_runtimes())
+    conf_dir = conf_dir or used_conf_dir
+    config = _own_config(conf_dir)
+    return Target(
+        settings,
+        granted_state(settings),
+        conf_dir / CONFLIST if config is None else config.path,
+        bin_dir or used_bin_dir,
+        "limpet" if config is None else config.name,
+        allow_forward=settings.pods.allow_forward,
+        installed=True,
+    )
 
 
-def examine_binary(place: Place) -> Iterator[Finding]:
-    path = place.cni_bin_dir / "limpet"
+def _own_config(conf_dir: Path) -> CniConfig | None:
+    configs = read_cni_configs(conf_dir)
+    return next((config for config in configs if "limpet" in config.plugins), None)
+
+
+def examine_binary(target: Target) -> Iterator[Finding]:
+    path = target.cni_bin_dir / "limpet"
     content = read_if_there(path)
     if content is None:
         yield error(
@@ -70,9 +72,9 @@ def examine_binary(place: Place) -> Iterator[Finding]:
             "it may not understand the agent",
             "limpet install",
         )
-    elif problem := status_through(path, place.network_name):
+    elif problem := status_through(path, target.network_name):
         yield error(
-            f"the CNI binary {path} says that network {place.network_name!r} is not available: "
+            f"the CNI binary {path} says that network {target.network_name!r} is not available: "
             f"{problem}",
             "runtimes hear the same, and start no pods",
             "if the agent is ready all the same (below), the binary looks for another socket: "
@@ -82,12 +84,13 @@ def examine_binary(place: Place) -> Iterator[Finding]:
         yield ok(f"the CNI binary {path} reaches the agent")
 
 
-def examine_conflist(place: Place) -> Iterator[Finding]:
-    if place.config is None:
+def examine_conflist(target: Target) -> Iterator[Finding]:
+    config = _own_config(target.cni_conf_dir)
+    if config is None:
         yield error(
-            f"no CNI configuration in {place.cni_conf_dir} names Limpet",
+            f"no CNI configuration in {target.cni_conf_dir} names Limpet",
             "runtimes do not call it",
             "limpet install",
         )
     else:
-        yield ok(f"CNI configuration {place.config.path}, network {place.network_name!r}")
+        yield ok(f"CNI configuration {config.path}, network {config.name!r}")
