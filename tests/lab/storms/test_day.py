@@ -7,9 +7,9 @@ from random import Random
 
 from tests.lab.across import CLIMBS_WITHIN_S, WITHIN_S, tell
 from tests.lab.bed import a_world
-from tests.lab.chaos import Chaos
-from tests.lab.day import check_across, descriptors, nat_kinds
-from tests.lab.nat_faults import DAY
+from tests.lab.storms.chaos import Chaos
+from tests.lab.storms.day import check_across, descriptors, nat_kinds
+from tests.lab.storms.nat_faults import DAY
 
 TOPOLOGY = """
 [cloud]

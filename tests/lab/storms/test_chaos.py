@@ -9,8 +9,8 @@ import pytest
 
 from limpet.lab.topology import load_topology
 from tests.lab.bed import a_world
-from tests.lab.chaos import Chaos, until_empty
-from tests.lab.faults import FAULTS
+from tests.lab.storms.chaos import Chaos, until_empty
+from tests.lab.storms.faults import FAULTS
 
 
 @pytest.mark.parametrize(("topology", "seed"), [("two-sites", 2), ("filtering-switch", 3)])

@@ -21,7 +21,7 @@ from limpet.lab.world.machine import UPLINK, Machine
 from limpet.lab.world.wires import batch
 from limpet.lab.world.world import World
 from tests.lab.bed import Pinging, everybody_reaches_everybody, vtep_macs
-from tests.lab.leftovers import Usage, leaks, usage_of
+from tests.lab.storms.leftovers import Usage, leaks, usage_of
 from tests.lab.strangers import tunnel_key
 
 _BUSY = 0.2

@@ -13,8 +13,8 @@ from limpet.lab.world.gateway import Gateway
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.site import CLOUD, Nat
 from limpet.lab.world.tunnels import tunnel_ifname, tunnel_pid
-from tests.lab.chaos import Chaos
-from tests.lab.faults import FAULTS, Fault, power_on
+from tests.lab.storms.chaos import Chaos
+from tests.lab.storms.faults import FAULTS, Fault, power_on
 
 _LONG_S = 4.0
 """Without the cloud: longer than a path takes to fall."""

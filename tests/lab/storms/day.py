@@ -18,7 +18,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.site import Nat
 from limpet.lab.world.world import World
 from tests.lab.across import rung
-from tests.lab.chaos import Chaos, until_empty
+from tests.lab.storms.chaos import Chaos, until_empty
 from tests.lab.strangers import tunnel_key, tunnel_peers
 
 _FILTERS_BY_PORT = (Nat.PORT_RESTRICTED, Nat.SYMMETRIC, Nat.CGN)

@@ -11,7 +11,7 @@ from limpet.lab.clock import LONG_AGO, can_turn_clocks
 from limpet.lab.command import LabError, run_command, side_by_side
 from limpet.lab.world.machine import UPLINK, Machine
 from limpet.lab.world.site import CLOUD
-from tests.lab.chaos import Chaos, link_up
+from tests.lab.storms.chaos import Chaos, link_up
 
 _MOST_PODS = 3
 """Of a node, beside those of its topology."""

@@ -1,0 +1,1 @@
+"""Limpet in chains with the reference plugins, and as their IPAM plugin."""

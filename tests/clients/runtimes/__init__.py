@@ -1,0 +1,1 @@
+"""Pods of containerd and containers of podman."""

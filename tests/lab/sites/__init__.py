@@ -1,0 +1,1 @@
+"""Sites behind NATs: every kind of pair, what befalls them, IPsec, idle pairs."""

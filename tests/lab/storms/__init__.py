@@ -1,0 +1,1 @@
+"""Faults at random, many at once, and what must be true when they are over."""

@@ -1,0 +1,1 @@
+"""The lab itself: wires, NATs, delays, its commands and the demo."""
