@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.beds.first_packet import FirstPackets
+from tests.beds.silence import Silence
+
 from bench.figures import Figure, Target
-from limpet.lab.measure.first_packet import FirstPackets
-from limpet.lab.measure.silence import Silence
 from limpet.lab.topology import load_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod

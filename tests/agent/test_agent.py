@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from limpet.cni.shim_binary import shim_path
-from limpet.lab.world.node import DEFAULT_CONF, LabError, LabNode, LabPod, fetch, run_command
+from limpet.lab.command import LabError, run_command
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
+from limpet.lab.world.pod import LabPod
+from tests.beds.tcp import fetch, serving
 from tests.conftest import SEGMENTS, NodeFactory
 from tests.waiting import wait_until
 
@@ -411,7 +414,7 @@ def test_host_ports_lead_to_the_pod_from_wherever_they_are_asked(node: LabNode, 
     pod.add(conf=conf)
     other.add()
 
-    with pod.serving(80, "hello"):
+    with serving(pod, 80, "hello"):
         for netns in (lan, node.name, pod.netns, other.netns):
             assert fetch("192.0.2.1", 8080, netns=netns) == "hello"
             assert fetch("2001:db8::1", 8080, netns=netns) == "hello"
@@ -428,7 +431,7 @@ def test_a_host_port_moves_to_the_pod_that_asked_last(node: LabNode, lan: str) -
     old.add(conf=conf)
     new.add(conf=conf)
 
-    with old.serving(80, "old"), new.serving(80, "new"):
+    with serving(old, 80, "old"), serving(new, 80, "new"):
         assert fetch("192.0.2.1", 8080, netns=lan) == "new"
         old.delete(conf=conf)
         assert fetch("192.0.2.1", 8080, netns=lan) == "new"
@@ -445,7 +448,7 @@ def test_host_ports_are_there_again_after_somebody_flushed_the_ruleset(
     node.run("nft", "flush", "ruleset")
 
     await_state(node, before)
-    with pod.serving(80, "hello"):
+    with serving(pod, 80, "hello"):
         assert fetch("192.0.2.1", 8080, netns=lan) == "hello"
 
 

@@ -32,7 +32,8 @@ from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, Netns, P
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.ipam.leases import Holder
-from limpet.lab.world.node import LabNode, LabPod
+from limpet.lab.world.node import LabNode
+from limpet.lab.world.pod import LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf
 from tests.beds.node_bed import NodeBed
 from tests.beds.shim_frames import cni_frame

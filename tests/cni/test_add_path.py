@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from limpet.lab.world.node import DEFAULT_CONF, LabNode, run_command
+from limpet.lab.command import run_command
+from limpet.lab.world.node import DEFAULT_CONF, LabNode
 from tests.agent.test_agent import live
 from tests.agent.test_agent_hardening import adopted
 from tests.conftest import SEGMENTS, NodeFactory

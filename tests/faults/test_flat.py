@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from limpet.lab.world.node import LabNode, LabPod
+from limpet.lab.world.node import LabNode
+from limpet.lab.world.pod import LabPod
 
 PAIRS = 5000
 WARM_UP = 500

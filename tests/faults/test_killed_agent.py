@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limpet.lab.world.node import CniAnswer, LabNode, LabPod
+from limpet.lab.world.node import LabNode
+from limpet.lab.world.pod import CniAnswer, LabPod
 from tests.conftest import NodeFactory
 
 PODS = 500

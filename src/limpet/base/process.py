@@ -245,23 +245,32 @@ def _await_answer(descriptor: int, answers: Callable[[], bool]) -> tuple[int, st
     return None
 
 
-def end_process(pid_of: Callable[[], int | None], where: Path) -> None:
-    """Ends the process that answers at the socket `where`, by force if it does not end by itself.
+def end_process(
+    pid_of: Callable[[], int | None],
+    where: Path,
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
+    *,
+    within_s: float = _STOP_TIMEOUT_S,
+) -> None:
+    """Ends the process that is told of at `where`; each signal has a time of its own to do it.
 
     `pid_of`: that process now; None: none does. Raises: KernelError when it is still there.
     """
     pid = pid_of()
     if pid is None:
         return
-    descriptor = os.pidfd_open(pid)
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
     try:
         if pid_of() != pid:
             return  # it ended meanwhile, and the number is another's
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in signals:
             signal.pidfd_send_signal(descriptor, number)
-            if ended.poll(_STOP_TIMEOUT_S * 1000):
+            if ended.poll(within_s * 1000):
                 return
     except ProcessLookupError:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -12,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from limpet.base.process import end_process
 from limpet.lab.command import LabError
 
 _READY_TIMEOUT_S = 20.0
@@ -73,32 +73,16 @@ class Daemon:
         return pid if _started_at(pid) == started_at else None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends it and waits until it has ended. Raises: LabError when it does not end."""
-        pid = self.pid
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._end(pid, number)
+        """Ends it and waits until it has ended. Raises: KernelError when it does not end."""
+        end_process(lambda: self.pid, self._pid_file, (number,), within_s=_STOP_TIMEOUT_S)
         if self._child is not None:
             self._child.wait(_STOP_TIMEOUT_S)
             self._child = None
         self._pid_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """Ends it whatever it does. Raises: LabError."""
+        """Ends it whatever it does. Raises: KernelError."""
         self.stop(signal.SIGKILL)
-
-    def _end(self, pid: int, number: signal.Signals) -> None:
-        descriptor = os.pidfd_open(pid)
-        try:
-            if self.pid != pid:
-                return  # ended meanwhile, and the number is another's
-            signal.pidfd_send_signal(descriptor, number)
-            if not select.select([descriptor], [], [], _STOP_TIMEOUT_S)[0]:
-                raise LabError(
-                    f"stop {self.what}: process {pid} has not ended after {_STOP_TIMEOUT_S:g} s"
-                )
-        finally:
-            os.close(descriptor)
 
 
 def _becomes_ready(readiness: socket.socket, pid: int) -> bool:

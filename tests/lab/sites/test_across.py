@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 
 from limpet.base.settings import KEEPALIVE_S
-from limpet.lab.measure.silence import Silence
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
+from tests.beds.silence import Silence
 from tests.lab.across import (
     FAR,
     NATED,

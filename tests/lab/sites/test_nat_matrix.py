@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from limpet.lab.measure.first_packet import FirstPackets
 from limpet.lab.topology import load_topology
 from limpet.lab.world.world import World
+from tests.beds.first_packet import FirstPackets
 from tests.lab.across import WITHIN_S, rung, tell
 from tests.lab.bed import a_world
 from tests.waiting import wait_until

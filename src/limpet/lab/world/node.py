@@ -20,10 +20,8 @@ from limpet.cni.shim_binary import shim_path
 from limpet.lab.command import LabError, run_command
 from limpet.lab.netns import delete_namespace, make_namespace
 from limpet.lab.process import Daemon
-from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni, fetch
+from limpet.lab.world.pod import CniAnswer, LabPod, decode_cni
 from limpet.lab.world.tunnels import run_folder
-
-__all__ = ["DEFAULT_CONF", "CniAnswer", "LabError", "LabNode", "LabPod", "fetch", "run_command"]
 
 DEFAULT_CONF: Mapping[str, Any] = {
     "cniVersion": "1.0.0",

@@ -6,23 +6,21 @@ nodes of all worlds need names of their own. They outlive the agent, but not its
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2s
 from pathlib import Path
 
 import limpet
 from limpet.base.ownership import IPSEC_FOLDER
+from limpet.base.process import end_process
 from limpet.datapath.tunnel.ipsec import process as ipsec_process
 from limpet.datapath.tunnel.process import peer_pid
 from limpet.datapath.tunnel.wireguard.process import PROGRAM, SOCKET_FOLDER
 from limpet.lab.command import LabError, run_command
 
-_END_TIMEOUT_S = 10.0
 _SCRIPTS = Path(limpet.__file__).parents[2] / "scripts"
 
 
@@ -88,22 +86,7 @@ def _pid_at(path: Path) -> int | None:
 
 
 def end_tunnel(namespace: str) -> None:
-    """As a loss of power does: processes are gone, and their sockets. Raises: LabError."""
+    """As a loss of power does: processes are gone, and their sockets. Raises: LimpetError."""
     for path in (_wireguard_socket(namespace), _ipsec_socket(namespace)):
-        pid = _pid_at(path)
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                _kill(pid, path)
+        end_process(partial(_pid_at, path), path, (signal.SIGKILL,))
         path.unlink(missing_ok=True)
-
-
-def _kill(pid: int, path: Path) -> None:
-    descriptor = os.pidfd_open(pid)
-    try:
-        if _pid_at(path) != pid:
-            return  # it ended meanwhile, and the number is another's
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        if not select.select([descriptor], [], [], _END_TIMEOUT_S)[0]:
-            raise LabError(f"end the tunnel at {path}: process {pid} does not end")
-    finally:
-        os.close(descriptor)
