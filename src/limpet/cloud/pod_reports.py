@@ -19,9 +19,8 @@ from limpet.base.errors import AddressError
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.conf import NAME
-from limpet.ipam.leases import Holder, PodKey, number_of
+from limpet.ipam.leases import Holder, PodKey, Range, number_of
 from limpet.ipam.ledger import Ledger
-from limpet.ipam.ranges import Range
 
 _log = structlog.get_logger("reports")
 

@@ -27,7 +27,7 @@ from limpet.datapath.node.pod.attachment import (
     PodName,
     RouteSpec,
 )
-from limpet.ipam.ranges import Range, RangeSet, segment_range_sets
+from limpet.ipam.leases import Range, RangeSet, segment_range_sets
 
 _DEFAULT_ROUTES = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 _REFERENCE_MTU_BYTES = 1500

@@ -20,9 +20,8 @@ from limpet.cni.protocol.values import CniRequest
 from limpet.cni.turns import Turns
 from limpet.datapath.node.plan import host_ifname
 from limpet.datapath.node.pod.attachments import Attachments
-from limpet.ipam.leases import Holder, PodKey, Reservation
+from limpet.ipam.leases import Holder, PodKey, Range, Reservation
 from limpet.ipam.ledger import Ledger
-from limpet.ipam.ranges import Range
 from limpet.ipam.store import Tuning
 from limpet.linux.namespaces import scan_namespaces
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from limpet.base.addresses import Prefix
 from limpet.cluster.segment_demand import SegmentUse
 from limpet.cni.ledgers import Ledgers
-from limpet.ipam.ranges import segment_range
+from limpet.ipam.leases import segment_range
 
 
 def segment_usage(books: Ledgers, segments: Sequence[Prefix]) -> tuple[SegmentUse, ...]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import ExhaustedError, UnavailableError
-from limpet.ipam.leases import FREE, Entry, Holder, Usage, address_of, number_of
-from limpet.ipam.ranges import Range, RangeSet
+from limpet.ipam.leases import FREE, Entry, Holder, Range, RangeSet, Usage, address_of, number_of
 
 _TRIES = 65536
 """Free addresses that are asked about, one by one, when others of the node use them."""

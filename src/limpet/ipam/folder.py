@@ -10,6 +10,7 @@ from pathlib import Path
 from limpet.base.addresses import Address
 from limpet.base.disk import Disk, refusals
 from limpet.base.errors import StorageError
+from limpet.base.records import NewerRecordError
 from limpet.ipam.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,
@@ -23,7 +24,7 @@ from limpet.ipam.hostlocal import (
     parse_holder,
     parse_name,
 )
-from limpet.ipam.journal_codec import Journal, NewerJournalError, parse_journal
+from limpet.ipam.journal_codec import Journal, parse_journal
 from limpet.ipam.leases import FREE, Binding, Entry, Finding, Holder, address_of, number_of
 
 
@@ -54,10 +55,10 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
     Raises: StorageError if the folder or its journal cannot be read, or is of a later Limpet.
     """
     folder = Folder(path)
-    names = sorted(_list(path, disk))
+    with refusals("read folder", path):
+        names = sorted(disk.list_folder(path))
     if JOURNAL in names:
-        folder.journal_data = _read_journal(path / JOURNAL, disk)
-        folder.journal = _parse_journal(path / JOURNAL, folder.journal_data)
+        _read_journal(folder, disk)
     journalled = folder.journal.entries if folder.journal else {}
     bindings: dict[Address, list[tuple[Binding, str]]] = defaultdict(list)
     for name in names:
@@ -93,21 +94,14 @@ def read_folder(path: Path, network: str, disk: Disk) -> Folder:
     return folder
 
 
-def _list(path: Path, disk: Disk) -> list[str]:
-    with refusals("read folder", path):
-        return disk.list_folder(path)
-
-
-def _read_journal(path: Path, disk: Disk) -> bytes:
+def _read_journal(folder: Folder, disk: Disk) -> None:
+    path = folder.path / JOURNAL
     hint = "it may hold addresses that no other file does; check the disk before you remove it"
     with refusals("read", path, hint):
-        return disk.read(path)
-
-
-def _parse_journal(path: Path, data: bytes) -> Journal:
+        folder.journal_data = disk.read(path)
     try:
-        return parse_journal(data)
-    except NewerJournalError as error:
+        folder.journal = parse_journal(folder.journal_data)
+    except NewerRecordError as error:
         hint = "install the later Limpet again; the file may hold addresses that no other does"
         raise StorageError("read", str(path), str(error), hint=hint) from error
 

@@ -18,7 +18,10 @@ import re
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from limpet.base.addresses import Address
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey
@@ -36,7 +39,6 @@ _ADDRESS_FILE = re.compile(r"([0-9a-f.:]+)(?:([_-])(.*))?", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 _NUMBERED = re.compile(rf"({re.escape(_MARK)}|{re.escape(DAMAGED_JOURNAL)})(0|[1-9][0-9]{{0,8}})")
 _HASHED = re.compile(r"sha256-([0-9a-f]{64})")
-_HIGHEST_ORDER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,6 @@ def parse_address(text: str) -> Address | None:
     return address if str(address) == text else None
 
 
-def reservation_name(address: Address) -> str:
-    return str(address)
-
-
 def binding_name(address: Address, binding: Binding) -> str:
     """Never longer than a file name may be, and always a single safe one."""
     key = binding.key
@@ -125,7 +123,7 @@ def encode_files(network: str, address: Address, entry: Entry) -> dict[str, byte
     """The files that say what `entry` says, and no others about `address`: name -> content."""
     files = {}
     if entry.holder is not None:
-        files[reservation_name(address)] = encode_holder(entry.holder)
+        files[str(address)] = encode_holder(entry.holder)
     if entry.binding is not None:
         name = binding_name(address, entry.binding)
         files[name] = encode_binding(network, address, entry.binding)
@@ -149,18 +147,25 @@ def parse_holder(content: bytes) -> Holder | None:
     return Holder(container_id, ifname)
 
 
+class _Content(msgspec.Struct):
+    """What a binding's file says: the full key."""
+
+    network: str
+    namespace: str
+    pod: str
+    ifname: str
+    family: int
+    order: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    container_id: str
+
+
 def encode_binding(network: str, address: Address, binding: Binding) -> bytes:
-    """The full key; only ASCII, one line."""
-    values: dict[str, Any] = {
-        "network": network,
-        "namespace": binding.key.namespace,
-        "pod": binding.key.pod,
-        "ifname": binding.key.ifname,
-        "family": address.version,
-        "order": binding.order,
-        "container_id": binding.container_id,
-    }
-    return json.dumps(values).encode() + b"\n"
+    """Only ASCII, one line: names may have lone surrogates, which msgspec does not encode."""
+    key, version = binding.key, address.version
+    content = _Content(
+        network, key.namespace, key.pod, key.ifname, version, binding.order, binding.container_id
+    )
+    return json.dumps(msgspec.structs.asdict(content)).encode() + b"\n"
 
 
 def parse_binding(name: BindingName, content: bytes, network: str) -> tuple[Binding | None, str]:
@@ -169,45 +174,25 @@ def parse_binding(name: BindingName, content: bytes, network: str) -> tuple[Bind
     The name wins: a patched host-local that gives an address to another pod renames the file and
     leaves the content. A content that doesn't fit counts as empty. None: nothing says which pod.
     """
-    bare = None if name.digest else Binding(_name_key(name), order=0, joined=name.joined)
+    by_name = Binding(PodKey(name.namespace, name.pod, ""), order=0, joined=name.joined)
+    bare = None if name.digest else by_name
     if not content.strip():
         return bare, "" if bare else "is empty, and its name does not say which pod it is kept for"
-    values = _parse_object(content)
-    if values is None:
+    try:
+        found = msgspec.convert(json.loads(content), _Content)
+    except (ValueError, RecursionError):
         return bare, "its content is damaged"
-    key = PodKey(values["namespace"], values["pod"], values["ifname"])
+    key = PodKey(found.namespace, found.pod, found.ifname)
     if name.digest:
         agrees = _digest(key.namespace, key.pod) == name.digest
     else:
         agrees = (key.namespace, key.pod) == (name.namespace, name.pod)
-    if not agrees or values["family"] != name.address.version:
+    if not agrees or found.family != name.address.version:
         return bare, "its content is about another pod or family than its name"
-    binding = Binding(key, values["order"], values["container_id"], name.joined)
-    if values["network"] != network:
-        return binding, f"was made for network {values['network']!r}"
+    binding = Binding(key, found.order, found.container_id, name.joined)
+    if found.network != network:
+        return binding, f"was made for network {found.network!r}"
     return binding, ""
-
-
-def _name_key(name: BindingName) -> PodKey:
-    return PodKey(name.namespace, name.pod, "")
-
-
-_TYPES = {
-    **dict.fromkeys(("network", "namespace", "pod", "ifname", "container_id"), str),
-    **dict.fromkeys(("family", "order"), int),
-}
-
-
-def _parse_object(content: bytes) -> dict[str, Any] | None:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict):
-        return None
-    if any(type(values.get(field)) is not kind for field, kind in _TYPES.items()):
-        return None
-    return values if 0 <= values["order"] < _HIGHEST_ORDER else None
 
 
 def _digest(namespace: str, pod: str) -> str:

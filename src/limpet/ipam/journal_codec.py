@@ -6,9 +6,8 @@ of the folder hold everything numbered lower, but for the entries that it carrie
 half is nearly full and its entries are safe in their files, a new base is written to the other
 half: one atomic step that needs no room on the disk.
 
-    record   "LMJ" kind | version u8 | length u32 | number u64 | crc32 u32 | payload, JSON
-    base     kind "b", [[entries, marks], bytes of the file]
-    change   kind "c", [[entries, marks], …]: all that was written at once
+    base     record "LMJb", JSON: [[entries, marks], bytes of the file]
+    change   record "LMJc", JSON: [[entries, marks], …]: all that was written at once
 
 Records are numbered one by one. When the write of a base failed, the change after it takes the
 same number: whether the base is on the disk after all or not, that change comes after it.
@@ -16,32 +15,23 @@ same number: whether the base is on the disk after all or not, that change comes
 An entry is the whole new state of an address (a number, as in ipam/leases.py), so a change that
 is replayed twice, or on top of files that have it already, does no harm.
 
-Records of every version have this header. A whole one of a later version, wherever in the file,
-makes it a journal that only a later Limpet reads.
+Records are as in `base.records`. A whole one of a later version, wherever in the file, makes it a
+journal that only a later Limpet reads.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from struct import Struct
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import Any
 
-from limpet.base.errors import LimpetError
+from limpet.base.records import encode_record, find_records
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey
 
 VERSION = 1
-_HEADER = Struct("<4sBIQI")
-_MAGIC = b"LMJ"
 _BASE, _CHANGE = b"LMJb", b"LMJc"
-HEADER_BYTES = _HEADER.size
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class NewerJournalError(LimpetError):
-    """The journal is of a format that only a later Limpet knows."""
 
 
 def encode_entries(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> bytes:
@@ -72,21 +62,12 @@ def _plain_binding(entry: Entry) -> list[Any] | None:
 
 def encode_change(number: int, changes: Iterable[bytes]) -> bytes:
     """One record of results of `encode_entries`: on disk all of them or none."""
-    return _encode(_CHANGE, number, b"[" + b",".join(changes) + b"]")
+    return encode_record(_CHANGE, VERSION, number, b"[" + b",".join(changes) + b"]")
 
 
 def encode_base(number: int, carried: bytes, file_bytes: int) -> bytes:
     """A base that carries a result of `encode_entries`."""
-    return _encode(_BASE, number, b"[%s,%d]" % (carried, file_bytes))
-
-
-def _encode(magic: bytes, number: int, payload: bytes) -> bytes:
-    crc = _crc(magic, VERSION, number, payload)
-    return _HEADER.pack(magic, VERSION, len(payload), number, crc) + payload
-
-
-def _crc(magic: bytes, version: int, number: int, payload: bytes) -> int:
-    return crc32(payload, crc32(_HEADER.pack(magic, version, len(payload), number, 0)))
+    return encode_record(_BASE, VERSION, number, b"[%s,%d]" % (carried, file_bytes))
 
 
 @dataclass(slots=True)
@@ -107,19 +88,19 @@ def parse_journal(data: bytes) -> Journal:
     """Everything that can be read, in order, whatever is damaged around it.
 
     An incomplete last record is no damage: it was being written when the power went.
-    Raises: NewerJournalError.
+    Raises: NewerRecordError.
     """
-    records = list(_records(data))
-    base = max((r for r in records if r.magic == _BASE), key=lambda r: r.number, default=None)
+    records = list(find_records(data, b"LMJ", VERSION))
+    base = max((r for r in records if r.kind == _BASE), key=lambda r: r.number, default=None)
     start = base.number if base else 0
     changes = sorted(
-        (r for r in records if r.magic == _CHANGE and r.number >= start), key=lambda r: r.number
+        (r for r in records if r.kind == _CHANGE and r.number >= start), key=lambda r: r.number
     )
     journal = Journal()
     if base is None:
         journal.damage = "the record that it begins with cannot be read"
     else:
-        carried, file_bytes = base.content
+        carried, file_bytes = json.loads(base.payload)
         _replay(journal, [carried])
         if file_bytes != len(data):
             journal.damage = f"it has {len(data)} bytes instead of {file_bytes}"
@@ -130,41 +111,9 @@ def parse_journal(data: bytes) -> Journal:
         if record.number != journal.next_number and not journal.damage:
             lost = f"{journal.next_number} to {record.number - 1}"
             journal.damage = f"records {lost} cannot be read, later ones can"
-        _replay(journal, record.content)
+        _replay(journal, json.loads(record.payload))
         journal.next_number, journal.end = record.number + 1, record.end
     return journal
-
-
-class _Record(NamedTuple):
-    magic: bytes
-    number: int
-    end: int
-    content: Any
-
-
-def _records(data: bytes) -> Iterator[_Record]:
-    position = 0
-    while (position := data.find(_MAGIC, position)) >= 0:
-        record = _record_at(data, position)
-        if record is not None:
-            yield record
-        position = record.end if record else position + 1
-
-
-def _record_at(data: bytes, position: int) -> _Record | None:
-    """Raises: NewerJournalError."""
-    start = position + HEADER_BYTES
-    if start > len(data):
-        return None
-    magic, version, length, number, crc = _HEADER.unpack_from(data, position)
-    payload = data[start : start + length]
-    if len(payload) != length or _crc(magic, version, number, payload) != crc:
-        return None
-    if version > VERSION:
-        raise NewerJournalError(f"it has format {version}, this Limpet knows {VERSION}")
-    if magic not in (_BASE, _CHANGE):
-        return None
-    return _Record(magic, number, start + length, json.loads(payload))
 
 
 def _replay(journal: Journal, changes: list[Any]) -> None:

@@ -1,16 +1,14 @@
-"""What the address ledger keeps: who holds an address, and for whom it is kept."""
+"""What the address ledger gives out of, and what it keeps: who holds an address, and for whom."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import (
-    IPv4Address,
-    IPv6Address,
-)
+from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
-from limpet.base.addresses import Address, InterfaceAddress
+from limpet.base.addresses import Address, InterfaceAddress, Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,6 @@ class Lease:
 
     address: InterfaceAddress
     gateway: Address
-    range_set_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +128,36 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem} ({self.action})"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """One entry of host-local's `ranges`: bounds inclusive, the gateway never given."""
+
+    subnet: Prefix
+    range_start: Address
+    range_end: Address
+    gateway: Address
+
+
+RangeSet = tuple[Range, ...]
+"""Ranges of one family; one address is given out of each set."""
+
+
+def segment_range(segment: Prefix) -> Range:
+    """A whole segment: first usable address is the gateway's, network and broadcast left out.
+
+    A segment has at least four addresses.
+    """
+    last = segment[-2] if segment.version == 4 else segment[-1]
+    return Range(subnet=segment, range_start=segment[1], range_end=last, gateway=segment[1])
+
+
+def segment_range_sets(segments: Iterable[Prefix]) -> tuple[RangeSet, ...]:
+    """The segments as one range set for each family that they have."""
+    held = tuple(segments)
+    return tuple(
+        tuple(segment_range(segment) for segment in held if segment.version == version)
+        for version in (4, 6)
+        if any(segment.version == version for segment in held)
+    )

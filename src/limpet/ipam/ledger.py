@@ -33,12 +33,12 @@ from limpet.ipam.leases import (
     Holder,
     Lease,
     PodKey,
+    RangeSet,
     Reservation,
     Usage,
     address_of,
     number_of,
 )
-from limpet.ipam.ranges import RangeSet
 from limpet.ipam.store import Store, Tuning, make_change
 
 _POOLS = 8
@@ -152,7 +152,7 @@ class Ledger:
             for i, number in marks.items():
                 pools[i].mark = number
         return Reservation(
-            tuple(_lease(i, pools[i], choice.number) for i, choice in enumerate(choices)),
+            tuple(_lease(pool, each.number) for pool, each in zip(pools, choices, strict=True)),
             evicted,
             restored=all(c.number in claim.held or c.number in claim.kept for c in choices),
         )
@@ -311,11 +311,11 @@ class Ledger:
         )
 
 
-def _lease(index: int, pool: Pool, number: int) -> Lease:
+def _lease(pool: Pool, number: int) -> Lease:
     member = pool.range_of(number)
     with_length = (int(address_of(number)), member.subnet.prefixlen)
     interface = IPv4Interface if member.subnet.version == 4 else IPv6Interface
-    return Lease(interface(with_length), member.gateway, index)
+    return Lease(interface(with_length), member.gateway)
 
 
 def _same_use(old: Binding | None, new: Binding | None) -> bool:

@@ -21,7 +21,7 @@ from limpet.base.settings import (
     RelaySettings,
     TunnelSettings,
 )
-from limpet.ipam.ranges import segment_range, segment_range_sets
+from limpet.ipam.leases import segment_range, segment_range_sets
 
 EVERYTHING = """\
 segments = ["10.244.7.0/24", "10.244.9.0/30", "fd00:7::/64"]

@@ -18,8 +18,7 @@ from limpet.controller.state.records import ReportRecord
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.reports import merge_report
 from limpet.datapath.node.pod.attachments import Attachments
-from limpet.ipam.leases import Holder, PodKey
-from limpet.ipam.ranges import segment_range
+from limpet.ipam.leases import Holder, PodKey, segment_range
 from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts
 
 WIDE = ranges("10.64.0.0/18")

@@ -35,7 +35,7 @@ from limpet.cni.protocol.values import (
 )
 from limpet.datapath.node.plan import derived_mac
 from limpet.datapath.node.pod.attachment import Attachment, Bandwidth, Netns, PortMapping, RouteSpec
-from limpet.ipam.ranges import Range, segment_range_sets
+from limpet.ipam.leases import Range, segment_range_sets
 from tests.strategies import macs
 
 STATE = NodeState(segments=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")))

@@ -7,9 +7,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from limpet.base.addresses import Address
-from limpet.ipam.leases import Holder, PodKey, Reservation
+from limpet.ipam.leases import Holder, PodKey, Range, RangeSet, Reservation
 from limpet.ipam.ledger import Ledger
-from limpet.ipam.ranges import Range, RangeSet
 from limpet.ipam.store import Tuning
 
 SMALL = Tuning(journal_bytes=16 * 1024, settle_s=0.001, retry_s=0.05, lock_wait_s=0.1)

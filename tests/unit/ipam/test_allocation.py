@@ -11,8 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from limpet.base.errors import ExhaustedError, UnavailableError
 from limpet.ipam.allocation import Choice, Claim, Intervals, Pool, choose
-from limpet.ipam.leases import FREE, Binding, Entry, Holder, PodKey, Usage, address_of, number_of
-from limpet.ipam.ranges import Range, RangeSet
+from limpet.ipam.leases import (
+    FREE,
+    Binding,
+    Entry,
+    Holder,
+    PodKey,
+    Range,
+    RangeSet,
+    Usage,
+    address_of,
+    number_of,
+)
 
 NEW = Holder("new", "eth0")
 OLD = Holder("old", "eth0")

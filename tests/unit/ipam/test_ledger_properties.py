@@ -18,9 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from limpet.base.addresses import Address
 from limpet.base.errors import ExhaustedError, UnavailableError
-from limpet.ipam.leases import AddressState, Holder, PodKey, Reservation
+from limpet.ipam.leases import AddressState, Holder, PodKey, RangeSet, Reservation
 from limpet.ipam.ledger import Ledger
-from limpet.ipam.ranges import RangeSet
 from limpet.ipam.store import Tuning
 from tests.unit.ipam.ledgers import ranges
 

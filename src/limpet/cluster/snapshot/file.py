@@ -18,12 +18,13 @@ from time import monotonic
 from limpet.base import faults
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
+from limpet.base.records import NewerRecordError
 from limpet.cluster.documents import Document, Key, Known, essentials
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.merge import Changes, merge
 from limpet.cluster.seal import check, read_sealed
-from limpet.cluster.snapshot.log import NewerLogError, SnapshotLog, cluster_mark, parse_log
+from limpet.cluster.snapshot.log import SnapshotLog, cluster_mark, parse_log
 from limpet.cluster.snapshot.writer import LogWriter, read_file
 
 OWN_NAME = "own.log"
@@ -285,8 +286,9 @@ def _load(path: Path) -> tuple[SnapshotLog, bytes] | None:
         return None if data is None else (parse_log(data), data)
     except OSError as error:
         raise StorageError("read", str(path), error.strerror or str(error)) from error
-    except NewerLogError as error:
-        raise StorageError("read", str(path), str(error)) from error
+    except NewerRecordError as error:
+        hint = "install the later Limpet again, or move the file away: the cluster tells everything"
+        raise StorageError("read", str(path), str(error), hint=f"{hint} anew") from error
 
 
 def _open_documents(log: SnapshotLog, nothing: Known) -> tuple[Known, list[SealError]]:

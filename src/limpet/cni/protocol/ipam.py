@@ -8,7 +8,7 @@ from limpet.base.errors import CniCode, CniError
 from limpet.cni.protocol.fields import Fields, invalid, keys, list_items
 from limpet.cni.protocol.values import IpamConf
 from limpet.datapath.node.pod.attachment import RouteSpec
-from limpet.ipam.ranges import Range, RangeSet
+from limpet.ipam.leases import Range, RangeSet
 
 OWN_TYPE = "limpet"
 """`type` of our main plugin, and `ipam.type` of our IPAM plugin: the name of the binary."""

@@ -7,8 +7,7 @@ from enum import Enum
 
 from limpet.base.addresses import Address, InterfaceAddress
 from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping, RouteSpec
-from limpet.ipam.leases import Holder, PodKey
-from limpet.ipam.ranges import RangeSet
+from limpet.ipam.leases import Holder, PodKey, RangeSet
 
 
 class Verb(Enum):

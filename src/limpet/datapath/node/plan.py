@@ -13,8 +13,7 @@ from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
-from limpet.ipam.leases import Holder
-from limpet.ipam.ranges import segment_range
+from limpet.ipam.leases import Holder, segment_range
 
 _LINK_LOCAL = IPv6Network("fe80::/64")
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.records import NewerRecordError
 from limpet.cluster.documents import Sealed
 from limpet.cluster.snapshot.log import (
     HEADER_BYTES,
     VERSION,
-    NewerLogError,
     cluster_mark,
     encode_header,
     encode_record,
@@ -121,5 +121,5 @@ def test_a_later_format_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("limpet.cluster.snapshot.log.VERSION", VERSION + 1)
     newer, _ = log_of([toy(b"a")])
     monkeypatch.undo()
-    with pytest.raises(NewerLogError, match="install the later Limpet"):
+    with pytest.raises(NewerRecordError, match="format 2, this Limpet knows 1"):
         parse_log(newer)

@@ -11,7 +11,7 @@ import pytest
 from limpet.base.errors import CniCode
 from limpet.cni.protocol.values import Dns, IpamConf, NetworkConf
 from limpet.datapath.node.pod.attachment import RouteSpec
-from limpet.ipam.ranges import Range
+from limpet.ipam.leases import Range
 from tests.unit.cni.protocol.cni_inputs import CONF, conf, parse, refusal
 
 
