@@ -65,18 +65,13 @@ def is_within(value: int, bounds: Bounds) -> bool:
     return False
 
 
-LOCAL_BOUNDS = bounds_by_version(
-    map(
-        ip_network,
-        (
-            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"),  # RFC 1918
-            "100.64.0.0/10",  # RFC 6598: of a carrier
-            *("127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/8", "224.0.0.0/3"),
-            "fc00::/7",  # RFC 4193
-            *("::/8", "fe80::/10", "ff00::/8"),
-        ),
-    )
+_PRIVATE = tuple(
+    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
+"""Source: RFC 1918, RFC 6598 (of a carrier), RFC 4193."""
+_NEITHER = ("127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/8", "224.0.0.0/3", "::/8", "fe80::/10")
+_PRIVATE_BOUNDS = bounds_by_version(_PRIVATE)
+LOCAL_BOUNDS = bounds_by_version((*_PRIVATE, *map(ip_network, (*_NEITHER, "ff00::/8"))))
 """Of what is not public."""
 NO_NODE_BOUNDS = bounds_by_version(
     map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "224.0.0.0/4", "::1/128", "::/128", "ff00::/8"))
@@ -87,6 +82,11 @@ NO_NODE_BOUNDS = bounds_by_version(
 def is_public(address: Address) -> bool:
     """Whether the whole Internet may know a way to it: no RFC 1918, 4193 or 6598, nor of a link."""
     return not is_within(int(address), LOCAL_BOUNDS[address.version])
+
+
+def is_private(address: Address) -> bool:
+    """Of a network that is never routed between sites."""
+    return is_within(int(address), _PRIVATE_BOUNDS[address.version])
 
 
 Endpoint = tuple[Address, int]

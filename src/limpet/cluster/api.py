@@ -28,11 +28,10 @@ from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
+from limpet.cluster.keys import is_signed, sign
 
 SERVER_NAME = "controller.limpet"
 """What the controller's certificate names, wherever it is reached: its addresses may change."""
@@ -45,7 +44,7 @@ MAX_PODS = 4_096
 """In one `PodReport`."""
 MAX_NAME_CHARACTERS = 253
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_JOIN = b"limpet 1 join\0"
+_JOIN = "join"
 _TOKEN_MARK = "lmp1"
 
 T = TypeVar("T")
@@ -89,24 +88,18 @@ class Code(StrEnum):
 
 
 HTTP_STATUS = {
-    Code.BAD_REQUEST: 400,
-    Code.TOO_LARGE: 413,
-    Code.NOT_FOUND: 404,
-    Code.BAD_TOKEN: 403,
-    Code.BAD_PROOF: 403,
-    Code.NO_CERTIFICATE: 401,
-    Code.UNKNOWN_NODE: 403,
-    Code.REMOVED: 403,
-    Code.NOT_YOURS: 403,
-    Code.STALE: 409,
-    Code.CLONED: 409,
-    Code.QUOTA: 409,
-    Code.EXHAUSTED: 409,
-    Code.SHOW: 409,
-    Code.SAY_HELLO: 409,
-    Code.RECOVERING: 503,
-    Code.TOO_OLD: 410,
-    Code.TRY_AGAIN: 503,
+    code: status
+    for status, codes in {
+        400: (Code.BAD_REQUEST,),
+        401: (Code.NO_CERTIFICATE,),
+        403: (Code.BAD_TOKEN, Code.BAD_PROOF, Code.UNKNOWN_NODE, Code.REMOVED, Code.NOT_YOURS),
+        404: (Code.NOT_FOUND,),
+        409: (Code.STALE, Code.CLONED, Code.QUOTA, Code.EXHAUSTED, Code.SHOW, Code.SAY_HELLO),
+        410: (Code.TOO_OLD,),
+        413: (Code.TOO_LARGE,),
+        503: (Code.RECOVERING, Code.TRY_AGAIN),
+    }.items()
+    for code in codes
 }
 
 
@@ -228,8 +221,7 @@ class WatchLine(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: Refused | None = None
 
 
-def encode(message: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(message)
+encode = msgspec.json.encode
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -296,21 +288,17 @@ def secret_digest(secret: bytes) -> bytes:
 
 def join_proof(token: str, name: str, private_key: bytes) -> bytes:
     """The node's signature: it holds its key, and wants in with this token under this name."""
-    return Ed25519PrivateKey.from_private_bytes(private_key).sign(_claim(token, name))
+    return sign(_JOIN, _claim(token, name), private_key)
 
 
 def is_join_proof(request: JoinRequest) -> bool:
-    try:
-        key = Ed25519PublicKey.from_public_bytes(request.public_key)
-        key.verify(request.proof, _claim(request.token, request.name))
-    except (ValueError, InvalidSignature):
-        return False
-    return True
+    claim = _claim(request.token, request.name)
+    return is_signed(_JOIN, claim, request.proof, (request.public_key,))
 
 
 def _claim(token: str, name: str) -> bytes:
     """The token carries the CA's digest: the claim is for that cluster alone."""
-    return _JOIN + hashlib.sha256(token.encode()).digest() + name.encode()
+    return hashlib.sha256(token.encode()).digest() + name.encode()
 
 
 def _text(data: bytes) -> str:

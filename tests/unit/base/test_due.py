@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.due import DueQueue
+from limpet.base.rate_limit import DueQueue
 
 STEPS = st.lists(
     st.one_of(

@@ -9,7 +9,7 @@ from limpet.base.errors import KernelError
 from limpet.cli.doctor.findings import Finding, ok, warn
 from limpet.cli.install.joining import own_snapshot
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.topology.backends import backends_of
+from limpet.cluster.topology.reach import backends_of
 from limpet.datapath.tunnel.wireguard.device import KernelWireguard
 from limpet.datapath.tunnel.wireguard.process import WIREGUARD_LOG, WireguardProcess
 from limpet.linux.netlink.socket import RouteSocket

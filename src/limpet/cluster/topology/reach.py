@@ -1,9 +1,10 @@
-"""Who may talk to whom, by communities and by what the network says. Pure."""
+"""Who may talk to whom, and what makes the tunnel between them, by communities and by what the
+network says. Pure."""
 
 from __future__ import annotations
 
 from limpet.cluster.kinds.grant import Grant, Role
-from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network
+from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 
 
 def may_talk(network: Network, one: Grant, other: Grant) -> bool:
@@ -29,3 +30,19 @@ def share_what_is_behind(one: Grant, other: Grant) -> bool:
 def in_clear_refused(network: Network) -> bool:
     """Whether nothing goes between nodes, or is let in, without a tunnel."""
     return network.encryption is Encryption.ALL
+
+
+def backends_of(network: Network | None) -> frozenset[TunnelBackend]:
+    """Those that some pair of nodes may have."""
+    if network is None:
+        return frozenset({TunnelBackend.WIREGUARD})
+    return frozenset({network.tunnel_backend, *network.community_backends.values()})
+
+
+def backend_between(network: Network, one: Grant, other: Grant) -> TunnelBackend:
+    """The same for both ends: that of the first community by name that they share and that has
+    one, else the network's."""
+    for name in sorted(set(one.communities).intersection(other.communities)):
+        if name in network.community_backends:
+            return network.community_backends[name]
+    return network.tunnel_backend

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from limpet.cluster.kinds.presence import Presence
 
@@ -60,7 +61,6 @@ class Transport:
     """IP versions of the underlay that a node has said to have a device of its own for."""
 
 
-NO_OVERHEAD_BYTES = {4: 0, 6: 0}
 VXLAN_OVERHEAD_BYTES = {4: 50, 6: 70}
 """Outer IP, UDP, VXLAN and inner Ethernet headers."""
 TUNNEL_OVERHEAD_BYTES = {4: 60, 6: 80}
@@ -77,7 +77,7 @@ ROUTE = Transport(
     number=1,
     proof=ProbeKind.OVERLAY,
     part="overlay",
-    overhead_bytes=NO_OVERHEAD_BYTES,
+    overhead_bytes={4: 0, 6: 0},
     words="route",
     path_words="route, over {device} by {next_hop}",
     via_words="{next_hops}",
@@ -95,43 +95,38 @@ VXLAN = Transport(
     via_words="{underlay}",
     versions=lambda presence: presence.vtep_macs,
 )
-TUNNEL = Transport(
+_TUNNELLED = partial(
+    Transport,
+    proof=ProbeKind.TUNNEL,
+    part="tunnel",
+    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
+    encrypted=True,
+)
+TUNNEL = _TUNNELLED(
     "tunnel",
     preference=30,
     number=3,
-    proof=ProbeKind.TUNNEL,
-    part="tunnel",
-    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
     words="tunnel",
     path_words="tunnel, over {device} to {endpoint}",
     via_words="{endpoint}",
-    encrypted=True,
 )
 """Encrypted, straight to the peer's tunnel, through whatever NATs."""
-RELAY = Transport(
+RELAY = _TUNNELLED(
     "relay",
     preference=40,
     number=4,
-    proof=ProbeKind.TUNNEL,
-    part="tunnel",
-    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
     words="relay",
     path_words="relay {relay}, over {device} to {endpoint}",
     via_words="{relay} ({endpoint})",
-    encrypted=True,
 )
 """The same encrypted packets, forwarded by a node that cannot read them."""
-RELAY_TLS = Transport(
+RELAY_TLS = _TUNNELLED(
     "relay-tls",
     preference=50,
     number=5,
-    proof=ProbeKind.TUNNEL,
-    part="tunnel",
-    overhead_bytes=TUNNEL_OVERHEAD_BYTES,
     words="relay over TLS",
     path_words="relay {relay} in TLS, over {device}",
     via_words="{relay} (TLS)",
-    encrypted=True,
     keeps_endpoint=False,
 )
 """The same in a TLS connection to the relay, where UDP does not get through."""

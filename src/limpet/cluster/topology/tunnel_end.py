@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_network
 
-from limpet.base.addresses import Address, Endpoint, Prefix
+from limpet.base.addresses import Address, Endpoint, Prefix, is_private
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.transports import TUNNEL_OVERHEAD_BYTES, TUNNEL_PADDING_BYTES
@@ -30,10 +29,6 @@ Source: TUN_DEFAULT_MTU in kernel_libipsec_plugin.c of strongSwan 5.9.8.
 IPSEC_PADDING_BYTES = 4
 IPSEC_TRAILER_BYTES = 2
 _MAX_PORT = 65535
-_PRIVATE = tuple(
-    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
-)
-"""Source: RFC 1918, RFC 6598, RFC 4193."""
 
 
 def tunnel_device_mtu_bytes(link_mtu_bytes: int) -> int:
@@ -103,11 +98,7 @@ def _is_translated(address: Address, entry: NodeEntry, own: OwnSide) -> bool:
     """Between addresses that one of the two ends does not have."""
     if entry.presence is None or address not in entry.presence.addresses:
         return True
-    if _is_private(address):
+    if is_private(address):
         return False
     ours = [each for each in own.link_prefixes if each.version == address.version]
-    return all(_is_private(each.network_address) for each in ours)
-
-
-def _is_private(address: Address) -> bool:
-    return any(address.version == each.version and address in each for each in _PRIVATE)
+    return all(is_private(each.network_address) for each in ours)

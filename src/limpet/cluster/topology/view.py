@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
+from operator import attrgetter
 
 from limpet.base.addresses import (
     LOCAL_BOUNDS,
@@ -72,14 +73,10 @@ class View:
 
     def same_node(self, other: View) -> bool:
         """Whether all but the peers is the same."""
-        return (self.uid, self.own, self.network, self.grant, self.devices, self.sources) == (
-            other.uid,
-            other.own,
-            other.network,
-            other.grant,
-            other.devices,
-            other.sources,
-        )
+        return _OF_NODE(self) == _OF_NODE(other)
+
+
+_OF_NODE = attrgetter("uid", "own", "network", "grant", "devices", "sources")
 
 
 def view_of(

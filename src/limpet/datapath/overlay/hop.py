@@ -8,8 +8,8 @@ from typing import NamedTuple
 from limpet.base.addresses import Address, Prefix
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.topology.backends import backend_between
 from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.reach import backend_between
 from limpet.cluster.topology.transports import MIN_MTU_BYTES, VXLAN_OVERHEAD_BYTES
 from limpet.cluster.topology.tunnel_end import (
     endpoint_problem,

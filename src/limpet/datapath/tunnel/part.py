@@ -1,6 +1,6 @@
 """The part of the loop for encrypted tunnels: WireGuard's, and IPsec's where the cluster names it.
 
-Each has a device of its own; `cluster.topology.backends` says which makes the tunnel to a peer.
+Each has a device of its own; `cluster.topology.reach` says which makes the tunnel to a peer.
 They share one visible UDP port, and rules that keep their own packets out of our routing table.
 """
 
@@ -15,7 +15,7 @@ from limpet.base.addresses import Endpoint
 from limpet.base.errors import LimpetError
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.network import Network, TunnelBackend
-from limpet.cluster.topology.backends import backends_of
+from limpet.cluster.topology.reach import backends_of
 from limpet.datapath.own_node import TunnelNames, is_of_a_pod
 from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers

@@ -18,8 +18,7 @@ from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.topology.backends import backend_between, backends_of
-from limpet.cluster.topology.reach import in_clear_refused
+from limpet.cluster.topology.reach import backend_between, backends_of, in_clear_refused
 from limpet.cluster.topology.transports import MIN_MTU_BYTES
 from limpet.cluster.topology.tunnel_end import (
     TunnelEnd,

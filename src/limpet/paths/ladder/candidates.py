@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
-from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink
+from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink, is_private
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
@@ -16,11 +16,6 @@ _MOST_ADDRESSES = 8
 _BROADCAST = ip_address("255.255.255.255")
 _MOST_ENDPOINTS = 12
 _MOST_TOLD = 6
-_PRIVATE = tuple(
-    ip_network(text)
-    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-)
-"""Source: RFC 1918, RFC 6598, RFC 4193."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +146,6 @@ def nearness(address: Address, links: tuple[UnderlayLink, ...], *, ipv6_last: bo
     if is_private(address):
         return 1
     return 2 if address.version == 6 else 3
-
-
-def is_private(address: Address) -> bool:
-    """Of a network that is never routed between sites."""
-    return any(address.version == prefix.version and address in prefix for prefix in _PRIVATE)
 
 
 def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:

@@ -43,7 +43,6 @@ from limpet.paths.ladder.probe_state import (
     searches,
     way_to_tell,
 )
-from limpet.paths.ladder.relay_need import RelayNeed
 from limpet.paths.probe.messages import Candidate
 
 PUNCH_EVERY_S = 1.5
@@ -51,6 +50,8 @@ _BELOW_ALL = 1 << 16
 """A preference that no transport has."""
 _INVITED_EVERY_S = 1.0
 """How often the peer may make us try all of its endpoints."""
+_RELAY_KEPT_S = 30.0
+"""A direct way holds for so long, then no relay is needed any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +72,8 @@ class Ladder:
     _invited_s: float = -math.inf
     _was_direct: bool = False
     """Some endpoint of the peer has answered, so one may again."""
-    _need: RelayNeed = field(default_factory=RelayNeed)
+    _direct_s: float = math.inf
+    """Since when a direct way holds."""
 
     # What is known changes
 
@@ -426,13 +428,13 @@ class Ladder:
         """Whether a relay is needed; None: not, but one that is there should be kept."""
         if not self._facts.tunnel:
             return False
-        relayed = self._is_relayed
+        if not self._is_relayed and self._is_firm():
+            self._direct_s = min(self._direct_s, now_s)
+            return False if now_s >= self._direct_s + _RELAY_KEPT_S else None
+        self._direct_s = math.inf
         direct = [each for candidate, each in self._states.items() if not candidate.relay]
-        return self._need.of(
-            now_s,
-            direct=not relayed and self._is_firm(),
-            unanswered=relayed or not direct or any(each.is_overdue(now_s) for each in direct),
-        )
+        overdue = not direct or any(each.is_overdue(now_s) for each in direct)
+        return True if self._is_relayed or overdue else None
 
 
 def _is_direct(candidate: Candidate) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from limpet.base.due import DueQueue
+from limpet.base.rate_limit import DueQueue
 
 RATE_PER_S = 150.0
 """Vital probes; each costs both ends two signatures and two checks of one, 0.5 ms."""

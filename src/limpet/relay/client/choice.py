@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from limpet.base.addresses import Endpoint
-from limpet.base.due import DueQueue
+from limpet.base.rate_limit import DueQueue
 from limpet.base.settings import NAT_TIMEOUT_S
 from limpet.datapath.event import RelayEndsChanged
 from limpet.relay.client.contact import NEAR_S, Contacts, Line, Pace, RelaySite

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.cluster.topology.backends import backend_between
+from limpet.cluster.topology.reach import backend_between
 from tests.unit.cluster_values import grant, network
 
 NAMES = st.sampled_from(["cranes", "harbour", "quarry"])
