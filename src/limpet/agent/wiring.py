@@ -24,7 +24,7 @@ from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.identity import Identity, boot_id
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.segment_demand import wanted_versions
+from limpet.cluster.segments import wanted_versions
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.segment_demand import SegmentUse
+from limpet.cluster.segments import SegmentUse
 from limpet.cni.ledgers import Ledgers
 from limpet.ipam.leases import segment_range
 

@@ -61,7 +61,7 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         "limpet.__main__",
         # Values only: what a request says of segments, and what parts tell each other.
         *("limpet.cluster", "limpet.cluster.documents", "limpet.cluster.keys"),
-        *("limpet.cluster.kinds", "limpet.cluster.segment_demand"),
+        *("limpet.cluster.kinds", "limpet.cluster.segments"),
         *("limpet.cluster.topology", "limpet.datapath.event"),
         *(each for each in rooms if each.split(".")[1] in ("cni", "ipam", "linux")),
         *("limpet.datapath", "limpet.datapath.node", "limpet.datapath.change"),

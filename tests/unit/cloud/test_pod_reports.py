@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from limpet.cloud.pod_reports import PodReports, keep_bindings
 from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
-from limpet.cluster.segment_demand import SegmentUse
+from limpet.cluster.segments import SegmentUse
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
 from limpet.controller.state.records import ReportRecord

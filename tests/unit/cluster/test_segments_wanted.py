@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Prefix
-from limpet.cluster.segment_demand import SegmentUse, wanted_versions
+from limpet.cluster.segments import SegmentUse, wanted_versions
 from tests.unit.cluster_values import grant, network
 
 SIZES = {4: 253, 6: (1 << 64) - 2}
