@@ -246,11 +246,11 @@ class _Peers:
                     self._index, digest, nonce, room_bytes=None, below=random.randrange
                 )
             case exchange.Listing() as listing:
-                found = self._index.compare(listing)
-                self.counters["differences"] += bool(found.newer_there or found.newer_here)
-                answers = make_pushes(known, found.newer_here[:64])
-                if found.newer_there:
-                    answers.append(Want(listing.nonce, found.newer_there[:64]))
+                here, there = self._index.compare(listing)
+                self.counters["differences"] += bool(there or here)
+                answers = make_pushes(known, here[:64])
+                if there:
+                    answers.append(Want(listing.nonce, there[:64]))
                 return answers
             case Want(marks=marks):
                 return make_pushes(known, self._index.keys(marks))

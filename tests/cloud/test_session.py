@@ -71,7 +71,7 @@ def test_nodes_hear_of_each_other_and_of_every_change(
             await until(lambda: first.addresses_of(two.identity.uid) == ("192.0.2.2",))
             first.announce("192.0.2.7")
             await until(lambda: second.addresses_of(one.identity.uid) == ("192.0.2.7",))
-            await first.membership.durable()
+            await asyncio.wrap_future(first.membership.replica.file.durable())
         async with two.running(controllers=["127.0.0.1:1"]) as offline:
             assert offline.addresses_of(one.identity.uid) == ("192.0.2.7",)
 

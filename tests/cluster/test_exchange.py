@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_a_member_that_publishes_in_a_loop_keeps_others_disks_quiet_and_is_known
         await until(lambda: one.knows(two, "192.0.2.2") and two.knows(one, "192.0.2.1"))
         for number in range(200):
             one.announce("192.0.2.1", f"198.51.100.{number}")
-            await one.membership.durable()
+            await asyncio.wrap_future(one.membership.replica.file.durable())
         one.announce("192.0.2.1", "203.0.113.9")
         await until(lambda: two.exchange.counters["over_rate"] > 0)
         await until(lambda: two.knows(one, "192.0.2.1", "203.0.113.9"))

@@ -132,7 +132,7 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         (
             "disk_trouble",
             "1 while what is known cannot be written.",
-            bool(membership.replica.trouble),
+            bool(membership.replica.file.trouble),
         ),
         ("controller_connected", "1 while the controller is.", state.connected),
         ("removed", "1 once the node was removed.", membership.removed),

@@ -12,6 +12,7 @@ import msgspec
 
 from limpet.base.disk import cause
 from limpet.base.errors import ConfigError, StorageError
+from limpet.cluster.keys import public_key_of, uid_of
 
 _KEY_FILE, _CLUSTER_FILE = "node.key", "cluster.json"
 _CERTIFICATE_FILE, _CA_FILE = "node.pem", "ca.pem"
@@ -35,14 +36,10 @@ class Identity:
 
     @property
     def public_key(self) -> bytes:
-        from limpet.cluster.keys import public_key_of
-
         return public_key_of(self.private_key)
 
     @property
     def uid(self) -> str:
-        from limpet.cluster.keys import uid_of
-
         return uid_of(self.public_key)
 
     @property

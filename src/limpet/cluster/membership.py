@@ -255,9 +255,5 @@ class Membership:
         told = partial(self.replica.tell, Source.SELF, [document.key])
         written.add_done_callback(lambda _written: told())
 
-    async def durable(self) -> None:
-        """Returns when all that was taken is on disk. Raises: StorageError."""
-        await asyncio.wrap_future(self.replica.durable())
-
     def close(self) -> None:
-        self.replica.close()
+        self.replica.file.close()

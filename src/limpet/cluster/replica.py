@@ -56,17 +56,13 @@ class Replica:
         """Takes up what `file` holds. `is_held_back`: of what is in order, but is not to count."""
         self.counters: Counter[str] = Counter()
         """Offers by `<source>_<outcome>`."""
-        self._file = file
+        self.file = file
+        """What was taken is on its way there."""
         self._listeners: list[Listener] = []
         self.known, self.problems = file.read(pinned_key)
         """`problems`: of what the disk held, in words."""
         self._by_signature = {each.sealed.signature: each for each in self.known}
         self._is_held_back = is_held_back
-
-    @property
-    def trouble(self) -> str:
-        """Why what is known cannot be written to the disk now; empty: it can."""
-        return self._file.trouble
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -139,17 +135,10 @@ class Replica:
             if (document := self.known.find(key)) is not None:
                 self._by_signature[document.sealed.signature] = document
                 news.append(document)
-        return keys, self._file.put(news)
+        return keys, self.file.put(news)
 
     def tell(self, source: Source, keys: Iterable[Key]) -> None:
         change = Change(source, frozenset(keys))
         for listener in self._listeners:
             with noted("news"):  # the others have to hear it too
                 listener(change)
-
-    def durable(self) -> Future[None]:
-        """Done when all that was taken is on disk; StorageError when it can't be."""
-        return self._file.durable()
-
-    def close(self) -> None:
-        self._file.close()

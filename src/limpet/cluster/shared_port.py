@@ -44,27 +44,22 @@ class SharedPort:
 def ruleset(tunnel_port: int, agent_ports: Mapping[int, int]) -> str:
     """The table's text. `@th,64,32` are the first four bytes after the UDP header."""
     magics = ", ".join(f"0x{magic.hex()}" for magic in (MAGIC, RELAY_MAGIC))
-    return "\n".join(
-        (
-            f"table inet {NFT_SHARED_PORT_TABLE} {{",
-            "\tchain input {",
-            "\t\ttype filter hook input priority 300; policy accept;",
-            *(
-                f"\t\tmeta nfproto {_FAMILIES[version]} udp dport {tunnel_port} "
-                f"@th,64,32 {{ {magics} }} udp dport set {port}"
-                for version, port in sorted(agent_ports.items())
-            ),
-            "\t}",
-            "",
-            "\tchain output {",
-            "\t\ttype filter hook output priority raw; policy accept;",
-            *(
-                f"\t\tmeta nfproto {_FAMILIES[version]} udp sport {port} "
-                f"udp sport set {tunnel_port}"
-                for version, port in sorted(agent_ports.items())
-            ),
-            "\t}",
-            "}",
-            "",
-        )
-    )
+    incoming, outgoing = [], []
+    for version, port in sorted(agent_ports.items()):
+        udp = f"\t\tmeta nfproto {_FAMILIES[version]} udp"
+        incoming.append(f"{udp} dport {tunnel_port} @th,64,32 {{ {magics} }} udp dport set {port}")
+        outgoing.append(f"{udp} sport {port} udp sport set {tunnel_port}")
+    newline = "\n"
+    return f"""\
+table inet {NFT_SHARED_PORT_TABLE} {{
+\tchain input {{
+\t\ttype filter hook input priority 300; policy accept;
+{newline.join(incoming)}
+\t}}
+
+\tchain output {{
+\t\ttype filter hook output priority raw; policy accept;
+{newline.join(outgoing)}
+\t}}
+}}
+"""

@@ -39,7 +39,7 @@ from limpet.ipam.leases import (
     address_of,
     number_of,
 )
-from limpet.ipam.store import Store, Tuning, make_change
+from limpet.ipam.store import Store, Tuning
 
 _POOLS = 8
 """Sets of ranges kept ready: one, and more for a while after a network's config has changed."""
@@ -272,7 +272,7 @@ class Ledger:
     def _apply(
         self, entries: Mapping[int, Entry], marks: Mapping[int, int], now_s: float, *, release: bool
     ) -> None:
-        self._store.append(make_change(entries, marks), release=release)
+        self._store.append(entries, marks, release=release)
         self._marks.update(marks)
         for number, entry in entries.items():
             self._index.put(number, entry)

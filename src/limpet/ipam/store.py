@@ -59,10 +59,6 @@ class Change(NamedTuple):
     encoded: bytes
 
 
-def make_change(entries: Mapping[int, Entry], marks: Mapping[int, int]) -> Change:
-    return Change(entries, marks, encode_entries(entries, marks))
-
-
 @dataclass(slots=True)
 class _Inbox:
     """What the thread of the ledger has left for the store's own."""
@@ -95,12 +91,15 @@ class Store:
 
     # Called from the thread of the ledger.
 
-    def append(self, change: Change, *, release: bool) -> None:
+    def append(
+        self, entries: Mapping[int, Entry], marks: Mapping[int, int], *, release: bool
+    ) -> None:
         """Queue a change; from now on it counts as done.
 
         Raises: StorageError, with nothing queued, if it is no release and there is no point in it:
         the disk refused what came before, or what is left of the journal is kept for releases.
         """
+        change = Change(entries, marks, encode_entries(entries, marks))
         with self._inbox.lock:
             error = None if release else self._objection(change)
             if error is None and not self._inbox.closed:

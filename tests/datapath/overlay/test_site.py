@@ -400,7 +400,9 @@ async def test_one_retry_waits_however_often_a_round_fails(node: SiteBed) -> Non
 
 @on_a_loop
 async def test_what_a_round_has_served_already_wakes_no_other_one(node: SiteBed) -> None:
-    await node.membership.durable()  # what the node says of itself: that wakes one too
+    await asyncio.wrap_future(
+        node.membership.replica.file.durable()
+    )  # what the node says of itself: that wakes one too
     with capture_logs() as told:
         node.site.wake("a path changed")
         node.loop.run("something else", node.site.overlay)

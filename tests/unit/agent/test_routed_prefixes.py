@@ -78,7 +78,7 @@ def on_a_member(folder: Path, body: Callable[[Member], None]) -> None:
         member = Member(folder)
         try:
             body(member)
-            await member.membership.durable()
+            await asyncio.wrap_future(member.membership.replica.file.durable())
         finally:
             member.membership.close()
 

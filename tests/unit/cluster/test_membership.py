@@ -125,7 +125,7 @@ def test_all_that_was_taken_is_there_after_a_restart(tmp_path: Path) -> None:
     first = Beside(tmp_path)
     first.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
     first.offer(1, 2, 3, sequence=3)
-    asyncio.run(first.membership.durable())
+    first.membership.replica.file.durable().result()
     first.membership.close()
 
     second = Beside(tmp_path)

@@ -95,7 +95,7 @@ class ClusterAdmin:
             shared_endpoints=shared_endpoints(site.peers.view.snapshot, membership.uid),
             tunnel=tunnel,
             ipsec=ipsec,
-            disk=[*membership.replica.problems, *filter(None, [membership.replica.trouble])],
+            disk=[*membership.replica.problems, *filter(None, [membership.replica.file.trouble])],
             last_round=PeerRound(
                 rounds=max(account.rounds for account in site.accounts),
                 changes=sum(account.changes for account in site.accounts),

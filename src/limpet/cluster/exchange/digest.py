@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from limpet.cluster.documents import Document, Key, Known, Sealed
 from limpet.cluster.exchange.messages import (
@@ -52,15 +51,6 @@ def item_of(document: Document) -> Item:
     return Item(mark_of(document.key), version, int.from_bytes(rank.digest[:4], "big"))
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What a listing shows."""
-
-    newer_here: tuple[Key, ...] = ()
-    newer_there: tuple[int, ...] = ()
-    """Marks."""
-
-
 class Index:
     """What is known, by mark; a change costs what changed, not what is known."""
 
@@ -100,8 +90,8 @@ class Index:
         found = (self._documents[bucket_of(mark)].get(mark) for mark in marks)
         return [document.key for document in found if document is not None]
 
-    def compare(self, listing: Listing) -> Difference:
-        """What the one who made the listing lacks, and what we lack, in the listing's buckets."""
+    def compare(self, listing: Listing) -> tuple[tuple[Key, ...], tuple[int, ...]]:
+        """Keys of what is newer here, and marks of what is newer there, in its buckets."""
         theirs = {item.mark: item for item in listing.items}
         ours = {item.mark: item for bucket in listing.buckets for item in self.items(bucket)}
         here = [mark for mark, item in ours.items() if mark not in theirs or item > theirs[mark]]
@@ -110,7 +100,7 @@ class Index:
             for mark, item in theirs.items()
             if bucket_of(mark) in listing.buckets and (mark not in ours or item > ours[mark])
         ]
-        return Difference(tuple(sorted(self.keys(here))), tuple(sorted(there)))
+        return tuple(sorted(self.keys(here))), tuple(sorted(there))
 
 
 def make_listings(

@@ -345,8 +345,7 @@ class Gossip:
 
     def _settle(self, uid: str, listing: Listing, now_s: float) -> list[Message]:
         """Asks for what we lack, and sends what the other lacks."""
-        found = self._index.compare(listing)
-        here, there = found.newer_here, found.newer_there
+        here, there = self._index.compare(listing)
         answers: list[Message] = []
         if there:
             answers.append(Want(listing.nonce, there[:_MOST_WANTED]))

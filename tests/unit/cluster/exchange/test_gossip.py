@@ -81,13 +81,13 @@ def test_two_who_know_the_same_have_the_same_digest_and_no_others(one: Known, ot
 @given(knowledge(), knowledge())
 def test_what_counts_as_newer_is_what_merging_would_change(one: Known, other: Known) -> None:
     both = merged(one, other)
-    found = Index(one).compare(listing_of(Index(other)))
+    here, there = Index(one).compare(listing_of(Index(other)))
     news = not_in(both, other)
-    assert news <= set(found.newer_here)
+    assert news <= set(here)
     # What the other has as a tombstone silences what stood under it: that alone is told in vain.
-    assert all(both.find(("grant", name)).tombstone for _, name in set(found.newer_here) - news)  # type: ignore[union-attr]
+    assert all(both.find(("grant", name)).tombstone for _, name in set(here) - news)  # type: ignore[union-attr]
     wanted = {mark_of(key) for key in not_in(both, one)}
-    assert wanted <= set(found.newer_there)
+    assert wanted <= set(there)
 
 
 @given(knowledge(), st.lists(knowledge(), max_size=3))
