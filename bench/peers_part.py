@@ -43,11 +43,10 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.tunnel.key import tunnel_key_of
-from limpet.paths.ladder.backoff import STANDBY_S
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
-from limpet.paths.ladder.probe_state import Question
+from limpet.paths.ladder.probe_state import STANDBY_S, Question
 from limpet.paths.probe.codec import (
     encode_answer,
     encode_probe,

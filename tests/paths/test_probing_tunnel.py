@@ -15,7 +15,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.event import AnswerSeen
-from limpet.paths.ladder.backoff import RARE_RETRY_S
+from limpet.paths.ladder.probe_state import RARE_RETRY_S
 from limpet.paths.probe.codec import encode_probe
 from limpet.paths.probe.messages import Probe
 from tests.beds.namespaces import Netns, connect_namespaces

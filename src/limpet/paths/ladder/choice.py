@@ -20,13 +20,12 @@ from limpet.paths.ladder.candidates import (
     tunnel_candidate,
 )
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
-from limpet.paths.ladder.probe_state import FIRM, SHAKY, ProbeState
+from limpet.paths.ladder.probe_state import FIRM, MEASURED, SHAKY, ProbeState
 from limpet.paths.probe.messages import Candidate
 
 _MTU_BYTES = 1500
 _MUCH_SLOWER, _MUCH_SLOWER_S = 1.5, 0.02
-"""A relay is left for another that is so much faster, measured at least so often."""
-MEASURED = 3
+"""A relay is left for another that is so much faster, where both were measured."""
 _PATIENCE_S = 10.0
 """Without an answer, then what is not proven yet is good enough; with traffic it is at once."""
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.backoff import ACTIVE_S, pause_s, rested_s, slowest_retry_s
 from limpet.paths.ladder.candidates import (
     Facts,
     candidate_of_end,
@@ -36,11 +35,15 @@ from limpet.paths.ladder.candidates import (
 from limpet.paths.ladder.choice import Choice
 from limpet.paths.ladder.path_mtu import SizeSearch, search_of
 from limpet.paths.ladder.probe_state import (
+    ACTIVE_S,
     QUICK_S,
     TRIES,
     ProbeState,
     Question,
+    pause_s,
+    rested_s,
     searches,
+    slowest_retry_s,
     way_to_tell,
 )
 from limpet.paths.probe.messages import Candidate

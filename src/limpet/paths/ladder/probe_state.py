@@ -1,4 +1,10 @@
-"""How each question that may be put to a peer stands: asked, answered, overdue, lost. Pure."""
+"""How each question that may be put to a peer stands, and when it is asked again. Pure.
+
+answers and bears the path ──► every second with traffic, else every 5 or 20 s
+answers beside it ───────────► every 20 or 60 s
+answers again after a loss ──► in quick succession, until it has done so often enough
+silent ──────────────────────► after 1, 2, 4 … s, at most `slowest_retry_s`
+"""
 
 from __future__ import annotations
 
@@ -28,6 +34,23 @@ _MOST_NEEDED = 16
 _FORGIVEN_AFTER_S = 120.0
 """Each time that it has held for so long, one loss of the past counts no more."""
 _RTT_WEIGHT = 0.25
+MEASURED = 3
+"""Answers after which the round trip of a relay is known."""
+ACTIVE_S = 1.0
+"""Between probes of what carries the path of a peer with traffic."""
+STEADY_S = 5.0
+"""Between probes of what carries the path of another, unencrypted."""
+STANDBY_S = 20.0
+"""Between probes of what works beside it, and of a tunnelled path without traffic."""
+BESIDE_S = 60.0
+"""Between probes of tunnelled ways that work beside the path."""
+ACTIVE_RETRY_S, IDLE_RETRY_S, RARE_RETRY_S = 10.0, 30.0, 60.0
+"""At most between probes of what does not answer but has done so: of a peer with traffic, and of
+another, which is soon enough for two ends whose NATs remember for 30 s whom they sent to. What has
+never answered is asked at most every 30 s with traffic and every 60 s without.
+"""
+_SLOWEST_QUICK = 4
+_LONG_S, _TOGETHER_S = 30.0, 4.0
 
 
 class Question(NamedTuple):
@@ -164,6 +187,41 @@ class ProbeState:
             if not self.proven:
                 self.streaks.proven_s = now_s
             self.proven, self.urgent = True, False
+
+
+def pause_s(
+    candidate: Candidate,
+    state: ProbeState,
+    rtt_s: float,
+    *,
+    bears: bool,
+    active: bool,
+    stretch: float,
+) -> float:
+    """After an answer. `bears`: the path stands on it; `active`: the peer has traffic."""
+    if not state.proven:
+        return QUICK_S * min(max(state.streaks.needed // 2, 1), _SLOWEST_QUICK)
+    if bears:
+        if active:
+            return max(ACTIVE_S - rtt_s, 0.0)  # since it was asked
+        return (STANDBY_S if candidate.kind is ProbeKind.TUNNEL else STEADY_S) * stretch
+    if candidate.relay and state.streaks.answers < MEASURED:
+        return ACTIVE_S * stretch  # it may be the faster one
+    return (BESIDE_S if candidate.kind is ProbeKind.TUNNEL else STANDBY_S) * stretch
+
+
+def rested_s(now_s: float, pause_s: float) -> float:
+    """When the pause is over. Long ones, of one peer among hundreds, end together: a processor that
+    is woken for every single probe, and for its answer, has forgotten each time how that went."""
+    over_s = now_s + pause_s
+    return over_s if pause_s < _LONG_S else round(over_s / _TOGETHER_S) * _TOGETHER_S
+
+
+def slowest_retry_s(*, active: bool, hopeful: bool) -> float:
+    """At most between probes of what does not answer. `hopeful`: it, or its like, has answered."""
+    if hopeful:
+        return ACTIVE_RETRY_S if active else IDLE_RETRY_S
+    return IDLE_RETRY_S if active else RARE_RETRY_S
 
 
 def searches(

@@ -10,10 +10,9 @@ import pytest
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
-from limpet.paths.ladder.backoff import BESIDE_S, STANDBY_S
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.path_mtu import LEAST_BYTES
-from limpet.paths.ladder.probe_state import Question
+from limpet.paths.ladder.probe_state import BESIDE_S, STANDBY_S, Question
 from tests.unit.paths.ladder.ladder_world import PUNCHABLE, RELAYS, End, Nat, World, rungs
 
 SILENCE_S = 3.0
