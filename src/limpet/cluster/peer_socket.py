@@ -47,7 +47,6 @@ class Received:
     kind: int
     body: bytes
     uid: str
-    public_key: bytes
     to_anybody: bool
     by_tunnel: bool = False
     """It came to our tunnel's port."""
@@ -241,7 +240,6 @@ class PeerSocket:
             datagram.kind,
             datagram.body,
             datagram.uid,
-            datagram.public_key,
             datagram.to_anybody,
             by_tunnel,
             datagram.to_relay,

@@ -246,13 +246,11 @@ class Gossip:
             self._timers = [timer for timer in self._timers if timer[1] != key]
             heapq.heapify(self._timers)
         self._rumours[key] = rumour
-        match rumour.origin:
-            case Source.SELF:
-                delays_s: tuple[float, ...] = _OWN_AGAIN_S
-            case Source.NEIGHBOUR:
-                delays_s = (self._between(_NEIGHBOUR_DELAY_S),)
-            case Source.CLOUD:
-                delays_s = (self._between(_CLOUD_DELAY_S),)
+        if rumour.origin is Source.SELF:
+            delays_s: tuple[float, ...] = _OWN_AGAIN_S
+        else:
+            near = rumour.origin is Source.NEIGHBOUR
+            delays_s = (self._between(_NEIGHBOUR_DELAY_S if near else _CLOUD_DELAY_S),)
         for delay_s in delays_s:
             self._set_timer(now_s + delay_s, key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from limpet.base.addresses import Address
@@ -192,13 +193,7 @@ class Neighbours:
 
     def recent(self, count: int, but: Collection[str]) -> list[str]:
         """Those heard last."""
-        found: list[str] = []
-        for uid in reversed(self.heard):
-            if len(found) == count:
-                break
-            if uid not in but:
-                found.append(uid)
-        return found
+        return list(islice((uid for uid in reversed(self.heard) if uid not in but), count))
 
     def sample(self, count: int, but: Collection[str]) -> list[str]:
         """Up to `count` random ones."""
