@@ -19,7 +19,7 @@ from limpet.cluster.exchange.messages import Push, encode
 from limpet.cluster.identity import Identity
 from limpet.cluster.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.shared_port import SharedPort
-from limpet.cluster.udp_sockets import Arrival, UdpSockets
+from limpet.cluster.udp_sockets import Arrive, UdpSockets
 
 GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
@@ -210,10 +210,10 @@ class PeerSocket:
                 sent = self._sockets.send(data, everybody, self.port, hop_limit=1, ifindex=ifindex)
                 self.counters["sent" if sent else "unsendable"] += 1
 
-    def _hear(self, data: bytes, arrival: Arrival, *, by_tunnel: bool) -> bool:
+    def _hear(self, data: bytes, arrive: Arrive, *, by_tunnel: bool) -> bool:
         """False: it is one of those that floods are made of."""
         try:
-            self._take(data, arrival, by_tunnel=by_tunnel)
+            self._take(data, arrive, by_tunnel=by_tunnel)
         except DatagramError as error:
             self.counters[error.drop] += 1
             return error.drop not in (Drop.OVER_RATE, Drop.FOREIGN)
@@ -222,11 +222,12 @@ class PeerSocket:
             faults.note("datagrams", error)
         return True
 
-    def _take(self, data: bytes, arrival: Arrival, *, by_tunnel: bool) -> None:
+    def _take(self, data: bytes, arrive: Arrive, *, by_tunnel: bool) -> None:
         """Raises: DatagramError for what does not count."""
         datagram = self._codec.parse(data)
         if datagram.signature in self._seen:
             raise DatagramError(Drop.REPLAYED, "it has come before")
+        arrival = arrive()
         # Each port of loopback stands for a node that comes in a stream.
         part = arrival.port if arrival.address.is_loopback else None
         if not self._rates.heard.take(arrival.address, time.monotonic(), part=part):

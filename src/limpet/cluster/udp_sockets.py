@@ -7,6 +7,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
@@ -80,10 +81,14 @@ class Arrival(NamedTuple):
     """That it was sent to: one of ours, broadcast or multicast."""
 
 
+Arrive = Callable[[], Arrival]
+"""Told on demand: of a flood of foreign datagrams nobody asks."""
+
+
 class UdpSockets:
     """Runs on the event loop's thread."""
 
-    def __init__(self, take: Callable[[bytes, Arrival], bool], *, apart: bool = False) -> None:
+    def __init__(self, take: Callable[[bytes, Arrive], bool], *, apart: bool = False) -> None:
         """`take` gets each datagram; False: it is one of those that floods are made of.
 
         `apart`: they share the tunnel's port.
@@ -180,7 +185,7 @@ class UdpSockets:
             except OSError as error:  # of an earlier datagram, as an ICMP error came back
                 _log.debug("a datagram was not read", error=error.strerror)
                 continue
-            flood += not self._take(data, _arrival(version, ancillary, where))
+            flood += not self._take(data, partial(_arrival, version, ancillary, where))
             if self._sockets.get(version) is not opened:
                 return  # who took it has closed us
         if flood > _BATCH // 2:
