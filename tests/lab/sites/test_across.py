@@ -216,7 +216,7 @@ def test_of_two_relays_the_nearer_one_carries_a_pair_and_the_other_one_while_it_
         until_both_use(world, "digger-1", "radio-1", FAR)
         silence.wait()
         tell(f"the nearer relay dies: {silence.longest_s(began_s):.2f} s of silence")
-        assert NEAR not in relays_of(digger)
+        wait_until(lambda: NEAR not in relays_of(digger))
 
         began_s = time.time()
         world.machine(NEAR).power_on()
