@@ -10,8 +10,9 @@ test: setup
 	$(py) -m pytest -q -n 3 --dist loadfile tests
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
-vm_tests := tests/datapath/tunnel/test_wireguard_device.py tests/datapath/tunnel/test_wireguard.py \
-	tests/datapath/tunnel/test_tunnels.py tests/datapath/overlay/test_overlay.py -k "wireguard-kernel or changed_peer"
+vm_tests := $(addprefix tests/datapath/,tunnel/test_wireguard_device.py tunnel/test_wireguard.py tunnel/test_tunnels.py \
+	tunnel/test_ipsec.py tunnel/test_ipsec_kernel.py overlay/test_overlay.py) \
+	-k "wireguard-kernel or ipsec-kernel or test_ipsec_kernel or (test_ipsec.py and kernel) or changed_peer"
 
 test-vm: setup
 	scripts/fetch-wireguard >/dev/null
