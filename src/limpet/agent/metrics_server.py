@@ -97,7 +97,11 @@ class MetricsServer:
     async def _open(self, at: Listen) -> asyncio.Server:
         """Raises: OSError."""
         listener = open_listener(at, may_come_later=True)
-        return await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
+        try:
+            return await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
+        except OSError:
+            listener.close()
+            raise
 
     async def stop(self) -> None:
         if self._retry is not None:

@@ -123,12 +123,14 @@ class Demo:
 
     def reboot_a_gateway(self) -> None:
         self.world.gateway(_GATEWAY).reboot()
+        self.world.save()
         self.line(f"    {_GATEWAY}: its NAT gateway reboots; everything that it had mapped is gone")
 
     def change_a_public_address(self) -> None:
         gateway = self.world.gateway(_RENUMBERED)
         before = gateway.public
-        self.world.gateway(_RENUMBERED).change_public_address()
+        gateway.change_public_address()
+        self.world.save()
         self.expect(
             before != gateway.public,
             f"{_RENUMBERED}: its provider gives it another address, {before} -> {gateway.public}",

@@ -29,8 +29,12 @@ class RawFrames:
 
     def __init__(self) -> None:
         """Raises: KernelError."""
-        self._socket = open_packet_socket(socket.SOCK_DGRAM)
         self._route = RouteSocket()
+        try:
+            self._socket = open_packet_socket(socket.SOCK_DGRAM)
+        except KernelError:
+            self._route.close()
+            raise
 
     def close(self) -> None:
         self._socket.close()

@@ -101,7 +101,8 @@ def _change(
     tunnel_backend: TunnelBackend | bool | None,
 ) -> None:
     """Asks for it, and says who is in the community then."""
-    asked = {"nodes": nodes or [], "selector": selector, "tunnel_backend": tunnel_backend}
+    backend = tunnel_backend.value if isinstance(tunnel_backend, TunnelBackend) else tunnel_backend
+    asked = {"nodes": nodes or [], "selector": selector, "tunnel_backend": backend}
     answer = ask(config, f"community.{verb}", community=name, **asked)
     names = ",".join(each["name"] for each in answer["nodes"])
     show(answer, output, f"{answer['name']}: {names or 'no node'}")

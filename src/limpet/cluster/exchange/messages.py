@@ -27,6 +27,9 @@ LISTING_BYTES, BUCKET_BYTES, ITEM_BYTES = 37, 2, 24
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Sums = Annotated[bytes, Meta(min_length=SUM_BYTES * BUCKETS, max_length=SUM_BYTES * BUCKETS)]
 _Number = Annotated[int, Meta(ge=0)]
+_MOST_ITEMS = 4096
+_MOST_MARKS = 128
+"""More than a node of ours puts into a datagram, less than one could hold."""
 
 
 class MessageError(LimpetError):
@@ -60,8 +63,8 @@ class Listing(Struct, frozen=True, array_like=True, tag="listing"):
     nonce: _Nonce
     more: bool
     """Other buckets differ too: compare again."""
-    buckets: frozenset[Annotated[int, Meta(ge=0, lt=BUCKETS)]]
-    items: tuple[Item, ...]
+    buckets: Annotated[frozenset[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
+    items: Annotated[tuple[Item, ...], Meta(max_length=_MOST_ITEMS)]
 
 
 class Want(Struct, frozen=True, array_like=True, tag="want"):
@@ -69,7 +72,7 @@ class Want(Struct, frozen=True, array_like=True, tag="want"):
 
     echo: _Nonce
     """The listing's nonce."""
-    marks: tuple[_Number, ...]
+    marks: Annotated[tuple[_Number, ...], Meta(max_length=_MOST_MARKS)]
 
 
 class Push(Struct, frozen=True, array_like=True, tag="push"):
@@ -88,7 +91,7 @@ def decode(body: bytes) -> Message:
     """Raises: MessageError."""
     try:
         message: Message = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"read message: {error}") from error
     return message
 

@@ -128,11 +128,11 @@ _RECORDS: dict[str, type[Record]] = {
     TOKEN: TokenRecord,
     COMMUNITY: CommunityRecord,
 }
-RECORD_TYPES: dict[str, type[Record]] = {
-    AUTHORITY: AuthorityRecord,
-    STATE: StateRecord,
-    **{kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS},
-    **_RECORDS,
-}
-"""Of all kinds that are held in memory, in the order in which they are read: what is signed comes
-after what it is checked with. Reports are not: they are many, and read by a person alone."""
+
+
+def record_types() -> dict[str, type[Record]]:
+    """Of all kinds that are held in memory, in the order in which they are read: what is signed
+    comes after what it is checked with. Reports are not: they are many, and read by a person alone.
+    """
+    documents = {kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS}
+    return {AUTHORITY: AuthorityRecord, STATE: StateRecord, **documents, **_RECORDS}

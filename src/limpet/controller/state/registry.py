@@ -13,7 +13,7 @@ from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Key
 from limpet.cluster.kinds import KINDS
-from limpet.controller.state.records import COMMUNITY, RECORD_TYPES, SEGMENT, STATE
+from limpet.controller.state.records import COMMUNITY, SEGMENT, STATE, record_types
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
 from limpet.controller.store.interface import Change, ConflictError, Delete, Put, Store
@@ -62,9 +62,9 @@ class Registry:
     async def _load(self) -> None:
         tables = Tables(self._quarantine_s)
         versions: dict[Key, str] = {}
-        for kind in RECORD_TYPES:
+        for kind, of in record_types().items():
             for item in (await self._store.listing(kind)).items:
-                tables.load(kind, item.name, item.value)
+                tables.load(kind, item.name, item.value, of)
                 versions[kind, item.name] = item.version
         tables.commit()
         self._tables, self._versions = tables, versions

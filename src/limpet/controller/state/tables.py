@@ -24,7 +24,6 @@ from limpet.controller.state.records import (
     COMMUNITY,
     NODE,
     PRESENCE,
-    RECORD_TYPES,
     SEGMENT,
     STATE,
     TOKEN,
@@ -37,6 +36,7 @@ from limpet.controller.state.records import (
     SegmentRecord,
     StateRecord,
     TokenRecord,
+    record_types,
 )
 
 _NETWORK = (NETWORK.name, NETWORK.name)
@@ -48,7 +48,7 @@ class Tables:
 
     def __init__(self, quarantine_s: float) -> None:
         self._quarantine_s = quarantine_s
-        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in RECORD_TYPES}
+        self._records: dict[str, dict[str, Any]] = {kind: {} for kind in record_types()}
         self.nodes: Mapping[str, NodeRecord] = self._records[NODE]
         self.presences: Mapping[str, PresenceRecord] = self._records[PRESENCE]
         self.tokens: Mapping[str, TokenRecord] = self._records[TOKEN]
@@ -209,10 +209,10 @@ class Tables:
     def commit(self) -> None:
         self._undo.clear()
 
-    def load(self, kind: str, name: str, value: bytes) -> None:
+    def load(self, kind: str, name: str, value: bytes, of: type[Record]) -> None:
         """Raises: StorageError."""
         try:
-            self._set(kind, name, msgspec.json.decode(value, type=RECORD_TYPES[kind]))
+            self._set(kind, name, msgspec.json.decode(value, type=of))
         except (msgspec.MsgspecError, SealError, ValueError) as error:
             raise StorageError("read record", f"{kind} {name}", str(error)) from error
 

@@ -104,7 +104,6 @@ class OverlayKernel:
         return self.have
 
     def _read_entries(self) -> Iterator[Entry]:
-        yield from self._read_routes()
         for ifindex in self._ours:
             for request in (
                 address_codec.dump_neighbours(ifindex),
@@ -114,6 +113,8 @@ class OverlayKernel:
                     info = address_codec.parse_neighbour(message)
                     if info.usable:
                         yield self._entry(info)
+        # Last: what it remembers has to be what the caller gets, and a dump may fail.
+        yield from self._read_routes()
 
     def _read_routes(self) -> list[PeerRoute]:
         """There may be thousands: they are taken apart only if the kernel does not say the same as

@@ -25,7 +25,7 @@ from limpet.datapath.tunnel.setup import TunnelMaker, TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelState
 from limpet.datapath.tunnel.tunnel import Tunnel
 from limpet.linux.netlink import codec as wire
-from limpet.linux.netlink.route_codec import parse_rule
+from limpet.linux.netlink.route_codec import RT_TABLE_MAIN, parse_rule
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import Owned
 
@@ -125,8 +125,10 @@ class TunnelPart(Part[TunnelsState, Change]):
     def hear(self, message: wire.Message) -> None:
         if is_of_a_pod(message):
             return
-        if message.type == wire.RTM_DELRULE and parse_rule(message).mark:
-            self._is_damaged, self._has_rules = True, None
+        if message.type == wire.RTM_DELRULE:
+            rule = parse_rule(message)
+            if rule.mark and rule.table == RT_TABLE_MAIN:
+                self._is_damaged, self._has_rules = True, None
         for tunnel in self.all:
             self._is_damaged |= tunnel.hear(message)
 

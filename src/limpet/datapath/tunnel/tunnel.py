@@ -70,7 +70,7 @@ class Tunnel:
         """Keys of peers that may differ from the plan; None: any may."""
         self._is_known = False
         """The kernel need not be read: nothing has changed there since the last round."""
-        self._asked: list[PeerChange] = []
+        self._asked: dict[PeerChange, None] = {}
         """Asked for beside the plan; done in the next round."""
         self._calls: list[asyncio.TimerHandle] = []
         self._program = TunnelProgram(kernel.program, on_start=self._started, wake=wake)
@@ -167,8 +167,10 @@ class Tunnel:
 
     def _is_other(self, message: wire.Message) -> bool:
         if message.type in (wire.RTM_NEWADDR, wire.RTM_DELADDR):
+            if not self.up:
+                return False
             link, ifindex = self.kernel.link, address_codec.address_ifindex(message)
-            return self.up and link is not None and ifindex == link.ifindex
+            return link is not None and ifindex == link.ifindex
         if message.type not in (wire.RTM_NEWLINK, wire.RTM_DELLINK):
             return False
         if message.body[0] == wire.AF_BRIDGE or self._program.is_starting:
@@ -193,14 +195,18 @@ class Tunnel:
         """The next round resets the peer's handshake state and calls it at `endpoint`."""
         key = self.planner.key_of(uid)
         if key is not None:
-            self._asked += [TakePeerAnew(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key)]
+            self._ask(TakePeerAnew(key), PutTunnelPeer(key, endpoint=endpoint), CallPeer(key))
             self._wake("a peer asked to be taken anew")
 
     def set_endpoints_again(self, keys: Iterable[bytes]) -> None:
         """The device sends to these peers elsewhere than planned: the next round puts it right."""
         planned = self.planner.endpoints(keys)
-        self._asked += [PutTunnelPeer(key, endpoint=endpoint) for key, endpoint in planned]
+        self._ask(*(PutTunnelPeer(key, endpoint=endpoint) for key, endpoint in planned))
         self._wake("peers' endpoints are not those of their paths")
+
+    def _ask(self, *changes: PeerChange) -> None:
+        """For the next round that can; whoever asks again asks for the same."""
+        self._asked |= dict.fromkeys(changes)
 
     def look_at_program(self) -> None:
         """Wakes a round when the program does not answer; to be called every second."""
@@ -235,7 +241,10 @@ class Tunnel:
             self._has_to_start(hangs=True)
             return None
         if want.device is not None and self._program.is_starting:
-            return None  # its link may be there before it answers, and would look like a stranger's
+            # Its link may be there before it answers, and would look like a stranger's.
+            if self.kernel.link is None:
+                self.kernel.have = TunnelState()  # one that hung was ended: nothing leads by it
+            return None
         if not self._is_known:
             self._touched = None
             self.kernel.observe(want)
@@ -247,7 +256,7 @@ class Tunnel:
     def changes(self, have: TunnelState) -> list[TunnelChange]:
         """From `have` to the plan, after what was asked for beside it."""
         want = self.planner.want
-        asked, self._asked = dict.fromkeys(self._asked), []
+        asked, self._asked = self._asked, {}
         found: list[TunnelChange] = []
         if have.device is not None:
             found += (each for each in asked if each.public_key in want.peers)

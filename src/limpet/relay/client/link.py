@@ -184,9 +184,9 @@ class RelayLink:
     def session_ended(self, why: str) -> None:
         self._heartbeat.stop(why)
         self._on_end(why)
-        for channel in list(self._channels.values()):
-            if self._drop(channel, why):
-                self._tell(StreamFailed(channel.peer, self._relay, "the connection was lost"))
+        lost = [each for each in list(self._channels.values()) if self._drop(each, why)]
+        for channel in lost:
+            self._tell(StreamFailed(channel.peer, self._relay, "the connection was lost"))
 
     def deliver(self, channel: int, packets: Sequence[bytes]) -> None:
         found = self._channels.get(channel)

@@ -22,7 +22,8 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _HOP_LIMIT = struct.pack("=i", APART_HOP_LIMIT)
 _BUFFER_BYTES = 4 << 20
 _BATCHES = 16
-"""Reads before others have their turn."""
+_LOOPBACK_BATCHES = 4
+"""Of at most 64 KiB each: no more in one turn than a session's queue holds (QUEUE_BYTES)."""
 
 Sink = Callable[[bytes], None]
 """Takes a packet and never fails."""
@@ -35,14 +36,18 @@ def nowhere(_packet: bytes) -> None:
 class PacketSocket:
     """Hears and sends for one place only, as the kernel sees to. On the event loop's thread."""
 
-    def __init__(self, local: Endpoint, remote: Endpoint, counters: Counter[str]) -> None:
+    def __init__(
+        self, local: Endpoint, remote: Endpoint, counters: Counter[str], batches: int = _BATCHES
+    ) -> None:
         """In the network namespace of the calling thread. Raises: KernelError.
 
         `local`: port 0 is any. `counters`: of packets that the kernel did not take.
+        `batches`: reads before others have their turn.
         """
         self.onward: Sink = nowhere
         self.remote = remote
         self._counters = counters
+        self._batches = batches
         self._queue: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         try:
@@ -74,7 +79,7 @@ class PacketSocket:
         self._queue.append(packet)
 
     def _read(self) -> None:
-        for _ in range(_BATCHES):
+        for _ in range(self._batches):
             try:
                 packets = receive_batch(self._socket)
             except (BlockingIOError, InterruptedError):
@@ -112,7 +117,8 @@ class PacketSocket:
 
 def loopback_socket(tunnel_port: int, counters: Counter[str]) -> PacketSocket:
     """Stands for a peer: the node's own tunnel sends to it and hears it. Raises: KernelError."""
-    return PacketSocket((_LOOPBACK, 0), (_LOOPBACK, tunnel_port), counters)
+    local, remote = (_LOOPBACK, 0), (_LOOPBACK, tunnel_port)
+    return PacketSocket(local, remote, counters, _LOOPBACK_BATCHES)
 
 
 def _open(local: Endpoint, remote: Endpoint) -> socket.socket:

@@ -82,12 +82,19 @@ def test_a_message_cut_short_is_none(message: Message, data: st.DataObject) -> N
         Digest(bytes(8), bytes(SUM_BYTES * BUCKETS - 1)),
         Listing(bytes(8), bytes(8), False, frozenset({BUCKETS}), ()),
         Listing(bytes(8), bytes(8), False, frozenset(), (Item(1, -1, 1),)),
+        Listing(bytes(8), bytes(8), False, frozenset(), (Item(1, 1, 1),) * 4097),
         Want(bytes(8), (-1,)),
+        Want(bytes(8), (1,) * 129),
     ],
 )
 def test_a_message_that_exceeds_its_bounds_is_refused(wrong: Message) -> None:
     with pytest.raises(MessageError, match="Expected"):
         decode(encode(wrong))
+
+
+def test_a_message_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(MessageError):
+        decode(b"\x93\xa4push\x90" + b"\x91" * 50_000 + b"\xc0")
 
 
 def test_a_digest_fits_a_packet_that_no_path_fragments() -> None:

@@ -146,7 +146,7 @@ def test_damage_costs_one_document_and_the_damaged_file_is_kept(tmp_path: Path) 
     assert read(tmp_path) == (found, [])
 
 
-@pytest.mark.parametrize("content", [b"", b"LMPSNAP\n", b"\0" * 5000, b"{}"])
+@pytest.mark.parametrize("content", [b"", b"LMSh", b"\0" * 5000, b"{}"])
 def test_a_log_that_is_ruined_is_named_and_the_node_goes_on_with_its_own_grant(
     tmp_path: Path, content: bytes
 ) -> None:

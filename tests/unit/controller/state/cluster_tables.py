@@ -13,7 +13,7 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster, digest_of
-from limpet.controller.state.records import RECORD_TYPES, TOKEN, TokenRecord
+from limpet.controller.state.records import TOKEN, TokenRecord, record_types
 from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key
 
@@ -56,9 +56,9 @@ def join(tables: Tables, number: int, name: str, now_s: float = 0.0) -> Grant:
 def copy(tables: Tables, quarantine_s: float = 0.0) -> Tables:
     """As if written to a store and read again."""
     copied = Tables(quarantine_s)
-    for kind in RECORD_TYPES:
+    for kind, of in record_types().items():
         for name, record in records(tables, kind).items():
-            copied.load(kind, name, msgspec.json.encode(record))
+            copied.load(kind, name, msgspec.json.encode(record), of)
     copied.commit()
     return copied
 
