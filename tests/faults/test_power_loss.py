@@ -228,13 +228,13 @@ class Run:
     states: list[State] = field(default_factory=list)
     """The state after each change."""
     submitted: list[int] = field(default_factory=list)
-    """How many operations were done when each change was."""
+    """How many operations were done before each change: the ledger's thread may be quick."""
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     """(operations done, index of the state that was durable then)."""
 
-    def note(self, ledger: Ledger) -> None:
+    def note(self, ledger: Ledger, done: int) -> None:
         self.states.append(state_of(ledger))
-        self.submitted.append(len(self.operations))
+        self.submitted.append(done)
 
     def ask(self, ledger: Ledger) -> Future[None]:
         index = len(self.states) - 1
@@ -264,11 +264,11 @@ def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") ->
     choice, run = random.Random(seed), Run()
     disk = RecordingDisk(run.operations)
     ledger = Ledger.open(folder, "net", disk=disk, tuning=TUNING)
-    run.note(ledger)
+    run.note(ledger, len(run.operations))
     disk.forgotten = forgotten
     living: list[Holder] = []
     for step in range(steps):
-        action = choice.random()
+        action, done = choice.random(), len(run.operations)
         disk.full = choice.random() < (0.8 if disk.full else 0.1)
         disk.sick = choice.random() < (0.6 if disk.sick else 0.2)
         if action < 0.55:
@@ -295,7 +295,7 @@ def run_workload(folder: Path, seed: int, *, steps: int, forgotten: str = "") ->
             disk = RecordingDisk(run.operations)
             ledger = Ledger.open(folder, "net", disk=disk, tuning=TUNING)
             forget_what_was_lost(run, state_of(ledger))
-        run.note(ledger)
+        run.note(ledger, done)
         future = run.ask(ledger)
         if choice.random() < 0.6:
             future.exception(10)

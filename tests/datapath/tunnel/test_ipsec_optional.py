@@ -17,7 +17,7 @@ from tests.unit.cluster_values import CLUSTER_KEY, network, seal_network
 from tests.waiting import wait_until
 
 def loaded():
-    return sorted(name for name in sys.modules if "ipsec" in name or name.startswith("vici"))
+    return sorted(name for name in list(sys.modules) if "ipsec" in name or name.startswith("vici"))
 
 bed = SiteTunnelBed(Path(sys.argv[1]))
 try:

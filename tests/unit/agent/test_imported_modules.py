@@ -15,7 +15,7 @@ notify.bind(os.environ["NOTIFY_SOCKET"])
 def tell_modules():
     while b"READY=1" not in notify.recv(4096):
         pass
-    sys.stdout.write(json.dumps([name for name, each in sys.modules.items() if each]))
+    sys.stdout.write(json.dumps([name for name, each in list(sys.modules.items()) if each]))
     sys.stdout.flush()
     os._exit(0)
 
