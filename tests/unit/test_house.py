@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -68,6 +69,25 @@ def circles() -> Iterator[list[str]]:
             yield from visit(name)
 
 
+def arrows() -> set[tuple[str, str]]:
+    """From room to room, as imported; what another arrow's end imports anyway is left out."""
+    direct: dict[str, set[str]] = {}
+    for name in modules():
+        room = name.split(".")[1:2]
+        others = {other.split(".")[1] for other in imports_of(name)}
+        if room and room != ["__main__"]:
+            direct.setdefault(room[0], set()).update(others - set(room))
+
+    def below(room: str) -> set[str]:
+        return direct[room].union(*map(below, direct[room]))
+
+    return {
+        (room, other)
+        for room, others in direct.items()
+        for other in others - set().union(*map(below, others))
+    }
+
+
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
     for name, tree in modules().items():
         for node in ast.walk(tree):
@@ -128,3 +148,10 @@ def test_no_class_is_two_classes(
         if count(node) > most and name not in FORMATS
     }
     assert not large, "\n".join(sorted(large))
+
+
+def test_the_picture_of_the_rooms_shows_what_they_import() -> None:
+    text = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    picture = text.partition("```mermaid")[2].partition("```")[0]
+    drawn = re.findall(r"^ *(\w+) --> (\w+)$", picture, re.MULTILINE)
+    assert sorted(drawn) == sorted(arrows())
