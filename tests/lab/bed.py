@@ -140,8 +140,8 @@ data = os.urandom(size)
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as s:
     s.settimeout(3)
-    if whole:  # IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, ..._PMTUDISC_DO
-        s.setsockopt(*((41, 23, 2) if family == socket.AF_INET6 else (0, 10, 2)))
+    if whole:  # IP_MTU_DISCOVER or IPV6_MTU_DISCOVER, ..._PMTUDISC_PROBE: as if no path were narrow
+        s.setsockopt(*((41, 23, 3) if family == socket.AF_INET6 else (0, 10, 3)))
     s.connect((address, 7))
     if kind == "tcp":
         s.sendall(size.to_bytes(8, "big") + data)

@@ -480,6 +480,7 @@ def test_who_may_not_wait_asks_again_when_one_who_may_has_had_an_answer(
             assert pid is not None
             hasty.ask("version")
             os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(pid))
             for asked in (patient, hasty):
                 with pytest.raises(KernelError, match="no answer"):
                     asked.ask("version")
@@ -494,6 +495,12 @@ def test_who_may_not_wait_asks_again_when_one_who_may_has_had_an_answer(
             assert kernel.apply([DropTunnel(IPSEC_IFNAME)]) == []
             for each in (kernel, patient, hasty):
                 each.close()
+
+
+def is_stopped(pid: int) -> bool:
+    """Each of its threads."""
+    stats = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(each.rpartition(")")[2].split()[0] == "T" for each in stats)
 
 
 def answers(asked: Vici) -> bool:

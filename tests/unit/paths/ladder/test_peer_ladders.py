@@ -97,6 +97,7 @@ def test_a_thousand_idle_peers_are_asked_evenly_from_the_start_on(
     later = [asked[minute] / 60 for minute in range(1 if kept else 2, MINUTES)]
     assert max(later) <= 1.4 * PLANNED_PER_S
     assert sum(later) / len(later) == pytest.approx(PLANNED_PER_S, rel=0.15)
-    # One moment each four seconds, and three for each peer that is asked for its size.
+    # One moment each four seconds, and three for each peer that is asked for its size: each about
+    # once an hour. Each by itself they would be nearly 300.
     settled = range(10, MINUTES)
-    assert sum(moments[minute] for minute in settled) / len(settled) <= 60 / 4 + 60 * 0.7
+    assert sum(moments[minute] for minute in settled) / len(settled) <= 60 / 4 + 60 * 0.9
