@@ -111,7 +111,7 @@ def _watch(bed: Bed, pids: tuple[int, int], peers: Part, watched_s: float) -> li
             f"{what}: the agent, of one core",
             "CPU %",
             [of_agent],
-            target=Target(2, of_ratio=False),
+            target=Target(1.5, of_ratio=False),
         ),
         Figure("tunnel-idle-wireguard", "... wireguard-go", "CPU %", [of_wireguard]),
     ]

@@ -18,7 +18,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from limpet.base.errors import LimpetError
-from limpet.cluster.exchange.messages import OVERHEAD_BYTES
 from limpet.cluster.keys import uid_of
 
 MAX_BODY_BYTES = 60_000
@@ -32,6 +31,8 @@ _VERSION_AT = 3
 _MARKS = (MAGIC[:_VERSION_AT], RELAY_MAGIC[:_VERSION_AT])
 _KIND_AT, _CLUSTER_AT, _KEY_AT, _TO_AT, _BODY_AT = 4, 5, 13, 45, 60
 _SIGNATURE_BYTES = 64
+OVERHEAD_BYTES = _BODY_AT + _SIGNATURE_BYTES
+"""Of a datagram beside its body."""
 UID_BYTES = 15
 _ANYBODY = bytes(UID_BYTES)
 

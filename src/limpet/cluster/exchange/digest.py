@@ -17,7 +17,6 @@ from limpet.cluster.exchange.messages import (
     GOOD_BODY_BYTES,
     ITEM_BYTES,
     LISTING_BYTES,
-    OVERHEAD_BYTES,
     Digest,
     Item,
     Listing,
@@ -25,6 +24,7 @@ from limpet.cluster.exchange.messages import (
     Push,
     encode,
 )
+from limpet.cluster.peer_datagram import OVERHEAD_BYTES
 
 MOST_LISTINGS = 16
 """Datagrams in answer to one digest."""

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
+from limpet.cluster.peer_datagram import OVERHEAD_BYTES
 
 BUCKETS = 256
 """Documents are compared in groups, by a hash of kind and name."""
@@ -17,8 +18,6 @@ NONCE_BYTES = 8
 MOST_DOCUMENTS = 128
 """In one push; each may cost a signature check."""
 SUM_BYTES = 4
-OVERHEAD_BYTES = 124
-"""Of a datagram beside its body."""
 GOOD_BODY_BYTES = 1_108
 """Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
 LISTING_BYTES, BUCKET_BYTES, ITEM_BYTES = 37, 2, 24

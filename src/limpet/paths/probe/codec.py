@@ -15,8 +15,14 @@ from __future__ import annotations
 import struct
 
 from limpet.base.addresses import Address, in_16_bytes, of_16_bytes
-from limpet.cluster.exchange.messages import OVERHEAD_BYTES
-from limpet.cluster.peer_datagram import UID_BYTES, DatagramError, Drop, uid_bytes, uid_text
+from limpet.cluster.peer_datagram import (
+    OVERHEAD_BYTES,
+    UID_BYTES,
+    DatagramError,
+    Drop,
+    uid_bytes,
+    uid_text,
+)
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
