@@ -138,15 +138,19 @@ def _reach(
                 routes.append(
                     PeerRoute(prefix, hop.device, hop.address, source, metric, hop.mtu_bytes)
                 )
-    if lost:
-        part = part._replace(without=part.without + tuple(lost))
+    without = part.without + tuple(lost) if lost else part.without
     if not routes:
-        return part._replace(refused=part.without[-1][1])
+        return part._replace(without=without, refused=without[-1][1])
     vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
-    return part._replace(
-        routes=tuple(routes),
-        neighbours=tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
-        fdb=(vxlans[0][1],) if vxlans else (),
+    # Of thousands of peers: `_replace` takes four times as long.
+    return PeerPart(
+        tuple(routes),
+        tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
+        (vxlans[0][1],) if vxlans else (),
+        part.sources,
+        part.outer,
+        part.in_clear,
+        without,
     )
 
 
