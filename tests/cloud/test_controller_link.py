@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limpet.cloud.https import LinkError, parse_controller
+from limpet.base.http.connection import LinkError
+from limpet.cloud.https import parse_controller
 from limpet.cloud.link import ControllerLink, RefusedError
 from limpet.cluster.api import (
     Code,

@@ -15,9 +15,9 @@ import pytest
 
 from limpet.agent.settings import Settings
 from limpet.base.errors import ConfigError, LimpetError
+from limpet.base.http.connection import LinkError
 from limpet.base.settings import PodSettings
 from limpet.cli.install.joining import join_cluster
-from limpet.cloud.https import LinkError
 from limpet.cloud.join import join
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import PodAddress, format_token, parse_token

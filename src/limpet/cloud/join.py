@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from limpet.base.addresses import Prefix
 from limpet.base.disk import Disk, read_if_there, refusals, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
+from limpet.base.http.connection import LinkError
 from limpet.base.settings import Folders
 from limpet.base.tls import client_context
-from limpet.cloud.https import HttpsConnection, LinkError, parse_controller
+from limpet.cloud.https import connect_to_controller, parse_controller
 from limpet.cloud.link import RefusedError, read_answer
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
@@ -203,7 +204,7 @@ async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], Non
         public_key=public_key_of(key),
         proof=join_proof(order.token.strip(), order.name, key),
     )
-    connection = await HttpsConnection.open(at, context)
+    connection = await connect_to_controller(at, context)
     try:
         answer = await connection.request("POST", "/v1/join", body=encode(request))
     finally:
@@ -216,7 +217,7 @@ async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], Non
 
 async def _trust(at: str, token: str) -> ssl.SSLContext:
     """The token tells whose certificates count. Raises: LinkError."""
-    connection = await HttpsConnection.open(at, client_context(None))
+    connection = await connect_to_controller(at, client_context(None))
     try:
         answer = await connection.request("GET", "/v1/ca")
     finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TypeVar
 from urllib.parse import quote
@@ -12,8 +11,11 @@ from urllib.parse import quote
 import msgspec
 
 from limpet.base.errors import LimpetError
+from limpet.base.http.connection import Answer, Connection, LinkError
+from limpet.base.http.kept import KeptConnections
+from limpet.base.http.lines import read_lines, read_whole
 from limpet.base.tls import client_context
-from limpet.cloud.https import Answer, HttpsConnection, LinkError, SilenceError
+from limpet.cloud.https import connect_to_controller
 from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
 from limpet.cluster.identity import Identity
 
@@ -59,8 +61,7 @@ class ControllerLink:
         self._answer_s = answer_s
         self._turn = 0
         self._context: ssl.SSLContext | None = None
-        self._connection: HttpsConnection | None = None
-        self._asking = asyncio.Lock()
+        self._requests = KeptConnections(self._connect, most=1)
 
     @property
     def controller(self) -> str:
@@ -78,9 +79,7 @@ class ControllerLink:
 
     def close(self) -> None:
         """Ends the connection of requests; the next request makes one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._requests.close()
 
     async def ask(
         self, verb: str, path: str, message: msgspec.Struct, kind: type[T], *, revision: int
@@ -91,27 +90,13 @@ class ControllerLink:
             ("Content-Type", "application/json"),
             (REVISION_HEADER, str(revision)),
         ]
-        async with self._asking:
-            answer = await self._request(verb, path, body, headers)
+        answer = await self._requests.request(
+            verb, path, body=body, headers=headers, timeout_s=self._answer_s
+        )
         return read_answer(answer, kind, self.controller)
 
-    async def _request(
-        self, verb: str, path: str, body: bytes, headers: list[tuple[str, str]]
-    ) -> Answer:
-        while True:
-            if self._connection is not None and not self._connection.reusable:
-                self.close()  # else what the other has ended stays open until TLS gives it up
-            kept = self._connection
-            asked = kept or await HttpsConnection.open(self.controller, self._tls())
-            self._connection = asked
-            try:
-                return await asked.request(
-                    verb, path, body=body, headers=headers, timeout_s=self._answer_s
-                )
-            except LinkError as error:
-                # It was closed while nobody asked, as servers do; asking twice is no harm.
-                if kept is None or kept.answered or isinstance(error, SilenceError):
-                    raise
+    async def _connect(self) -> Connection:
+        return await connect_to_controller(self.controller, self._tls())
 
     async def watch(
         self, since: str | None, *, revision: int
@@ -121,7 +106,7 @@ class ControllerLink:
         Raises: RefusedError before the first line; LinkError, also when it is silent.
         """
         path = "/v1/watch" if since is None else f"/v1/watch?since={quote(since)}"
-        connection = await HttpsConnection.open(self.controller, self._tls())
+        connection = await self._connect()
         try:
             status, chunks = await connection.stream(
                 path,
@@ -131,17 +116,12 @@ class ControllerLink:
             )
             async with aclosing(chunks):
                 if status != 200:
-                    body = b"".join([part async for part in _bounded(chunks, self.controller)])
+                    body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
                     read_answer(Answer(status, body), Refused, self.controller)
-                rest = b""
-                async for chunk in chunks:
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    if len(rest) > MAX_LINE_BYTES:
-                        raise _not_a_controller(self.controller, "a line of it has no end")
-                    if lines:
-                        yield [_line(line, self.controller) for line in lines]
-                if rest:
-                    raise _not_a_controller(self.controller, "it stopped half way in a line")
+                async for lines in read_lines(chunks, most_bytes=MAX_LINE_BYTES):
+                    yield [_line(line, self.controller) for line in lines]
+        except ValueError as error:
+            raise _not_a_controller(self.controller, str(error)) from error
         finally:
             connection.close()
 
@@ -160,15 +140,6 @@ class ControllerLink:
                 ) from error
             self._context = context
         return self._context
-
-
-async def _bounded(chunks: AsyncIterator[bytes], at: str) -> AsyncIterator[bytes]:
-    size = 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > MAX_LINE_BYTES:
-            raise _not_a_controller(at, "a refusal of it has no end")
-        yield chunk
 
 
 def _line(line: bytes, at: str) -> WatchLine:

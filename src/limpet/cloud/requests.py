@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from limpet.cloud.https import LinkError
+from limpet.base.http.connection import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
 from limpet.cluster.api import (
     MAX_BODY_BYTES,

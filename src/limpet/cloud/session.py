@@ -18,7 +18,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.errors import LimpetError
-from limpet.cloud.https import LinkError
+from limpet.base.http.connection import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.publisher import Publisher

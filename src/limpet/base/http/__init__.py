@@ -1,0 +1,4 @@
+"""HTTP/1.1 as a client, bounded in time and size: to a controller, and to an API server.
+
+Call `connection` and `kept`; `lines` reads streams. Knows neither of those who are asked.
+"""

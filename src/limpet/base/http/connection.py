@@ -1,0 +1,293 @@
+"""One HTTP/1.1 connection, by TLS or in clear: bounded in time and size, whatever the other
+speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+
+from limpet.base.errors import LimpetError
+from limpet.base.process import in_thread
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 20.0
+MAX_ANSWER_BYTES = 4 << 20
+"""Size of one answer: the pods of a whole machine take one mebibyte."""
+_MAX_HEAD_BYTES = 16 << 10
+_READ_BYTES = 64 << 10
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+"""Seconds, seconds, times: a way that is cut is noticed in a minute, also while nobody asks."""
+
+Headers = Sequence[tuple[str, str]]
+
+
+class LinkError(LimpetError):
+    """A server that cannot be reached, or does not speak as one."""
+
+
+class SilenceError(LinkError):
+    """A server that may be there and does not answer in time."""
+
+
+class TooLargeError(LinkError):
+    """An answer larger than its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a person is told to do when a server is not as it should be, by its kind."""
+
+    not_trusted: str
+    """After "it is": why its certificate does not count; `{}` is what TLS says of it."""
+    no_tls: str
+    """What speaks TLS otherwise, or not at all; `{}` is what TLS says of it."""
+    not_it: str
+    """What answers, when it does not speak as such a server does."""
+    no_listener: str
+    no_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Whom to ask."""
+
+    name: str
+    """For a person: "the controller at 192.0.2.1:7470"."""
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    """None: in clear."""
+    tls_name: str
+    """Name or address that its certificate is for."""
+    host_header: str
+    words: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    retry_after_s: float | None = None
+    """When to ask again, as it asks for."""
+
+
+class Connection:
+    """One request after the other; a stream takes the connection for itself."""
+
+    def __init__(
+        self, server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self.answered = False
+        """Whether anything has come back to the last of them."""
+
+    @classmethod
+    async def open(cls, server: Server, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+        """Connected, and by TLS the other side has proven who it is. Raises: LinkError."""
+        try:
+            reader, writer = await _connect(server, timeout_s)
+        except TimeoutError as error:
+            raise LinkError(
+                f"connect to {server.name}: no answer within {timeout_s:g} s (is the way "
+                "there cut, or does a firewall drop it?)"
+            ) from error
+        except (OSError, EOFError) as error:
+            raise LinkError(f"connect to {server.name}: {_cause(error, server.words)}") from error
+        _keep_alive(writer)
+        return cls(server, reader, writer)
+
+    @property
+    def reusable(self) -> bool:
+        """Nothing has ended it, as far as can be told without asking."""
+        idle = (self._http.our_state, self._http.their_state) == (h11.IDLE, h11.IDLE)
+        return idle and not self._reader.at_eof() and not self._writer.is_closing()
+
+    def close(self) -> None:
+        """At once, without a goodbye: the other may be dead."""
+        self._writer.transport.abort()
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        headers: Headers = (),
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> Answer:
+        """The whole answer; afterwards the connection serves for the next.
+
+        Raises: LinkError; TooLargeError for what exceeds `MAX_ANSWER_BYTES`.
+        """
+        with self._closed_on_failure(path, timeout_s):
+            async with asyncio.timeout(timeout_s):
+                head = await self._ask(verb, path, body, headers)
+                parts: list[bytes] = []
+                size = 0
+                while (data := await self._data()) is not None:
+                    size += len(data)
+                    if size > MAX_ANSWER_BYTES:
+                        raise TooLargeError(
+                            f"ask {self._server.name} for {path}: it answers with more than "
+                            f"{MAX_ANSWER_BYTES >> 20} MiB"
+                        )
+                    parts.append(data)
+                if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                    self._http.start_next_cycle()
+                return Answer(head.status_code, b"".join(parts), _retry_after_s(head))
+
+    async def stream(
+        self,
+        path: str,
+        *,
+        headers: Headers = (),
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        silence_s: float,
+    ) -> tuple[int, AsyncGenerator[bytes, None]]:
+        """Status of the answer, and its body as it comes, each time all that is there.
+
+        Raises, and so does the iterator: LinkError, also when nothing comes for `silence_s`.
+        """
+        with self._closed_on_failure(path, timeout_s):
+            async with asyncio.timeout(timeout_s):
+                head = await self._ask("GET", path, b"", headers)
+        return head.status_code, self._chunks(path, silence_s)
+
+    async def _chunks(self, path: str, silence_s: float) -> AsyncGenerator[bytes, None]:
+        with self._closed_on_failure(path, silence_s):
+            while True:
+                async with asyncio.timeout(silence_s):
+                    data = await self._data()
+                if data is None:
+                    return
+                yield data
+
+    async def _ask(self, verb: str, path: str, body: bytes, headers: Headers) -> h11.Response:
+        self.answered = False
+        head = [
+            ("Host", self._server.host_header),
+            ("Content-Length", str(len(body))),
+            *headers,
+        ]
+        request = h11.Request(method=verb, target=path, headers=head)
+        for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(event) or b"")
+        await self._writer.drain()
+        while True:
+            answer = await self._event()
+            if isinstance(answer, h11.Response):
+                return answer
+            if not isinstance(answer, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("it closed the connection without an answer")
+
+    async def _data(self) -> bytes | None:
+        """The next bytes of the body; None: it is complete."""
+        event = await self._event()
+        return bytes(event.data) if isinstance(event, h11.Data) else None
+
+    async def _event(self) -> h11.Event | type[h11.PAUSED]:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            data = await self._reader.read(_READ_BYTES)
+            self.answered = self.answered or bool(data)
+            if not self.answered:
+                raise ConnectionAbortedError
+            self._http.receive_data(data)
+        return event  # type: ignore[return-value]
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self, path: str, timeout_s: float) -> Iterator[None]:
+        """Raises: LinkError for what the other side or the network did."""
+        what = f"ask {self._server.name} for {path}"
+        words = self._server.words
+        try:
+            yield
+        except BaseException as error:  # also cancelled: the rest of the answer is nobody's
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise SilenceError(f"{what}: silent for {timeout_s:g} s") from error
+            if isinstance(error, h11.ProtocolError):
+                raise LinkError(
+                    f"{what}: {words.not_it}, or it stopped half way: {error}"
+                ) from error
+            if isinstance(error, OSError):
+                raise LinkError(f"{what}: {_cause(error, words)}") from error
+            raise
+
+
+def _retry_after_s(head: h11.Response) -> float | None:
+    for name, value in head.headers:
+        if name == b"retry-after" and value.isdigit() and len(value) < 6:
+            return float(value)
+    return None
+
+
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    connected = writer.get_extra_info("socket")
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _connect(
+    server: Server, timeout_s: float
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """To the first address of the host that answers. Raises: OSError, TimeoutError."""
+    failure: Exception = OSError("no address")
+    async with asyncio.timeout(timeout_s):
+        addresses = await _resolve(server.host, server.port)
+        for address in addresses:
+            try:
+                async with asyncio.timeout(timeout_s / len(addresses)):
+                    return await asyncio.open_connection(
+                        address,
+                        server.port,
+                        ssl=server.tls,
+                        server_hostname=server.tls_name if server.tls is not None else None,
+                    )
+            except (OSError, EOFError) as error:  # TimeoutError is an OSError
+                failure = error
+    raise failure
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """Numeric addresses. A name server that is cut off must not hold up the agent's end, as a
+    thread of the loop's own pool would: they are waited for. Raises: OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await _look_up(host, port)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    def ask() -> list[Any]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    try:
+        return await in_thread(ask, "look-up")
+    except UnicodeError as error:
+        raise socket.gaierror(0, str(error)) from error
+
+
+def _cause(error: Exception, words: Words) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return words.not_trusted.format(error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return words.no_tls.format(error.reason or error)
+    if isinstance(error, ConnectionRefusedError):
+        return words.no_listener
+    if isinstance(error, socket.gaierror):
+        return f"{error.strerror} ({words.no_name})"
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | EOFError):
+        return "it closed the connection without an answer"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
