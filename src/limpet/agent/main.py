@@ -46,7 +46,7 @@ from limpet.datapath.node.pod.reaper import Reaper
 from limpet.linux.nftables import give_memory_back
 from limpet.linux.sysctl import read_sysctl
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.metrics_server import MetricsServer
     from limpet.agent.wiring import ClusterSide
 
@@ -169,6 +169,7 @@ class _Agent:
         """None: nobody is to be served."""
         if not listen:
             return None
+        # Most nodes serve none.
         from limpet.agent.metrics import Metrics
         from limpet.agent.metrics_server import MetricsServer
 

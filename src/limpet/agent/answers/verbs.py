@@ -39,7 +39,7 @@ from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
 from limpet.ipam.ledger import Ledger
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # as below
     from limpet.agent.answers.cluster import ClusterAdmin
     from limpet.agent.wiring import ClusterSide
 
@@ -54,6 +54,7 @@ class Admin:
         self._node = node
         self._cluster: ClusterAdmin | None = None
         if cluster is not None:
+            # A node on its own does without a cluster's side in memory.
             from limpet.agent.answers.cluster import ClusterAdmin
 
             self._cluster = ClusterAdmin(cluster, node)

@@ -25,6 +25,7 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
     if _kernel_has_it():
         yield ok("the kernel has WireGuard")
         return
+    # Only where the kernel lacks WireGuard.
     from limpet.datapath.tunnel.traffic.report import is_slow
 
     program = settings.tunnel.program

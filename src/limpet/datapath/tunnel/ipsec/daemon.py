@@ -200,7 +200,7 @@ class IpsecDaemon(Program):
     @cached_property
     def _key_id(self) -> str:
         """Of this node's key, as `get-keys` names it: SHA-1 of the public key."""
-        from cryptography import x509
+        from cryptography import x509  # for this one question; an agent starts without
 
         certificate = x509.load_pem_x509_certificate(self._identity.certificate)
         # Source: KEYID_PUBKEY_SHA1 in libstrongswan/credentials/cred_encoding.h.
