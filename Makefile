@@ -1,13 +1,18 @@
 # Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
 py := .venv/bin/python
 
-.PHONY: demo test test-vm check bench bench-quick format setup clean
+.PHONY: demo test test-kube test-vm check bench bench-quick format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
 
 test: setup
-	$(py) -m pytest -q -n 3 --dist loadfile tests
+	$(py) -m pytest -q -n 3 --dist loadfile --ignore=tests/kube tests
+
+# What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
+test-kube: setup
+	scripts/fetch-kubernetes >/dev/null
+	$(py) -m pytest -q tests/kube
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := $(addprefix tests/datapath/,tunnel/test_wireguard_device.py tunnel/test_wireguard.py tunnel/test_tunnels.py \

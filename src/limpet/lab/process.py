@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from limpet.base.process import end_process
@@ -16,6 +16,7 @@ from limpet.lab.command import LabError
 
 _READY_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 20.0
+_ASK_AGAIN_S = 0.05
 _LOG_SHOWN = 2000
 
 
@@ -33,30 +34,65 @@ class Daemon:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(
-        self, command: Sequence[str], *, notify: Path, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        notify: Path,
+        environment: Mapping[str, str] | None = None,
+        inherit: Sequence[int] = (),
     ) -> None:
         """Returns when the process says that it is ready. Raises: LabError with its log.
 
         `notify`: where the socket is made that it says so to, as a service manager's.
+        `inherit`: descriptors that it gets.
         """
         notify.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         notify.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as readiness:
             readiness.bind(str(notify))
-            with open(self.log, "ab") as log:
-                self._child = subprocess.Popen(
-                    command,
-                    env={**os.environ, **(environment or {}), "NOTIFY_SOCKET": str(notify)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            pid = self._child.pid
-            self._pid_file.write_text(f"{pid} {_started_at(pid)}\n", encoding="ascii")
-            if not _becomes_ready(readiness, pid):
+            told = {**(environment or {}), "NOTIFY_SOCKET": str(notify)}
+            if not _becomes_ready(readiness, self._spawn(command, told, inherit)):
                 self.kill()
                 raise LabError(f"start {self.what}: {self.tail()}")
+
+    def start_and_ask(
+        self,
+        command: Sequence[str],
+        answers: Callable[[], bool],
+        *,
+        within_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """The same for a program that tells nobody: `answers` asks it until it does."""
+        descriptor = os.pidfd_open(self._spawn(command, environment or {}))
+        deadline_s = time.monotonic() + within_s
+        try:
+            while not answers():
+                if select.select([descriptor], [], [], _ASK_AGAIN_S)[0]:
+                    raise LabError(f"start {self.what}: it ended: {self.tail()}")
+                if time.monotonic() > deadline_s:
+                    self.kill()
+                    raise LabError(f"start {self.what}: no answer in {within_s:g} s: {self.tail()}")
+        finally:
+            os.close(descriptor)
+
+    def _spawn(
+        self, command: Sequence[str], environment: Mapping[str, str], inherit: Sequence[int] = ()
+    ) -> int:
+        """Its pid."""
+        with open(self.log, "ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=inherit,
+            )
+        pid = self._child.pid
+        self._pid_file.write_text(f"{pid} {_started_at(pid)}\n", encoding="ascii")
+        return pid
 
     def tail(self) -> str:
         """The end of its log."""

@@ -1,0 +1,37 @@
+"""Where Kubernetes' programs are."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import limpet
+from limpet.lab.command import LabError, run_command
+
+API_SERVER_PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
+CONTROL_PLANE_PROGRAMS = (*API_SERVER_PROGRAMS, "kube-controller-manager", "kube-scheduler")
+NODE_PROGRAMS = ("kubelet",)
+_SCRIPT = Path(limpet.__file__).parents[2] / "scripts" / "fetch-kubernetes"
+
+
+@cache
+def find_programs(*names: str) -> Path:
+    """The folder that holds these programs; none named: all that tests and lab know.
+
+    A checkout builds what is missing, which takes minutes the first time; an installed Limpet
+    takes what PATH has. Raises: LabError.
+    """
+    if _SCRIPT.exists():
+        return Path(run_command(str(_SCRIPT), *names).strip())
+    folders = {name: shutil.which(name) for name in names or CONTROL_PLANE_PROGRAMS}
+    if missing := [name for name, path in folders.items() if path is None]:
+        raise LabError(
+            f"find {', '.join(missing)}: not in PATH (put Kubernetes' programs into one folder of "
+            "it, or run the lab in a checkout of Limpet, which builds them)"
+        )
+    found = {Path(path).parent for path in folders.values() if path}
+    if len(found) > 1:
+        there = ", ".join(sorted(map(str, found)))
+        raise LabError(f"find Kubernetes' programs: they are in {there} (put them into one folder)")
+    return found.pop()

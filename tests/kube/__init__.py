@@ -1,0 +1,1 @@
+"""Limpet with a real Kubernetes: run by `make test-kube`, which builds its programs first."""

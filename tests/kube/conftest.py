@@ -1,0 +1,58 @@
+"""Control planes for the tests, and what they said beside a failure."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from limpet.lab.command import run_command
+from limpet.lab.kube.control_plane import ControlPlane
+from limpet.lab.netns import delete_namespace, make_namespace
+
+ADDRESSES = ("198.51.100.1", "2001:db8:51::1")
+"""Of a control plane that nobody has a wire to."""
+_LOG_SHOWN = 6000
+_numbers = itertools.count()
+
+
+@contextmanager
+def control_plane_alone(folder: Path) -> Iterator[ControlPlane]:
+    """In a namespace of its own, nothing started; all of it is gone afterwards."""
+    netns = f"lk{os.getpid()}-{next(_numbers)}"
+    make_namespace(netns)
+    plane = ControlPlane(netns, folder / netns, ADDRESSES)
+    try:
+        for address in ADDRESSES:
+            run_command("ip", "address", "add", address, "dev", "lo", netns=netns)
+        # An API server looks for addresses by the default route.
+        run_command("ip", "route", "add", "default", "dev", "lo", netns=netns)
+        yield plane
+    finally:
+        plane.stop()
+        delete_namespace(netns)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd and an API server with RBAC, empty at first; one for each file of tests."""
+    with control_plane_alone(tmp_path_factory.mktemp("kube")) as plane:
+        plane.start(only_api=True)
+        yield plane
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    for plane in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(plane, ControlPlane):
+            for log in sorted(plane.folder.glob("*.log")):
+                text = log.read_text(encoding="utf-8", errors="replace")
+                report.sections.append((log.name, text[-_LOG_SHOWN:]))
+    return report
