@@ -27,7 +27,7 @@ from limpet.cluster.api import (
     encode,
     encode_line,
 )
-from tests.cloud.rogue import STREAM, Authority, Serve, answer, chunk, says, serving, take_request
+from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving, take_request
 
 REPORT = PodReport(7, ())
 BOOKMARK = encode_line(WatchLine(WatchKind.BOOKMARK, "v1"))

@@ -25,8 +25,8 @@ from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
 from tests.beds.namespaces import NetnsFactory
+from tests.beds.rogue import Authority, answer, says, serving
 from tests.cloud.bed import Member
-from tests.cloud.rogue import Authority, answer, says, serving
 from tests.controller.machines import Controller
 from tests.waiting import until
 

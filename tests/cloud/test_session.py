@@ -25,8 +25,8 @@ from limpet.cluster.api import (
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.controller.store.database import copy_database
+from tests.beds.rogue import Authority, answer, says, serving, take_request
 from tests.cloud.bed import Member, Running
-from tests.cloud.rogue import Authority, answer, says, serving, take_request
 from tests.controller.machines import Controller
 from tests.unit.cluster_values import PINNED, node_key, told
 from tests.waiting import PATIENCE_S, until

@@ -14,7 +14,7 @@ import pytest
 from limpet.agent.metrics_server import MetricsServer
 from limpet.cni.frames import AdminCall, CniCall
 from limpet.cni.server import Server
-from tests.cloud.rogue import Authority, serving
+from tests.beds.rogue import Authority, serving
 from tests.waiting import PATIENCE_S
 
 Stop = Callable[[], Awaitable[object]]

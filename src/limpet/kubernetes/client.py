@@ -1,0 +1,388 @@
+"""Objects of an API server, typed: read, listed page by page, written, watched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from limpet.base.http.connection import Answer, Connection, Headers, LinkError, TooLargeError
+from limpet.base.http.kept import KeptConnections
+from limpet.base.http.lines import read_lines, read_whole
+from limpet.kubernetes.access import Access
+from limpet.kubernetes.credentials import Credentials
+from limpet.kubernetes.errors import refusal
+from limpet.kubernetes.objects import AnyViewed, Metadata, Object, Resource, Status
+
+PAGE = 100
+"""Objects of one answer: some 200 KB, freed before the next is asked for."""
+MAX_LINE_BYTES = 4 << 20
+"""Longest line of a watch: etcd keeps 1.5 MiB of an object."""
+ANSWER_S = 20.0
+_CONNECTIONS = 4
+_USER_AGENT = "limpet"
+
+AnyObject = TypeVar("AnyObject", bound=Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that is not as its kind is: it is passed over, and the others count."""
+
+    name: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[AnyViewed]):
+    """A part of a list."""
+
+    items: list[AnyViewed]
+    unreadable: list[Unreadable]
+    resource_version: str
+    """Of the whole list: to watch from."""
+    next: str
+    """To go on with; empty: this is the last part."""
+
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata = _ListMetadata()
+    items: list[msgspec.Raw] | None = None
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class Client:
+    """For one event loop. Every call raises LinkError, AccessError, and StatusError as said."""
+
+    def __init__(self, access: Access, *, answer_s: float = ANSWER_S) -> None:
+        """`answer_s`: for a whole answer. Nothing is read or sent before the first request."""
+        self.access = access
+        self._answer_s = answer_s
+        self._credentials = Credentials(access)
+        self._requests = KeptConnections(self._connect, most=_CONNECTIONS)
+
+    def close(self) -> None:
+        """Ends the connections of requests; the next request makes one."""
+        self._requests.close()
+
+    # Reading
+
+    async def get(
+        self, resource: Resource[AnyViewed], name: str, *, namespace: str = ""
+    ) -> AnyViewed:
+        """Raises: NotFoundError, StatusError."""
+        path = resource.path(name, namespace=namespace)
+        return await self._ask("GET", path, resource, f"get {resource} {name}")
+
+    async def list_page(
+        self,
+        resource: Resource[AnyViewed],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        limit: int = PAGE,
+        go_on: str = "",
+        resource_version: str = "",
+    ) -> Page[AnyViewed]:
+        """One part of a list.
+
+        `labels`, `fields`: selectors. `go_on`: `next` of the part before. `resource_version`: "0":
+        whatever a cache has; empty: what is true now.
+        Raises: GoneError when `go_on` is too old; TooLargeError for a part that is too large.
+        """
+        query = {"limit": str(limit)}
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        if go_on:
+            query["continue"] = go_on
+        elif resource_version:
+            query["resourceVersion"] = resource_version
+        path = f"{resource.path(namespace=namespace)}?{urlencode(query)}"
+        answer = await self._answer("GET", path, resource, f"list {resource}")
+        try:
+            found = _decoder(_List).decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise self._stranger(f"list {resource}", error) from error
+        items, unreadable = _read_items(found.items or [], resource)
+        metadata = found.metadata
+        return Page(items, unreadable, metadata.resource_version, metadata.continue_)
+
+    async def pages(
+        self,
+        resource: Resource[AnyViewed],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        limit: int = PAGE,
+    ) -> AsyncGenerator[Page[AnyViewed], None]:
+        """All that is there, part by part, smaller ones where objects are large.
+
+        Raises: GoneError when it took too long between two parts: begin again.
+        """
+        go_on = ""
+        while True:
+            try:
+                page = await self.list_page(
+                    resource,
+                    namespace=namespace,
+                    labels=labels,
+                    fields=fields,
+                    limit=limit,
+                    go_on=go_on,
+                )
+            except TooLargeError:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 4)
+                continue
+            yield page
+            go_on = page.next
+            if not go_on:
+                return
+
+    async def watch(
+        self,
+        resource: Resource[AnyViewed],
+        resource_version: str,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        for_s: float,
+        silence_s: float,
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Lines as they come, each time all that are there (`watch.read_event` reads them).
+
+        It ends after `for_s` at the latest. Raises: GoneError, FutureVersionError, StatusError
+        before the first line; LinkError, also when nothing comes for `silence_s`.
+        """
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(int(for_s)),
+        }
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        path = f"{self.access.server.path}{resource.path(namespace=namespace)}?{urlencode(query)}"
+        what = f"watch {resource}"
+        connection = await self._connect()
+        try:
+            status, chunks = await connection.stream(
+                path,
+                headers=self._headers(),
+                timeout_s=self._answer_s,
+                silence_s=silence_s,
+            )
+            async with aclosing(chunks):
+                if status != 200:
+                    body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
+                    self._check(Answer(status, body), resource, what)
+                async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
+                    async for lines in parts:
+                        yield lines
+        except ValueError as error:
+            raise self._stranger(what, error) from error
+        finally:
+            connection.close()
+
+    # Writing
+
+    async def create(
+        self, resource: Resource[AnyObject], item: AnyObject, *, namespace: str = ""
+    ) -> AnyObject:
+        """As it is then. Raises: ExistsError, StatusError.
+
+        After a LinkError it may have been done nevertheless, here and in what follows.
+        """
+        path = resource.path(namespace=namespace)
+        what = f"create {resource} {item.metadata.name}"
+        return await self._ask("POST", path, resource, what, body=_encode(resource, item))
+
+    async def replace(
+        self,
+        resource: Resource[AnyObject],
+        item: AnyObject,
+        *,
+        namespace: str = "",
+        status: bool = False,
+    ) -> AnyObject:
+        """As it is then. `status`: its status, and nothing else.
+
+        Raises: ConflictError where its `resource_version` is not the newest; NotFoundError.
+        """
+        name = item.metadata.name
+        path = resource.path(name, namespace=namespace, sub="status" if status else "")
+        what = f"replace {resource} {name}"
+        return await self._ask("PUT", path, resource, what, body=_encode(resource, item))
+
+    async def patch(
+        self,
+        resource: Resource[AnyViewed],
+        name: str,
+        changes: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        status: bool = False,
+    ) -> AnyViewed:
+        """As it is then. `changes`: a JSON merge patch (RFC 7386: None takes a field away), or a
+        list of the operations of a JSON patch (RFC 6902).
+
+        Raises: ConflictError where `changes` has a `resourceVersion` that is not the newest;
+        StatusError (422) where a "test" of it does not hold.
+        """
+        path = resource.path(name, namespace=namespace, sub="status" if status else "")
+        return await self._ask(
+            "PATCH",
+            path,
+            resource,
+            f"patch {resource} {name}",
+            body=json.dumps(changes).encode(),
+            form=f"application/{'merge' if isinstance(changes, Mapping) else 'json'}-patch+json",
+        )
+
+    async def delete(
+        self,
+        resource: Resource[AnyViewed],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+    ) -> None:
+        """`uid`, `resource_version`: only if it is this one.
+
+        Raises: NotFoundError; ConflictError where it is another.
+        """
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if given := {key: value for key, value in conditions.items() if value}:
+            options["preconditions"] = given
+        path = resource.path(name, namespace=namespace)
+        body = json.dumps(options).encode()
+        await self._answer("DELETE", path, resource, f"delete {resource} {name}", body=body)
+
+    # One request
+
+    async def _ask(
+        self,
+        verb: str,
+        path: str,
+        resource: Resource[AnyViewed],
+        what: str,
+        *,
+        body: bytes = b"",
+        form: str = "application/json",
+    ) -> AnyViewed:
+        answer = await self._answer(verb, path, resource, what, body=body, form=form)
+        try:
+            found: AnyViewed = _decoder(resource.type).decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise self._stranger(what, error) from error
+        return found
+
+    async def _answer(
+        self,
+        verb: str,
+        path: str,
+        resource: Resource[Any],
+        what: str,
+        *,
+        body: bytes = b"",
+        form: str = "application/json",
+    ) -> Answer:
+        headers = [*self._headers(), *([("Content-Type", form)] if body else [])]
+        answer = await self._requests.request(
+            verb,
+            self.access.server.path + path,
+            body=body,
+            headers=headers,
+            timeout_s=self._answer_s,
+            once=verb != "GET",
+        )
+        self._check(answer, resource, what)
+        return answer
+
+    def _check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
+        """Raises: StatusError."""
+        if 200 <= answer.status < 300:
+            return
+        try:
+            status = _decoder(Status).decode(answer.body)
+        except msgspec.MsgspecError:
+            status = Status()  # in words, as for a path that it does not know
+        if not status.message:
+            message = f"HTTP status {answer.status} {answer.body[:200].decode(errors='replace')}"
+            status = msgspec.structs.replace(status, message=message.strip())
+        status = msgspec.structs.replace(status, code=answer.status)
+        raise refusal(what, resource, status, retry_after_s=answer.retry_after_s)
+
+    def _headers(self) -> Headers:
+        fixed = [("Accept", "application/json"), ("User-Agent", _USER_AGENT)]
+        return [*fixed, *self._credentials.headers()]
+
+    async def _connect(self) -> Connection:
+        return await Connection.open(self._credentials.server())
+
+    def _stranger(self, what: str, error: Exception) -> LinkError:
+        return LinkError(
+            f"{what}: what the API server at {self.access.server} says is not what such a server "
+            f"says: {error} (is something else there, or a cache of another version?)"
+        )
+
+
+def _read_items(
+    raw: list[msgspec.Raw], resource: Resource[AnyViewed]
+) -> tuple[list[AnyViewed], list[Unreadable]]:
+    items: list[AnyViewed] = []
+    unreadable: list[Unreadable] = []
+    decoder = _decoder(resource.type)
+    for each in raw:
+        try:
+            items.append(decoder.decode(each))
+        except msgspec.MsgspecError as error:
+            unreadable.append(Unreadable(_name_of(each), str(error)))
+    return items, unreadable
+
+
+def _name_of(raw: msgspec.Raw) -> str:
+    try:
+        found: _Named = _decoder(_Named).decode(raw)
+    except msgspec.MsgspecError:
+        return "an object without a name"
+    return found.metadata.name
+
+
+@cache
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _encode(resource: Resource[Any], item: Object) -> bytes:
+    head = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return msgspec.json.encode({**head, **_fields(item)})
+
+
+def _fields(item: Object) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(item)
+    return found
