@@ -6,6 +6,7 @@ was dropped if the second one is what arrives. Nothing waits for a packet that d
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -277,6 +278,25 @@ def test_rules_that_nothing_can_read_whole_are_not_guessed_at(
 
     assert (found.level, "rules are not known" in found.what) == (Level.WARN, True)
     assert "extensions of iptables, which is not installed" in found.what
+
+
+def test_extensions_that_are_not_on_this_machine_are_not_overlooked(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # One that no other test uses: what this process has once loaded it knows for ever.
+    for command in ("-P INPUT DROP", "-A INPUT -m u32 --u32 0=0 -j ACCEPT"):
+        world.node.run("iptables-nft", *command.split())
+    libxtables = ctypes.CDLL("libxtables.so.12")
+
+    with monkeypatch.context() as patch:
+        patch.setenv("XTABLES_LIBDIR", str(tmp_path))
+        libxtables.xtables_init()  # it reads that once
+        assert "u32" not in world.node.run("nft", "list ruleset")
+        patch.setenv("PATH", "")
+        (found,) = world.findings(TUNNEL)
+    libxtables.xtables_init()
+
+    assert (found.level, "which is not installed" in found.what) == (Level.WARN, True)
 
 
 def test_rules_and_links_of_the_machine_stay_as_they_are(world: World) -> None:

@@ -32,7 +32,9 @@ _TABLE = re.compile(r"^table (\S+) (\S+) \{[^\n]*\n.*?^\}\n", re.MULTILINE | re.
 _FILTERS = re.compile(r"^\t\ttype (?:filter|route) hook", re.MULTILINE)
 _DEVICES = re.compile(r'\b[io]if (?:!= )?"([^"]+)"|^\t\tdevices = \{([^}]*)\}', re.MULTILINE)
 """nft takes these rules only where the devices are."""
-_NOT_TOLD = re.compile(r"\bxt (?:match|target) |# xt_")
+_NOT_TOLD = re.compile(r"\bxt (?:match|target) |# xt_|^\t\t |^\t\t[^\t\"\n]*[^ ] {2}", re.MULTILINE)
+"""A rule with an extension of iptables. Where libxtables has no file for it (a container brought
+its own iptables), nft prints nothing in its place: what is left are the spaces around it."""
 _COUNTED = re.compile(r" ?counter packets \d+ bytes \d+")
 _HOOKS = ("prerouting", "input", "forward", "postrouting")
 _SAVE = {"ip": ("iptables-nft", "iptables"), "ip6": ("ip6tables-nft", "ip6tables")}
