@@ -6,8 +6,10 @@ py := .venv/bin/python
 demo: setup
 	$(py) -m limpet lab demo
 
+# The longest files first, so that no process is left with one of them at the end.
 test: setup
-	$(py) -m pytest -q -n 3 --dist loadfile --ignore=tests/kube tests
+	$(py) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/kube \
+		tests/faults tests/lab tests/controller tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
 test-kube: setup
