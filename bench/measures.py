@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.across import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.controller import controller_https, controller_store, controller_watchers
 from bench.figures import Figure, Target, Unit
 from bench.idle import tunnel_idle
@@ -18,6 +17,7 @@ from bench.launch import launcher_floor, run
 from bench.member import member
 from bench.nats import nats_first, nats_silence
 from bench.node import Node, Pod
+from bench.node_pairs import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
 from bench.relay import relay_udp

@@ -20,7 +20,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.across import (
+from bench.figures import Figure, Target
+from bench.member import TUNNEL_PORT, write_cluster
+from bench.netns import Netns
+from bench.node import Node, Pod, ip, output_of
+from bench.node_pairs import (
     LINK,
     NUMBERS,
     POD_CIDRS,
@@ -29,10 +33,6 @@ from bench.across import (
     two_nodes,
     underlay,
 )
-from bench.figures import Figure, Target
-from bench.member import TUNNEL_PORT, write_cluster
-from bench.netns import Netns
-from bench.node import Node, Pod, ip, output_of
 from bench.overlay import cluster
 from bench.plugins import Limpet
 from bench.resident import cpu_s

@@ -55,13 +55,13 @@ class Member:
         self,
         *,
         controllers: Sequence[str] = (),
-        appetite: Callable[[Grant], tuple[int, ...]] = lambda _grant: (),
+        segment_demand: Callable[[Grant], tuple[int, ...]] = lambda _grant: (),
         boot_id: str = "boot",
     ) -> AsyncIterator[Running]:
         identity = self.identity
         if controllers:
             identity = replace(identity, controllers=tuple(controllers))
-        running = Running(self.folders, identity, appetite, boot_id)
+        running = Running(self.folders, identity, segment_demand, boot_id)
         running.session.start()
         try:
             yield running
@@ -77,24 +77,24 @@ class Running:
         self,
         folders: Folders,
         identity: Identity,
-        appetite: Callable[[Grant], tuple[int, ...]],
+        segment_demand: Callable[[Grant], tuple[int, ...]],
         boot_id: str,
     ) -> None:
         file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id=boot_id)
-        self.books = Ledgers(folders.data_dir, 30.0, Attachments(folders.run_dir / "attachments"))
-        self.books.open_known()
-        self.pods = PodReports(self.books, identity.folder / "reports.json")
+        self.ledgers = Ledgers(folders.data_dir, 30.0, Attachments(folders.run_dir / "attachments"))
+        self.ledgers.open_known()
+        self.pods = PodReports(self.ledgers, identity.folder / "reports.json")
         self.session = Session(
             self.membership,
             ControllerLink(identity),
             pods=self.pods,
-            appetite=lambda: appetite(self.grant) if self.membership.grant else (),
+            segment_demand=lambda: segment_demand(self.grant) if self.membership.grant else (),
             random=lambda: 0.0,
         )
 
     def close(self) -> None:
-        self.books.close()
+        self.ledgers.close()
         self.membership.close()
 
     @property

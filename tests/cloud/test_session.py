@@ -86,7 +86,7 @@ def test_a_node_gets_as_many_segments_as_it_wants_and_the_quota_allows(
     node.join(controller)
 
     async def body() -> None:
-        async with node.running(appetite=lambda _grant: (4,)) as running:
+        async with node.running(segment_demand=lambda _grant: (4,)) as running:
             await until(lambda: running.session.state.refused != "")
             assert "quota" in running.session.state.refused
             assert running.session.state.connected
@@ -104,11 +104,11 @@ def test_an_appetite_that_comes_later_is_heard(controller: Controller, member: J
     node = member("n")
     wanted: list[int] = []
 
-    def appetite(_grant: object) -> tuple[int, ...]:
+    def segment_demand(_grant: object) -> tuple[int, ...]:
         return tuple(wanted.pop() for _ in wanted[:1])
 
     async def body() -> None:
-        async with node.running(appetite=appetite) as running:
+        async with node.running(segment_demand=segment_demand) as running:
             await running.connected()
             before = running.segments
             wanted.append(6)
@@ -287,10 +287,10 @@ def test_a_controller_restored_from_an_old_backup_learns_the_grants_from_the_nod
     async def body() -> None:
         wanted = [4, 6]
 
-        def appetite(_grant: object) -> tuple[int, ...]:
+        def segment_demand(_grant: object) -> tuple[int, ...]:
             return (wanted.pop(),) if wanted else ()
 
-        async with one.running(appetite=appetite) as running:
+        async with one.running(segment_demand=segment_demand) as running:
             await until(lambda: len(running.segments) == 4)
             await until(lambda: away.identity.uid in running.membership.snapshot.nodes)
             everything = running.segments

@@ -108,31 +108,31 @@ class _Agent:
         self._announcer = Announcer()
         self._reaper = Reaper()
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
-        self._books = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
+        self._ledgers = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
         originals = _Originals(settings.folders.state_dir / "sysctls.json")
         self._cluster: ClusterSide | None = None
         self._loop = Loop(self._tell)
-        rounds = NodePart(
+        node_part = NodePart(
             self._loop,
             settings.pods,
             kernel=self._kernel,
             pods=PodKeeper(
                 self._attachments,
                 self._announcer,
-                is_held=self._books.is_host_end_of_holder,
+                is_held=self._ledgers.is_host_end_of_holder,
                 release=self._release,
                 retired=self._reaper.put,
             ),
             before_sysctl=originals.keep,
         )
-        self._loop.add(rounds)
+        self._loop.add(node_part)
         self._node = Node(
             kernel=self._kernel,
-            books=self._books,
+            ledgers=self._ledgers,
             attachments=self._attachments,
             reaper=self._reaper,
             announcer=self._announcer,
-            rounds=rounds,
+            node_part=node_part,
             tell=self._tell,
         )
         repair = Repair(self._node)
@@ -159,8 +159,8 @@ class _Agent:
             identity,
             settings,
             loop=self._loop,
-            rounds=self._node.rounds,
-            books=self._books,
+            node_part=self._node.node_part,
+            ledgers=self._ledgers,
             route=self._kernel.route,
             before_sysctl=originals.keep,
         )
@@ -180,17 +180,17 @@ class _Agent:
         )
 
     async def start(self) -> None:
-        self._books.open_known()
+        self._ledgers.open_known()
         for attachment in self._attachments:
             with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
-                self._books.ledger(attachment.network, attachment.data_dir)
+                self._ledgers.ledger(attachment.network, attachment.data_dir)
         self._loop.start()
-        self._node.rounds.run("start")
+        self._node.node_part.run("start")
         if self._cluster is not None:
             self._cluster.begin()
         self._reaper.put()  # what an earlier agent put aside
         self._resyncing = asyncio.create_task(self._resync())
-        await self._node.rounds.settled()
+        await self._node.node_part.settled()
         await self._server.start()
         if self._cluster is not None:
             await self._cluster.connect()
@@ -201,9 +201,9 @@ class _Agent:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self._kernel.close)
             parts.callback(self._announcer.close)
-            parts.callback(self._books.close)
+            parts.callback(self._ledgers.close)
             parts.callback(self._reaper.close)
-            parts.callback(self._node.rounds.close)
+            parts.callback(self._node.node_part.close)
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
             parts.callback(self._loop.close)

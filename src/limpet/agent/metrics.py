@@ -47,7 +47,7 @@ class Metrics:
         yield from self._of_node()
         if self._cluster is not None:
             yield from _of_cluster(self._cluster)
-        yield from _of_rounds(self._node.rounds.accounts)
+        yield from _of_rounds(self._node.node_part.accounts)
 
     def _of_node(self) -> Iterator[Metric]:
         node = self._node
@@ -63,7 +63,7 @@ class Metrics:
             (
                 "findings",
                 "Problems in the records of addresses.",
-                sum(len(ledger.findings) for ledger in node.books),
+                sum(len(ledger.findings) for ledger in node.ledgers),
             ),
         )
         yield _counter(
@@ -108,21 +108,23 @@ def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:
 
 
 def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
-    membership, site, state = cluster.membership, cluster.site, cluster.session.state
-    mine = site.peers.view.segments.get(membership.uid, ())
+    membership, peer_parts, state = cluster.membership, cluster.peer_parts, cluster.session.state
+    mine = peer_parts.peers.view.segments.get(membership.uid, ())
     yield _gauge(
         "peers",
         "Other nodes by how they are reached.",
         {
             (rung,): count
             for rung, count in count_peers(
-                site.peers.view, site.overlay.planned, unable_peers(site.tunnels, time.monotonic())
+                peer_parts.peers.view,
+                peer_parts.overlay.planned,
+                unable_peers(peer_parts.tunnels, time.monotonic()),
             ).items()
         },
         "rung",
     )
     yield from _gauges(
-        ("links", "Links to other nodes.", len(site.own.links)),
+        ("links", "Links to other nodes.", len(peer_parts.own.links)),
         ("segments", "Segments of the node.", len(mine)),
         (
             "snapshot_revision",
@@ -140,10 +142,10 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         (
             "forged_packets",
             "Packets that no peer may send, dropped since the filter was put the last time.",
-            site.overlay.forged_packets(),
+            peer_parts.overlay.forged_packets(),
         ),
     )
-    yield from _of_tunnels(site)
+    yield from _of_tunnels(peer_parts)
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
@@ -154,8 +156,8 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         yield _counter(name, text, counts, "outcome")
 
 
-def _of_tunnels(site: PeerParts) -> Iterator[Metric]:
-    found = [each for each in tunnel_statuses(site) if each is not None]
+def _of_tunnels(peer_parts: PeerParts) -> Iterator[Metric]:
+    found = [each for each in tunnel_statuses(peer_parts) if each is not None]
     made = [each for each in found if each.backend]
     yield _gauge(
         "tunnel_info",

@@ -8,7 +8,7 @@ from msgspec import convert
 
 from limpet.agent.relay_role import RelayRole
 from limpet.agent.settings import Settings
-from limpet.agent.status import Across
+from limpet.agent.status import NatTraversalStatus
 from limpet.base.errors import LimpetError
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket
@@ -18,7 +18,7 @@ from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.relay.client.relays import Relays
 
-_log = structlog.get_logger("across")
+_log = structlog.get_logger("nat")
 
 
 class RelayEnds:
@@ -61,7 +61,9 @@ class NatTraversal:
         self._tunnels = tunnels
         self._running = False
         self.ends = RelayEnds()
-        self.anew = HandshakeReset(courier, may_talk=membership.may_talk, take=tunnels.take_anew)
+        self.handshake_reset = HandshakeReset(
+            courier, may_talk=membership.may_talk, take=tunnels.reset_handshake
+        )
         self.relays = Relays(
             membership, courier, settings.peers, tell=tell, tunnel_port=tunnels.key.port
         )
@@ -103,7 +105,7 @@ class NatTraversal:
             self.share_port()
             self.role.service.look()
 
-    def report(self) -> Across:
+    def report(self) -> NatTraversalStatus:
         """For `limpet status`."""
         role = self.role
         said = {
@@ -112,4 +114,4 @@ class NatTraversal:
             "relaying_tls": role.server.report() if role.server is not None else None,
             "tls": self.relays.streams.report(),
         }
-        return convert(said, Across)
+        return convert(said, NatTraversalStatus)

@@ -22,7 +22,7 @@ class NodeInCluster:
         self,
         membership: Membership,
         settings: Settings,
-        rounds: NodePart,
+        node_part: NodePart,
         segments: tuple[Prefix, ...],
     ) -> None:
         """`segments`: of this node, as they are planned at first."""
@@ -30,11 +30,11 @@ class NodeInCluster:
         self._membership = membership
         self._configured_cidrs = settings.pods.cluster_cidrs
         self._overlay_links = frozenset((*vxlan, settings.tunnel.ifname))
-        self._rounds = rounds
+        self._node_part = node_part
         self._routed = RoutedPrefixes(membership)
         self._segments = segments
         self._mtu_bytes: int | None = None
-        rounds.follow(self._state())
+        node_part.follow(self._state())
 
     def hear(self, news: News) -> None:
         if self._routed.hear(news):
@@ -58,7 +58,7 @@ class NodeInCluster:
         self._follow("the node's segments changed")
 
     def _follow(self, why: str) -> None:
-        self._rounds.follow(self._state(), why)
+        self._node_part.follow(self._state(), why)
 
     def _state(self) -> NodeState:
         network = self._membership.network

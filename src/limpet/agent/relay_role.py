@@ -16,7 +16,7 @@ from limpet.relay.server.service import RelayService
 from limpet.relay.server.streams import OwnStreams
 from limpet.relay.server.tls_server import RelayTlsServer
 
-_log = structlog.get_logger("across")
+_log = structlog.get_logger("nat")
 
 
 class RelayRole:

@@ -297,7 +297,7 @@ class TlsRelay(Said, frozen=True, kw_only=True):
     lost: int
 
 
-class Across(Said, frozen=True, kw_only=True):
+class NatTraversalStatus(Said, frozen=True, kw_only=True):
     """How packets get across NATs."""
 
     relays: RelaysStatus
@@ -348,7 +348,7 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     shared_endpoints: list[SharedEndpoint]
     tunnel: TunnelStatus
     ipsec: TunnelStatus | None
-    across: Across
+    nat_traversal: NatTraversalStatus
     last_round: PeerRound
 
 

@@ -75,8 +75,8 @@ class ClusterSide:
         settings: Settings,
         *,
         loop: Loop,
-        rounds: NodePart,
-        books: Ledgers,
+        node_part: NodePart,
+        ledgers: Ledgers,
         route: RouteSocket,
         before_sysctl: Callable[[str], None],
     ) -> None:
@@ -99,62 +99,65 @@ class ClusterSide:
             is_member=self.membership.is_member,
             is_removed=self.membership.tombstone_of,
         )
-        self.site = PeerParts(
+        self.peer_parts = PeerParts(
             loop,
             self.membership,
             settings.peers,
             TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
             route=route,
             vtep_path=folder / "vtep.json",
-            bridges=lambda: rounds.want.bridges,
+            bridges=lambda: node_part.want.bridges,
             before_sysctl=before_sysctl,
         )
         self.probing = Prober(
             self.membership, self.courier, path_file=folder / "paths.json", tell=self.tell
         )
-        self.probing.shut_out = lambda: self.site.peers.shut_out
-        self.site.peers.paths = self.probing.paths
+        self.probing.shut_out = lambda: self.peer_parts.peers.shut_out
+        self.peer_parts.peers.paths = self.probing.paths
         self.exchange = Exchange(self.membership, self.courier)
-        self.site.watch.inner = self.exchange.inner
-        self.across = NatTraversal(
-            self.membership, self.courier, settings, self.site.tunnels, self.tell
+        self.peer_parts.watch.inner = self.exchange.inner
+        self.nat_traversal = NatTraversal(
+            self.membership, self.courier, settings, self.peer_parts.tunnels, self.tell
         )
-        self.pods = PodReports(books, folder / "reports.json")
+        self.pods = PodReports(ledgers, folder / "reports.json")
         self.session = Session(
             self.membership,
             ControllerLink(identity),
             pods=self.pods,
-            appetite=partial(_wanted_versions, self.membership, books, rounds),
+            segment_demand=partial(_wanted_versions, self.membership, ledgers, node_part),
             random=random.random,
         )
         self.node = NodeInCluster(
-            self.membership, settings, rounds, self.site.peers.view.segments.get(identity.uid, ())
+            self.membership,
+            settings,
+            node_part,
+            self.peer_parts.peers.view.segments.get(identity.uid, ()),
         )
         self.membership.subscribe(self.tell)
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
-        self.site.start()
+        self.peer_parts.start()
 
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
         self.courier.start()
         self._connected = True
-        self.probing.own.ipv6_last = not self.site.tunnels.wireguard.kernel.has_kernels
-        self._set_links(self.site.own.links)
+        self.probing.own.ipv6_last = not self.peer_parts.tunnels.wireguard.kernel.has_kernels
+        self._set_links(self.peer_parts.own.links)
         self._tell_tunnelled()
         self.exchange.start()
-        self.across.start()
+        self.nat_traversal.start()
         self.probing.start()
         self.session.start()
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
-            parts.callback(self.site.close)
+            parts.callback(self.peer_parts.close)
             if self._connected:
                 parts.callback(self.courier.stop)
-            for part in (self.exchange, self.probing, self.across, self.session):
+            for part in (self.exchange, self.probing, self.nat_traversal, self.session):
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
     def tell(self, event: Event | News) -> None:
@@ -163,12 +166,12 @@ class ClusterSide:
             self._pass_on(event)
 
     def _pass_on(self, event: Event | News) -> None:
-        site, probing, across = self.site, self.probing, self.across
+        peer_parts, probing, nat_traversal = self.peer_parts, self.probing, self.nat_traversal
         match event:
             case News():  # Exchange, Prober, Session and what makes relays hear it themselves
                 self.node.hear(event)
-                site.hear(event)
-                across.role.hear()
+                peer_parts.hear(event)
+                nat_traversal.role.hear()
             case PodsChanged():
                 self.pods.changed()
                 self.session.wake()
@@ -181,46 +184,46 @@ class ClusterSide:
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
             case BridgeMade():
-                site.look_at_filter()
+                peer_parts.look_at_filter()
             case DamageSuspected():  # the parts of the loop look by themselves
-                across.look()
+                nat_traversal.look()
             case ActivePeersChanged(uids):
                 probing.set_active(uids)
             case PeerUnanswered(uid, endpoint):
-                across.anew.ask(uid, endpoint)
+                nat_traversal.handshake_reset.ask(uid, endpoint)
             # Paths
             case PathsChanged():
-                site.peers.set_paths(probing.paths)
+                peer_parts.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
             case TunnelOnlyChanged(uids):
-                site.peers.set_tunnel_only(uids)
+                peer_parts.peers.set_tunnel_only(uids)
             case PeerIsNewer(uid):
                 self.exchange.compare_with(uid)
             case RelayNeeded(uid, wanted):
-                across.relays.need(uid, wanted)
+                nat_traversal.relays.need(uid, wanted)
             case AnswerSeen(uid, asked, seen):
-                across.relays.answer_seen(uid, asked, seen)
+                nat_traversal.relays.answer_seen(uid, asked, seen)
             # Relays
             case EndpointsChanged(endpoints):
-                site.own.set_endpoints(endpoints)
+                peer_parts.own.set_endpoints(endpoints)
             case RelayEndsChanged() | OwnEndChanged():
-                probing.set_relay_ends(event.uid, across.ends.put(event))
+                probing.set_relay_ends(event.uid, nat_traversal.ends.put(event))
             case RelayingChanged():
-                across.role.follow()
+                nat_traversal.role.follow()
             case RelayTlsPortChanged(port):
-                site.own.set_relay_tls_port(port)
+                peer_parts.own.set_relay_tls_port(port)
             case NodeAwaited():
-                across.role.await_node(event)
+                nat_traversal.role.await_node(event)
             case _:
                 assert_never(event)
 
     def _set_links(self, links: tuple[UnderlayLink, ...]) -> None:
-        for part in (self.courier, self.exchange, self.across.relays, self.probing):
+        for part in (self.courier, self.exchange, self.nat_traversal.relays, self.probing):
             part.set_links(links)
 
     def _tell_tunnelled(self) -> None:
         """The exchange learns which peers are behind a tunnel: it tells them through it."""
-        segments = self.site.peers.view.segments
+        segments = self.peer_parts.peers.view.segments
         self.exchange.set_tunnelled(
             {
                 uid: segments[uid][0][0]
@@ -230,11 +233,13 @@ class ClusterSide:
         )
 
 
-def _wanted_versions(membership: Membership, books: Ledgers, rounds: NodePart) -> tuple[int, ...]:
+def _wanted_versions(
+    membership: Membership, ledgers: Ledgers, node_part: NodePart
+) -> tuple[int, ...]:
     """IP versions of which the node needs another segment."""
     if membership.grant is None or membership.network is None:
         return ()
-    usage = segment_usage(books, rounds.node.segments)
+    usage = segment_usage(ledgers, node_part.node.segments)
     return wanted_versions(membership.grant, membership.network, usage)
 
 

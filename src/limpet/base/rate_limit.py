@@ -75,14 +75,14 @@ class SourceRates:
     def __init__(self, *, each: Rate, strangers: Rate, members: Rate | None, most: int) -> None:
         """`members`: of all of them together; None: there is no limit."""
         self._each = TokenBuckets(*each, most=most)
-        self._strangers = TokenBucket(*strangers)
+        self._others = TokenBucket(*strangers)
         self._members = TokenBucket(*members) if members is not None else None
         self._known: OrderedDict[Hashable, None] = OrderedDict()
         self._most = most
 
     def take(self, source: Hashable, now_s: float, *, part: Hashable = None) -> bool:
         """Whether one from there may be looked at. `part`: what stands for itself at the source."""
-        everybody = self._members if source in self._known else self._strangers
+        everybody = self._members if source in self._known else self._others
         one = source if part is None else (source, part)
         return self._each.take(one, now_s) and (everybody is None or everybody.take(now_s))
 

@@ -67,12 +67,12 @@ class _Sent:
 class PodReports:
     """Makes reports of what the ledgers say, whole or what changed. For one event loop."""
 
-    def __init__(self, books: Ledgers, path: Path) -> None:
+    def __init__(self, ledgers: Ledgers, path: Path) -> None:
         """`path`: where the last acknowledged report is remembered; it may be lost.
 
         A file of a later Limpet is left alone, and nothing is remembered.
         """
-        self._books = books
+        self._ledgers = ledgers
         self._known, is_ours = _read(path)
         self._path = path if is_ours else None
         self._sequence = self._known.sequence if self._known is not None else 0
@@ -123,7 +123,7 @@ class PodReports:
 
     def _present(self) -> _State:
         if self._now is None:
-            self._now = _pods_of(self._books)
+            self._now = _pods_of(self._ledgers)
         return self._now
 
     def _had(self, base: int | None, now: _State) -> _State | None:
@@ -196,11 +196,11 @@ def _addresses(pod: PodAddress) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
-def _pods_of(books: Ledgers) -> dict[_Key, tuple[str, ...]]:
+def _pods_of(ledgers: Ledgers) -> dict[_Key, tuple[str, ...]]:
     """What every ledger says of pods with a name, as much as a controller takes."""
     found: dict[_Key, list[Address]] = defaultdict(list)
     worth: dict[_Key, tuple[bool, int]] = {}
-    for ledger in books:
+    for ledger in ledgers:
         holders = ledger.holders()
         for address, binding in ledger.bindings().items():
             key = (ledger.network, binding.key.namespace, binding.key.pod, binding.key.ifname)

@@ -48,13 +48,13 @@ class Publisher:
         asking: Requests,
         *,
         pods: PodReports,
-        appetite: Callable[[], tuple[int, ...]],
+        segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
     ) -> None:
         self._membership = membership
-        self._asking = asking
+        self._requests = asking
         self._pods = pods
-        self._appetite = appetite
+        self._segment_demand = segment_demand
         self._random = random
         self._wake = asyncio.Event()
         self._shown: dict[Key, Sealed] = {}
@@ -130,7 +130,7 @@ class Publisher:
                 continue
             request = PublishRequest(document.sealed)
             try:
-                await self._asking.ask("PUT", path, request, PublishAnswer)
+                await self._requests.ask("PUT", path, request, PublishAnswer)
             except RefusedError as error:
                 if error.refused.code is Code.CLONED:
                     membership.declare_cloned()
@@ -145,11 +145,11 @@ class Publisher:
 
     async def _ask_for_segments(self, path: str) -> float:
         while True:
-            grant, versions = self._membership.grant, self._appetite()
+            grant, versions = self._membership.grant, self._segment_demand()
             if grant is None or not versions:
                 return 0.0
             request = SegmentRequest(grant.generation, versions)
-            answer = await self._asking.ask("POST", path, request, SegmentAnswer)
+            answer = await self._requests.ask("POST", path, request, SegmentAnswer)
             self._membership.offer([answer.document], source=Source.CLOUD)
             now = self._membership.grant
             if now is None or now.generation <= grant.generation:
@@ -165,7 +165,7 @@ class Publisher:
 
     async def _report(self, path: str, report: PodReport) -> None:
         try:
-            answer = await self._asking.ask("POST", path, report, PodAnswer)
+            answer = await self._requests.ask("POST", path, report, PodAnswer)
         except RefusedError as error:
             if error.refused.code is not Code.STALE:
                 raise

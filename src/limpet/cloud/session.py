@@ -62,7 +62,7 @@ class Session:
         link: ControllerLink,
         *,
         pods: PodReports,
-        appetite: Callable[[], tuple[int, ...]],
+        segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
     ) -> None:
         """`appetite`: IP versions of which the node needs one more segment.
@@ -72,9 +72,9 @@ class Session:
         self._membership = membership
         self._link = link
         self._random = random
-        self._asking = Requests(membership, link, on_hello=self._greeted)
-        self._telling = Publisher(
-            membership, self._asking, pods=pods, appetite=appetite, random=random
+        self._requests = Requests(membership, link, on_hello=self._greeted)
+        self._publisher = Publisher(
+            membership, self._requests, pods=pods, segment_demand=segment_demand, random=random
         )
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
@@ -96,7 +96,7 @@ class Session:
 
     def wake(self) -> None:
         """There may be something to tell, or to ask for."""
-        self._telling.wake()
+        self._publisher.wake()
 
     def network_changed(self) -> None:
         """Connects anew at once: old connections may be dead, or a way may be there now."""
@@ -109,16 +109,16 @@ class Session:
             connected=self._connected,
             since_s=self._turned_at_s,
             error=self._error,
-            refused="; ".join(self._telling.refused.values()),
+            refused="; ".join(self._publisher.refused.values()),
             over=self._membership.removed,
         )
 
     def _heard(self, news: News) -> None:
         if self._membership.uid in news.uids:
-            self._telling.wake()
+            self._publisher.wake()
 
     def _greeted(self, answer: HelloAnswer) -> None:
-        self._telling.begin(answer)
+        self._publisher.begin(answer)
         if not self._connected:
             self._turn(connected=True)
             self._error = ""
@@ -183,8 +183,8 @@ class Session:
         self._caught_up = False
         if self._membership.own is None:
             await self._learn_own()
-        await self._asking.say_hello()
-        await _first_of(self._follow(), self._telling.run())
+        await self._requests.say_hello()
+        await _first_of(self._follow(), self._publisher.run())
 
     # Hearing
 
@@ -197,7 +197,7 @@ class Session:
                 if error.refused.code is Code.TOO_OLD and self._since is not None:
                     self._since = None
                 else:
-                    await self._asking.satisfy(error)
+                    await self._requests.satisfy(error)
             else:
                 break
         raise LinkError(f"watch the controller at {self._link.controller}: it ended the watch")

@@ -15,10 +15,10 @@ from limpet.linux.nftables import Nftables
 class HostPorts:
     """Changes the maps that the node's rounds have planned; a round puts right what fails here."""
 
-    def __init__(self, nft: Nftables, attachments: Attachments, rounds: NodePart) -> None:
+    def __init__(self, nft: Nftables, attachments: Attachments, node_part: NodePart) -> None:
         self._nft = nft
         self._attachments = attachments
-        self._rounds = rounds
+        self._node_part = node_part
 
     def open(self, pod: Attachment) -> None:
         """Adds the pod's hostPorts; one that a former pod still has is taken over.
@@ -28,14 +28,14 @@ class HostPorts:
         added = plan_host_ports_of([pod]) if pod.port_mappings else ()
         if not added:
             return
-        self._rounds.expect_host_ports()
+        self._node_part.expect_host_ports()
         commands = host_port_commands(add=added, delete=self._same(added))
         try:
             self._nft.run(commands, what="hostPorts")
         except KernelError as error:
             # The table is not as planned (somebody flushed it). The round puts it right, as it was
             # before this pod.
-            self._rounds.run(f"hostPorts could not be changed: {error}")
+            self._node_part.run(f"hostPorts could not be changed: {error}")
             self._nft.run(commands, what="hostPorts")
 
     def close(self, pod: Attachment) -> None:
@@ -50,7 +50,7 @@ class HostPorts:
         try:
             self._nft.run(commands, what="hostPorts")
         except KernelError as error:
-            self._rounds.run(f"hostPorts could not be changed: {error}")
+            self._node_part.run(f"hostPorts could not be changed: {error}")
 
     def _same(self, ports: Iterable[HostPort]) -> list[HostPort]:
         """What the attachments have under the keys of `ports`."""

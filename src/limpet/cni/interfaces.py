@@ -26,10 +26,10 @@ from limpet.linux.netlink.socket import RouteSocket
 class PodInterfaces:
     """What is put aside here is removed by the reaper, which is told by the verbs."""
 
-    def __init__(self, route: RouteSocket, reaper: Reaper, rounds: NodePart) -> None:
+    def __init__(self, route: RouteSocket, reaper: Reaper, node_part: NodePart) -> None:
         self._route = route
         self._reaper = reaper
-        self._rounds = rounds
+        self._node_part = node_part
 
     def connect(self, pod: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
         """Makes the pod's interface on its bridge. Raises: CniError, KernelError."""
@@ -44,7 +44,7 @@ class PodInterfaces:
             self._create_at_last(pod, bridge, netns)
         except KernelError:
             # The bridge may have gone since it was last looked at.
-            self._rounds.run("an interface could not be made")
+            self._node_part.run("an interface could not be made")
             self._create_at_last(pod, bridge, netns)
 
     def _create_at_last(self, pod: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
@@ -61,7 +61,7 @@ class PodInterfaces:
         create_pod_interface(
             self._route,
             pod,
-            bridge_ifindex=self._rounds.ensure_bridge(pod.network, bridge),
+            bridge_ifindex=self._node_part.ensure_bridge(pod.network, bridge),
             netns=netns,
         )
 

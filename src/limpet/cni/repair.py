@@ -26,7 +26,7 @@ def unrecorded(node: Node) -> set[Leak]:
     recorded = {(attachment.network, attachment.holder) for attachment in node.attachments}
     return {
         (ledger, address, holder)
-        for ledger in node.books
+        for ledger in node.ledgers
         for address, holder in ledger.holders().items()
         if (ledger.network, holder) not in recorded
     }
@@ -93,7 +93,7 @@ class Repair:
             released.append(leak_document(ledger.network, address, holder, "nothing has it"))
         for each in released:
             _log.info("released an address that nothing used", **each)
-        for ledger in self._node.books:
+        for ledger in self._node.ledgers:
             try:
                 await asyncio.wrap_future(ledger.durable())
             except LimpetError as error:

@@ -11,13 +11,13 @@ from limpet.cni.ledgers import Ledgers
 from limpet.ipam.leases import segment_range
 
 
-def segment_usage(books: Ledgers, segments: Sequence[Prefix]) -> tuple[SegmentUse, ...]:
+def segment_usage(ledgers: Ledgers, segments: Sequence[Prefix]) -> tuple[SegmentUse, ...]:
     """In the order of `segments`; the cost does not grow with the number of addresses."""
     range_sets = [(segment_range(segment),) for segment in segments]
     if not range_sets:
         return ()
     now_s = time.monotonic()
-    by_ledger = [ledger.usage(range_sets, now_s=now_s) for ledger in books]
+    by_ledger = [ledger.usage(range_sets, now_s=now_s) for ledger in ledgers]
     return tuple(
         SegmentUse(
             segment,

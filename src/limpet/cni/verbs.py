@@ -62,23 +62,23 @@ class Node:
         self,
         *,
         kernel: NodeKernel,
-        books: Ledgers,
+        ledgers: Ledgers,
         attachments: Attachments,
         reaper: Reaper,
         announcer: Announcer,
-        rounds: NodePart,
+        node_part: NodePart,
         tell: Callable[[PodsChanged], None],
     ) -> None:
         """Tells PodsChanged."""
         self.kernel = kernel
-        self.books = books
+        self.ledgers = ledgers
         self.attachments = attachments
         self.reaper = reaper
         self.announcer = announcer
-        self.rounds = rounds
+        self.node_part = node_part
         self._tell = tell
-        self._interfaces = PodInterfaces(kernel.route, reaper, rounds)
-        self._host_ports = HostPorts(kernel.nft, attachments, rounds)
+        self._interfaces = PodInterfaces(kernel.route, reaper, node_part)
+        self._host_ports = HostPorts(kernel.nft, attachments, node_part)
         self._turns = Turns()
         self._last_network: tuple[tuple[NetworkConf, int, NodeState], PlannedNetwork] | None = None
         self.unknown_keys: dict[str, tuple[str, ...]] = {}
@@ -86,12 +86,12 @@ class Node:
 
     @property
     def settings(self) -> PodSettings:
-        return self.rounds.settings
+        return self.node_part.settings
 
     @property
     def state(self) -> NodeState:
         """As of now: segments come and go with the node's grant."""
-        return self.rounds.node
+        return self.node_part.node
 
     # ADD.
 
@@ -128,7 +128,7 @@ class Node:
     ) -> tuple[Attachment, Future[None]]:
         same = namespace_id(request.netns) == before.netns.id
         if attempt and same:
-            ledger = await self.books.open(before.network, before.data_dir)
+            ledger = await self.ledgers.open(before.network, before.data_dir)
             return before, ledger.durable()
         raise CniError(
             CniCode.INTERFACE_EXISTS,
@@ -139,7 +139,7 @@ class Node:
 
     def _result(self, request: CniRequest, attachment: Attachment, dns: Dns) -> CniResult:
         bridge = attachment.bridge
-        mac = "" if bridge is None else self.rounds.bridge_mac(bridge.ifname)
+        mac = "" if bridge is None else self.node_part.bridge_mac(bridge.ifname)
         result = plan_result(attachment, bridge_mac=mac, dns=dns)
         return merge_results(request.prev_result, result)
 
@@ -153,11 +153,11 @@ class Node:
                     f"CNI_NETNS: {request.netns} is the node's own network namespace",
                     "a pod that shares the node's network is attached to no other",
                 )
-            ledger = await self.books.open(request.conf.name, request.conf.ipam.data_dir)
+            ledger = await self.ledgers.open(request.conf.name, request.conf.ipam.data_dir)
             try:
                 return self._make(request, netns, ledger)
             except NotLookedYet:
-                return self._make(request, netns, ledger, await self.books.look(ledger))
+                return self._make(request, netns, ledger, await self.ledgers.look(ledger))
 
     def _make(
         self, request: CniRequest, netns: Namespace, ledger: Ledger, seen: Seen | None = None
@@ -167,7 +167,7 @@ class Node:
         with ExitStack() as undo:
             undo.callback(self.reaper.put)  # of what was made, a part may have been put aside
             now_s = time.monotonic()
-            reservation = self.books.reserve(ledger, request, network, now_s=now_s, seen=seen)
+            reservation = self.ledgers.reserve(ledger, request, network, now_s=now_s, seen=seen)
             undo.callback(ledger.release, request.holder, now_s=now_s)
             written = ledger.durable()  # the disk works while the interface is made
             attachment = plan_attachment(
@@ -196,7 +196,7 @@ class Node:
 
     def _network(self, conf: NetworkConf) -> PlannedNetwork:
         """Of the last configuration, which nearly every request has."""
-        mtu_bytes, state = self.rounds.uplink_mtu_bytes, self.state
+        mtu_bytes, state = self.node_part.uplink_mtu_bytes, self.state
         last = self._last_network
         if last is None or last[0] != (conf, mtu_bytes, state):
             planned = plan_network(conf, self.settings, state, uplink_mtu_bytes=mtu_bytes)
@@ -235,7 +235,7 @@ class Node:
 
     def _detach(self, attachment: Attachment, *, netns: str) -> Ledger:
         """First the interface, then the record: the other order could give out a live address."""
-        ledger = self.books.ledger(attachment.network, attachment.data_dir)
+        ledger = self.ledgers.ledger(attachment.network, attachment.data_dir)
         if attachment.bridge is not None:
             self._interfaces.disconnect(attachment, netns)
         released = ledger.release(attachment.holder, now_s=time.monotonic())
@@ -249,7 +249,7 @@ class Node:
 
     def forget(self, attachment: Attachment) -> tuple[Address, ...]:
         """A pod that is gone without a DEL: its addresses are free, its binding stays."""
-        ledger = self.books.ledger(attachment.network, attachment.data_dir)
+        ledger = self.ledgers.ledger(attachment.network, attachment.data_dir)
         released = ledger.addresses_of(attachment.holder)
         self._detach(attachment, netns="")
         _log.info(
@@ -268,7 +268,7 @@ class Node:
         ours = conf.ipam_only or self._interfaces.disconnect_unrecorded(
             conf.name, holder, netns, self.attachments
         )
-        ledger = await self.books.find(conf.name, conf.ipam.data_dir)
+        ledger = await self.ledgers.find(conf.name, conf.ipam.data_dir)
         held = ledger is not None and bool(ledger.addresses_of(holder))
         # The record or the runtime says that the interface is this network's to remove.
         if not ours and (held or request.prev_result is not None):
@@ -285,7 +285,7 @@ class Node:
         if valid is None:
             return
         network = request.conf.name
-        ledger = await self.books.find(network, request.conf.ipam.data_dir)
+        ledger = await self.ledgers.find(network, request.conf.ipam.data_dir)
         stale = {a.holder for a in self.attachments if a.network == network}
         if ledger is not None:
             stale |= set(ledger.holders().values())
@@ -318,12 +318,12 @@ class Node:
         except CniError as error:
             return [str(error)]
         try:
-            ledger = await self.books.open(network.name, conf.ipam.data_dir)
+            ledger = await self.ledgers.open(network.name, conf.ipam.data_dir)
         except StorageError as error:
             return [str(error)]
         if ledger.refusal is not None:
             reasons.append(str(ledger.refusal))
-        return reasons + self.rounds.troubles
+        return reasons + self.node_part.troubles
 
     def require_attachment(self, request: CniRequest) -> Attachment:
         """Raises: CniError (3) when we know of no such attachment."""

@@ -78,7 +78,7 @@ class JournalFile:
         self._end += len(record)
         self.clean = False
 
-    def begin_anew(self, carried: bytes, *, clean: bool) -> None:
+    def start_over(self, carried: bytes, *, clean: bool) -> None:
         """Go on in the other half, with nothing but `carried`; or, at a failure, where it was."""
         base = encode_base(self._number, carried, 2 * self._half)
         if len(base) > self._half * 3 // 8:

@@ -252,7 +252,7 @@ class Store:
             if not self._checkpoint_due():
                 return False
             if not self._files.sync_one():
-                self._begin_anew()
+                self._start_over()
         except StorageError:  # noted
             self._retry_at_s = monotonic() + self._tuning.retry_s
         return True
@@ -260,13 +260,13 @@ class Store:
     def _checkpoint_due(self) -> bool:
         return self._stuck is None and (self._checkpoint_wanted or self._journal.nearly_full)
 
-    def _begin_anew(self) -> None:
+    def _start_over(self) -> None:
         """Everything is in its files: sync the folder and leave the journal's present half."""
         self._checkpoint_wanted = False
         try:
             self._files.sync_folder()
             carried = encode_entries(self._files.refused, self._files.marks)
-            self._journal.begin_anew(carried, clean=not self._files.refused)
+            self._journal.start_over(carried, clean=not self._files.refused)
         except StorageError as error:
             self._stuck = error
             self._retry_at_s = monotonic() + self._tuning.retry_s

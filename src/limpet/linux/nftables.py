@@ -65,14 +65,14 @@ class Nftables:
         output: bytes = self._lib.nft_ctx_get_output_buffer(self._context)
         text: bytes = self._lib.nft_ctx_get_error_buffer(self._context)
         if len(commands) + len(output) > _LARGE_BYTES:
-            self._begin_anew()
+            self._start_over()
         if failed:
             words = text.decode(errors="replace").strip()
             number = errno.ENOENT if "No such file or directory" in words else errno.EINVAL
             raise KernelError("run nft for", what, number, words.split("\n")[0])
         return output.decode(errors="replace")
 
-    def _begin_anew(self) -> None:
+    def _start_over(self) -> None:
         """A context keeps what it has parsed and listed: of 5,000 peers' filter 17 MB."""
         flags = self._lib.nft_ctx_output_get_flags(self._context)
         self._lib.nft_ctx_free(self._context)

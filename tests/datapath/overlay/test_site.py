@@ -80,7 +80,7 @@ class SiteBed:
             self.undo.callback(self.route.close)
             self.told: list[Event] = []
             self.loop = Loop(self.told.append)
-            self.site = PeerParts(
+            self.peer_parts = PeerParts(
                 self.loop,
                 self.membership,
                 PeerSettings(),
@@ -90,7 +90,7 @@ class SiteBed:
                 bridges=lambda: ["limpet0"],
                 before_sysctl=lambda path: None,
             )
-            self.membership.subscribe(self.site.hear)
+            self.membership.subscribe(self.peer_parts.hear)
 
     def grant(self, number: int, **said: Any) -> None:
         """The node's grant, with its presence if it `said` anything of itself."""
@@ -113,7 +113,7 @@ class SiteBed:
             if rung is transports.ROUTE
             else PeerPath(rung, underlay=hops[0])
         )
-        self.site.peers.set_paths({grant(PEER).uid: path})
+        self.peer_parts.peers.set_paths({grant(PEER).uid: path})
 
     def forged(self) -> int:
         """Packets that were dropped because their source is not the sender's."""
@@ -161,12 +161,12 @@ def on_a_loop(
 @asynccontextmanager
 async def started(node: SiteBed) -> AsyncIterator[None]:
     node.loop.start()
-    node.site.start()
+    node.peer_parts.start()
     try:
         yield
     finally:
         node.loop.close()
-        node.site.close()
+        node.peer_parts.close()
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ async def test_routes_come_back_when_the_address_is_another_one(node: SiteBed) -
 @on_a_loop
 async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: SiteBed) -> None:
     node.netns.ip("link del eth0")
-    await until(lambda: not node.site.own.links)
+    await until(lambda: not node.peer_parts.own.links)
     node.netns.ip(
         "link add eth0 type veth peer name far",
         "link set far up",
@@ -210,7 +210,9 @@ async def test_routes_over_a_link_that_has_just_come_come_back_as_well(node: Sit
         "addr add 192.0.2.1/24 dev eth0",
         "addr add 2001:db8::1/64 dev eth0 nodad",
     )
-    await until(lambda: bool(node.site.own.links) and len(node.site.own.links[0].addresses) == 2)
+    await until(
+        lambda: bool(node.peer_parts.own.links) and len(node.peer_parts.own.links[0].addresses) == 2
+    )
     node.reach(transports.ROUTE)
     await until(lambda: node.has_routes("eth0"))
 
@@ -242,17 +244,17 @@ async def test_what_is_sent_in_clear_in_the_name_of_a_peer_behind_a_tunnel_is_dr
         return node.netns.run("nft", "list", "table", "inet", NFT_OVERLAY_TABLE)
 
     peer, end = grant(PEER).uid, (ip_address("203.0.113.9"), 51820)
-    node.site.peers.set_paths({peer: PeerPath(transports.TUNNEL, endpoint=end)})
+    node.peer_parts.peers.set_paths({peer: PeerPath(transports.TUNNEL, endpoint=end)})
     await until(lambda: "192.0.2.2 . 0xaf4 . 0x2" in filtered() and "10.244.2.0" in filtered())
-    assert node.site.peers.shut_out == frozenset()
+    assert node.peer_parts.peers.shut_out == frozenset()
 
-    node.site.peers.set_tunnel_only(frozenset({peer}))
-    await until(lambda: node.site.peers.shut_out == {peer})
+    node.peer_parts.peers.set_tunnel_only(frozenset({peer}))
+    await until(lambda: node.peer_parts.peers.shut_out == {peer})
     assert "192.0.2.2" not in filtered()
     assert "10.244.2.0" not in filtered()
 
-    node.site.peers.set_tunnel_only(frozenset())
-    await until(lambda: node.site.peers.shut_out == frozenset())
+    node.peer_parts.peers.set_tunnel_only(frozenset())
+    await until(lambda: node.peer_parts.peers.shut_out == frozenset())
     assert "192.0.2.2 . 0xaf4 . 0x2" in filtered()
     assert "10.244.2.0" in filtered()
 
@@ -262,16 +264,16 @@ async def test_others_that_change_nftables_cost_a_look_at_the_filter_alone(node:
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     read: list[str] = []
-    observe = node.site.overlay._kernel.observe
+    observe = node.peer_parts.overlay._kernel.observe
 
     def counted(want: OverlayState) -> OverlayState:
         read.append("everything")
         return observe(want)
 
-    node.site.overlay._kernel.observe = counted  # type: ignore[method-assign]
+    node.peer_parts.overlay._kernel.observe = counted  # type: ignore[method-assign]
     node.netns.run("nft", "delete", "table", "inet", NFT_OVERLAY_TABLE)
 
-    node.site.look_at_filter()
+    node.peer_parts.look_at_filter()
 
     await until(lambda: NFT_OVERLAY_TABLE in node.netns.run("nft", "list", "tables"))
     assert read == []
@@ -282,7 +284,7 @@ async def test_a_link_that_is_made_anew_is_filtered_as_before(node: SiteBed) -> 
     node.reach(transports.VXLAN)
     await until(lambda: node.has_routes("limvx4"))
     node.netns.ip("link del eth0")
-    await until(lambda: not node.site.own.links)
+    await until(lambda: not node.peer_parts.own.links)
 
     node.netns.ip(
         "link add eth0 type veth peer name far",
@@ -315,7 +317,7 @@ async def test_another_vni_makes_the_devices_anew(node: SiteBed) -> None:
 
     await until(lambda: "vxlan id 7 " in node.netns.run("ip", "-d", "link", "show", "limvx4"))
     await until(lambda: node.has_routes("limvx4"))
-    assert node.site.failures == []
+    assert node.peer_parts.failures == []
 
 
 @on_a_loop
@@ -338,10 +340,10 @@ async def test_a_node_that_is_removed_keeps_no_way_to_others(node: SiteBed) -> N
 @on_a_loop
 async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
     numbers = range(PEER, 202)
-    before = node.site.accounts[1].rounds
+    before = node.peer_parts.accounts[1].rounds
     for number in numbers:
         node.grant(number, addresses=(ip_address(f"192.0.2.{number}"),))
-    node.site.peers.set_paths(
+    node.peer_parts.peers.set_paths(
         {
             grant(number).uid: PeerPath(transports.VXLAN, underlay=ip_address(f"192.0.2.{number}"))
             for number in numbers
@@ -350,8 +352,10 @@ async def test_hundreds_of_peers_at_once_are_one_round(node: SiteBed) -> None:
 
     await until(lambda: node.routes().count("via 10.244.") == len(numbers))
 
-    await until(lambda: not node.site.failures)
-    assert node.site.accounts[1].rounds - before <= 2, "one for the peers, one for the own presence"
+    await until(lambda: not node.peer_parts.failures)
+    assert node.peer_parts.accounts[1].rounds - before <= 2, (
+        "one for the peers, one for the own presence"
+    )
 
 
 @on_a_loop
@@ -361,12 +365,12 @@ async def test_what_had_failed_succeeds_when_its_cause_is_gone(
     monkeypatch.setattr("limpet.datapath.loop._RETRY_S", (1000.0,))
     node.reach(transports.VXLAN)
     conflict(node)
-    await until(lambda: bool(node.site.failures))
+    await until(lambda: bool(node.peer_parts.failures))
 
     node.netns.ip("link del flannel.1")
 
     await until(lambda: node.has_routes("limvx4"))
-    assert node.site.failures == []
+    assert node.peer_parts.failures == []
 
 
 def conflict(node: SiteBed) -> None:
@@ -394,7 +398,7 @@ async def test_one_retry_waits_however_often_a_round_fails(node: SiteBed) -> Non
     for _ in range(5):
         node.loop.resync("test")
 
-    assert node.site.failures
+    assert node.peer_parts.failures
     assert len([handle for handle in waiting if not handle.cancelled()]) == 1
 
 
@@ -404,9 +408,9 @@ async def test_what_a_round_has_served_already_wakes_no_other_one(node: SiteBed)
         node.membership.replica.file.durable()
     )  # what the node says of itself: that wakes one too
     with capture_logs() as told:
-        node.site.wake("a path changed")
-        node.loop.run("something else", node.site.overlay)
-        asyncio.get_running_loop().call_later(0.05, node.site.wake, "the last one")
+        node.peer_parts.wake("a path changed")
+        node.loop.run("something else", node.peer_parts.overlay)
+        asyncio.get_running_loop().call_later(0.05, node.peer_parts.wake, "the last one")
         await until(lambda: "the last one" in told[-1].get("why", ""))
 
     assert "" not in [each["why"] for each in told if each["event"] == "round"]

@@ -104,9 +104,9 @@ class Agent:
                 sealed = seal_network(network(), CLUSTER_KEY)
                 self.loop.run_until_complete(self._offer(sealed))
                 route = undo.enter_context(RouteSocket())
-                self.rounds = Loop(self.note)
-                self.site = PeerParts(
-                    self.rounds,
+                self.part_loop = Loop(self.note)
+                self.peer_parts = PeerParts(
+                    self.part_loop,
                     self.membership,
                     self.settings,
                     self.setup,
@@ -115,7 +115,7 @@ class Agent:
                     bridges=lambda: ["limpet0"],
                     before_sysctl=lambda path: None,
                 )
-                self.membership.subscribe(self.site.hear)
+                self.membership.subscribe(self.peer_parts.hear)
                 self.loop.call_soon(self._start)
                 undo.callback(self.loop.close)
                 self.loop.run_forever()
@@ -132,8 +132,8 @@ class Agent:
 
     def _start(self) -> None:
         try:
-            self.rounds.start()
-            self.site.start()
+            self.part_loop.start()
+            self.peer_parts.start()
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             self._failed.append(error)
             self.loop.stop()
@@ -142,14 +142,14 @@ class Agent:
     async def _close(self) -> None:
         if self.courier is not None:
             self.courier.stop()
-        self.rounds.close()
-        self.site.close()
+        self.part_loop.close()
+        self.peer_parts.close()
 
     def talk(self) -> HandshakeReset:
         """The agent hears and says what is said by the tunnel's port."""
 
         def begin() -> HandshakeReset:
-            site, membership = self.site, self.membership
+            peer_parts, membership = self.peer_parts, self.membership
             courier = self.courier = PeerSocket(
                 membership.identity,
                 port=self.settings.port,
@@ -157,12 +157,12 @@ class Agent:
                 is_removed=membership.tombstone_of,
             )
             courier.start()
-            tunnels = site.tunnels
+            tunnels = peer_parts.tunnels
             courier.share_tunnel_port(tunnels.key.port)
             made = HandshakeReset(
                 courier,
                 may_talk=lambda uid: any(each.may_talk(uid) for each in tunnels.all),
-                take=tunnels.take_anew,
+                take=tunnels.reset_handshake,
             )
             self.anew = made
             return made
@@ -196,16 +196,16 @@ class Agent:
         self.do(lambda: self.membership.offer([sealed], source=Source.CLOUD))
 
     def reach(self, paths: dict[str, PeerPath]) -> None:
-        self.do(lambda: self.site.peers.set_paths(paths))
+        self.do(lambda: self.peer_parts.peers.set_paths(paths))
 
     @property
     def has_tunnel(self) -> bool:
-        return self.do(lambda: self.site.tunnels.wireguard.up)
+        return self.do(lambda: self.peer_parts.tunnels.wireguard.up)
 
     @property
     def pid(self) -> int:
         """Of the userspace WireGuard; 0: none runs, the kernel's is used."""
-        return self.do(lambda: self.site.tunnels.wireguard.kernel.program.pid) or 0
+        return self.do(lambda: self.peer_parts.tunnels.wireguard.kernel.program.pid) or 0
 
     @property
     def device(self) -> int:
@@ -224,8 +224,8 @@ class Agent:
 
     def reading(self, other: Agent) -> PeerReading | None:
         """What the device says of the peer just now."""
-        key = other.site.tunnels.wireguard.key.public_key
-        return self.do(self.site.tunnels.wireguard.readings).get(key)
+        key = other.peer_parts.tunnels.wireguard.key.public_key
+        return self.do(self.peer_parts.tunnels.wireguard.readings).get(key)
 
     def routes(self) -> str:
         shown = f"ip route show table {ROUTE_TABLE}; ip -6 route show table {ROUTE_TABLE}"
@@ -272,12 +272,12 @@ class SiteTunnelBed(OverlayBed):
     def end(self, agent: Agent) -> None:
         """The agent, and the program that makes its tunnel and would outlive it."""
         agent.stop()
-        program = agent.site.tunnels.wireguard.kernel.program
+        program = agent.peer_parts.tunnels.wireguard.kernel.program
         with agent.node.netns.entered():
             program.stop()
 
     def endpoint(self, agent: Agent, version: int = 4) -> Endpoint:
-        return ip_address(self.underlay(agent.node, version)), agent.site.tunnels.key.port
+        return ip_address(self.underlay(agent.node, version)), agent.peer_parts.tunnels.key.port
 
     def by(self, agent: Agent, rung: transports.Transport, version: int = 4) -> PeerPath:
         """A path to the agent's node."""

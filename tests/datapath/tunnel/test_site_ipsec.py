@@ -86,19 +86,26 @@ class IpsecAgent(Agent):
 
     def document(self) -> dict[str, Any]:
         """What a person is told of its IPsec."""
-        site = self.site
-        found = self.do(lambda: tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns()))
+        peer_parts = self.peer_parts
+        found = self.do(
+            lambda: tunnel_documents(peer_parts.tunnels, peer_parts.watch, now_ns=time.time_ns())
+        )
         assert found["ipsec"] is not None
         return found["ipsec"]
 
     def unable(self) -> dict[str, str]:
-        return self.do(lambda: unable_peers(self.site.tunnels, time.monotonic()))
+        return self.do(lambda: unable_peers(self.peer_parts.tunnels, time.monotonic()))
 
     def peer(self, other: Agent) -> PeerStatus:
         """As `limpet peer list` shows it."""
-        site = self.site
+        peer_parts = self.peer_parts
         listed = peer_statuses(
-            site.peers.view, site.overlay.planned, heard_s={}, every=False, readings={}, now_ns=0
+            peer_parts.peers.view,
+            peer_parts.overlay.planned,
+            heard_s={},
+            every=False,
+            readings={},
+            now_ns=0,
         )
         return next(each for each in listed if each.uid == other.node.uid)
 
@@ -161,7 +168,7 @@ def test_a_strongswan_that_does_not_come_up_is_told_of_tried_seldom_and_taken_wh
 
     one.run_instead("echo the reason >&2; exit 3")
     bed.join_pair()
-    one.do(lambda: one.rounds.resync("the timer's"))
+    one.do(lambda: one.part_loop.resync("the timer's"))
     wait_until(lambda: "it ended at once: the reason" in one.document()["problem"])
     wait_until(lambda: one.tells_no_tunnel)
     said, starts = one.sequence, one.starts
@@ -213,7 +220,7 @@ def test_a_strongswan_that_hangs_holds_nobody_up_and_is_started_anew(
     began_s = time.monotonic()
     for _ in range(6):
         one.document()
-        one.do(lambda: one.rounds.resync("the timer's"))
+        one.do(lambda: one.part_loop.resync("the timer's"))
     # Each of these would have asked it, and waited for two seconds.
     assert time.monotonic() - began_s < 10
     assert one.starts == 1

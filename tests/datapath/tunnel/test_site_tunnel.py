@@ -183,7 +183,7 @@ def test_nodes_of_one_site_have_no_device_and_tell_that_they_can_have_one(
 
     presence = other.do(lambda: other.membership.presence)
     assert presence is not None
-    assert presence.tunnel_port == other.site.tunnels.wireguard.key.port
+    assert presence.tunnel_port == other.peer_parts.tunnels.wireguard.key.port
     assert not one.has_tunnel
     assert one.ifname not in one.node.netns.run("ip", "link", "show")
     assert one.rules() == 0
@@ -209,16 +209,16 @@ def test_a_node_without_a_program_says_so_and_goes_on_without_a_tunnel(
     presence = lone.do(lambda: lone.membership.presence)
     assert presence is not None
     assert presence.tunnel_port == 0
-    assert "install the package wireguard-go" in lone.site.tunnels.wireguard.problem
+    assert "install the package wireguard-go" in lone.peer_parts.tunnels.wireguard.problem
 
     missing.symlink_to(wireguard_go())
     lone.reach({other.node.uid: bed.by(other, transports.TUNNEL)})
-    lone.do(lambda: lone.rounds.resync("the timer's"))
+    lone.do(lambda: lone.part_loop.resync("the timer's"))
     wait_until(lambda: lone.is_routed_to(other))
-    assert lone.site.tunnels.wireguard.problem == ""
+    assert lone.peer_parts.tunnels.wireguard.problem == ""
     told = lone.do(lambda: lone.membership.presence)
     assert told is not None
-    assert told.tunnel_port == lone.site.tunnels.wireguard.key.port
+    assert told.tunnel_port == lone.peer_parts.tunnels.wireguard.key.port
 
 
 def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedMaker) -> None:
@@ -240,13 +240,13 @@ def test_peers_with_packets_are_active_and_idle_ones_are_not_read(make_bed: BedM
     wait_until(only_one_is_active)
 
     read: list[str] = []
-    readings = one.site.tunnels.wireguard.readings
+    readings = one.peer_parts.tunnels.wireguard.readings
 
     def counted() -> Mapping[bytes, PeerReading]:
         read.append("peers")
         return readings()
 
-    one.site.tunnels.wireguard.readings = counted  # type: ignore[method-assign]
+    one.peer_parts.tunnels.wireguard.readings = counted  # type: ignore[method-assign]
 
     def quiet() -> bool:
         """Three looks while nothing went through the device: the kernel may send MLD by it."""
@@ -274,7 +274,7 @@ def say(one: Agent, other: Agent) -> None:
 
 def look(agent: Agent, *, after_s: float = 0.0) -> None:
     """At the tunnel's traffic, as if it were so much later."""
-    agent.do(lambda: agent.site.watch.look(time.monotonic() + after_s))
+    agent.do(lambda: agent.peer_parts.watch.look(time.monotonic() + after_s))
 
 
 def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: BedMaker) -> None:
@@ -283,9 +283,9 @@ def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: B
     bed.join_all()
     reaches(one, other)
     planned = bed.endpoint(other)
-    key = other.site.tunnels.wireguard.key.public_key
+    key = other.peer_parts.tunnels.wireguard.key.public_key
     setting = PutTunnelPeer(key, endpoint=(ip_address("172.20.2.77"), 7))
-    assert one.do(lambda: one.site.tunnels.wireguard.kernel.apply([setting])) == []
+    assert one.do(lambda: one.peer_parts.tunnels.wireguard.kernel.apply([setting])) == []
 
     def is_set() -> bool:
         reading = one.reading(other)
@@ -301,9 +301,9 @@ def test_an_active_peers_endpoint_that_is_not_its_paths_is_set_again(make_bed: B
 
 def take_timestamp(bed: SiteTunnelBed, one: Agent, other: Agent, *, ahead_s: int) -> None:
     """The other's tunnel has heard a handshake of the one, from a time that is ahead."""
-    private = X25519PrivateKey.from_private_bytes(one.site.tunnels.wireguard.key.private_key)
-    public = other.site.tunnels.wireguard.key.public_key
-    to = (bed.underlay(other.node, 4), other.site.tunnels.wireguard.key.port)
+    private = X25519PrivateKey.from_private_bytes(one.peer_parts.tunnels.wireguard.key.private_key)
+    public = other.peer_parts.tunnels.wireguard.key.public_key
+    to = (bed.underlay(other.node, 4), other.peer_parts.tunnels.wireguard.key.port)
 
     def answers() -> bool:
         # It overlooks one that follows too fast on another.

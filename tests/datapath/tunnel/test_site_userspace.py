@@ -30,11 +30,11 @@ def test_a_program_that_hangs_is_told_of_and_started_anew(
             pytest.skip("this kernel has WireGuard: no program is started")
         os.kill(pid, signal.SIGSTOP)
 
-        one.do(lambda: one.rounds.resync("the timer's"))
+        one.do(lambda: one.part_loop.resync("the timer's"))
 
-        assert "no answer for seconds" in one.site.tunnels.wireguard.trouble
+        assert "no answer for seconds" in one.peer_parts.tunnels.wireguard.trouble
         wait_until(lambda: one.has_tunnel and one.pid not in (0, pid))
-        wait_until(lambda: one.site.tunnels.wireguard.trouble == "")
+        wait_until(lambda: one.peer_parts.tunnels.wireguard.trouble == "")
         ping(one.node.pod, other.node.address(4), "-W", "20")
     finally:
         bed.close()

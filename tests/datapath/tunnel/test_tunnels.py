@@ -178,8 +178,8 @@ def test_a_tunnels_own_packets_never_go_into_another_tunnel(
     with bed.undo:
         one, other, third = bed.tunnels
         # What is behind one peer has the address of another's site in it.
-        site = ip_network("172.20.3.0/24")
-        other.node.grant = replace(other.node.grant, prefixes_behind=(site,))
+        peer_parts = ip_network("172.20.3.0/24")
+        other.node.grant = replace(other.node.grant, prefixes_behind=(peer_parts,))
         one.settle(bed.entries())
         assert one.ifname in one.node.netns.run("ip", "route", "get", bed.underlay(third.node, 4))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from limpet.lab.world.world import World
-from tests.lab.across import until_on
 from tests.lab.bed import (
     ONE_LAN,
     TWO_SITES,
@@ -22,6 +21,7 @@ from tests.lab.bed import (
     routes,
     vtep_macs,
 )
+from tests.lab.rungs import until_on
 from tests.waiting import wait_until
 
 FILTERING = ONE_LAN.replace("nodes =", "drops_unknown_sources = true\nnodes =")

@@ -19,7 +19,7 @@ from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from limpet.lab.world.worlds import new_world
 from limpet.linux.namespaces import Namespace
-from tests.lab.across import tell, the_pod, until_on
+from tests.lab.rungs import tell, the_pod, until_on
 from tests.lab.strangers import keepalives, tunnel_key
 from tests.waiting import PATIENCE_S
 

@@ -13,8 +13,8 @@ from limpet.base.ownership import IPSEC_FOLDER
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.tunnels import ipsec_pid, tunnel_pid
 from limpet.lab.world.world import World
-from tests.lab.across import all_reach, peer, the_pod, until_on
 from tests.lab.bed import a_world, echo, echoing, is_refused, limpet
+from tests.lab.rungs import all_reach, peer, the_pod, until_on
 from tests.waiting import wait_until
 
 TWO_NATS = """

@@ -17,7 +17,7 @@ from limpet.base.ownership import (
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.site import Nat
 from limpet.lab.world.world import World
-from tests.lab.across import rung
+from tests.lab.rungs import rung
 from tests.lab.storms.chaos import Chaos, until_empty
 from tests.lab.strangers import tunnel_key, tunnel_peers
 
@@ -48,7 +48,7 @@ def wrong_rungs(world: World) -> list[str]:
 
 def nat_kinds(world: World) -> dict[str, Any]:
     return {
-        name: machine.ask("status")["cluster"]["across"]["relays"]["nat"]["ipv4"]
+        name: machine.ask("status")["cluster"]["nat_traversal"]["relays"]["nat"]["ipv4"]
         for name, machine in world.machines.items()
     }
 
@@ -115,7 +115,7 @@ def _tables(machine: Machine) -> Iterator[str]:
 def _relayed(machine: Machine) -> Iterator[str]:
     """The kernel joins what the agent knows as pairs, and nothing else."""
     maps = _relay_maps(machine)
-    service = machine.ask("status")["cluster"]["across"]["relaying"]
+    service = machine.ask("status")["cluster"]["nat_traversal"]["relaying"]
     pairs = {frozenset(pair["nodes"]) for pair in service["pairs"]}
     ports = set()
     for name in _ENDS:
@@ -152,11 +152,11 @@ def unwanted_pairs(world: World) -> list[str]:
     for machine in world.machines.values():
         document = machine.ask("status")["cluster"]
         names[document["uid"]] = machine.label
-        for pair in document["across"]["relays"]["pairs"]:
+        for pair in document["nat_traversal"]["relays"]["pairs"]:
             wanted.add((pair["relay"], frozenset((machine.label, pair["peer"]))))
     found = []
     for machine in world.machines.values():
-        relaying = machine.ask("status")["cluster"]["across"]["relaying"]
+        relaying = machine.ask("status")["cluster"]["nat_traversal"]["relaying"]
         for pair in relaying["pairs"] if relaying is not None else ():
             nodes = frozenset(names.get(uid, uid) for uid in pair["nodes"])
             if (machine.label, nodes) not in wanted:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from tests.lab.across import CLIMBS_WITHIN_S, WITHIN_S, tell
 from tests.lab.bed import a_world
+from tests.lab.rungs import CLIMBS_WITHIN_S, WITHIN_S, tell
 from tests.lab.storms.chaos import Chaos
 from tests.lab.storms.day import check_across, descriptors, nat_kinds
 from tests.lab.storms.nat_faults import DAY

@@ -26,19 +26,19 @@ WIDE = ranges("10.64.0.0/18")
 
 @contextmanager
 def opened(folder: Path, *networks: str) -> Iterator[Ledgers]:
-    books = Ledgers(folder / "networks", 30.0, Attachments(folder / "run"))
+    ledgers = Ledgers(folder / "networks", 30.0, Attachments(folder / "run"))
     try:
         for network in networks or ("net",):
-            books.ledger(network)
-        yield books
+            ledgers.ledger(network)
+        yield ledgers
     finally:
-        books.close()
+        ledgers.close()
 
 
 def add(
-    books: Ledgers, name: str, *, network: str = "net", box: str = "", ifname: str = "eth0"
+    ledgers: Ledgers, name: str, *, network: str = "net", box: str = "", ifname: str = "eth0"
 ) -> list[str]:
-    given = books.ledger(network).reserve(
+    given = ledgers.ledger(network).reserve(
         Holder(box or f"box-{name}", ifname), pod(name, ifname=ifname), [V4, V6], now_s=0
     )
     return texts(given)
@@ -84,9 +84,9 @@ class Controller:
 
 
 def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Path) -> None:
-    with opened(tmp_path) as books:
-        book = PodReports(books, tmp_path / "reports.json")
-        a = add(books, "a")
+    with opened(tmp_path) as ledgers:
+        book = PodReports(ledgers, tmp_path / "reports.json")
+        a = add(ledgers, "a")
         first = book.report(None)
         assert first is not None
         assert first.base is None
@@ -94,8 +94,8 @@ def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Pa
         book.acknowledged(first.sequence)
         assert book.report(first.sequence) is None
 
-        b = add(books, "b")
-        books.ledger("net").forget(pod("a"), now_s=0)
+        b = add(ledgers, "b")
+        ledgers.ledger("net").forget(pod("a"), now_s=0)
         book.changed()
         second = book.report(first.sequence)
         assert second is not None
@@ -107,8 +107,8 @@ def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Pa
 
 
 def test_a_node_without_pods_says_so_once(tmp_path: Path) -> None:
-    with opened(tmp_path) as books:
-        controller, book = Controller(), PodReports(books, tmp_path / "reports.json")
+    with opened(tmp_path) as ledgers:
+        controller, book = Controller(), PodReports(ledgers, tmp_path / "reports.json")
         assert controller.catch_up(book) == 1
         assert controller.catch_up(book) == 0
 
@@ -116,25 +116,25 @@ def test_a_node_without_pods_says_so_once(tmp_path: Path) -> None:
 def test_an_address_that_is_kept_for_an_absent_pod_is_told_and_one_without_a_pod_is_not(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path, "net", "other") as books:
-        addresses = add(books, "a")
-        books.ledger("net").release(sandbox("box-a"), now_s=0)
-        books.ledger("other").reserve(sandbox("x"), PodKey("", "", "eth0"), [V4], now_s=0)
-        report = PodReports(books, tmp_path / "reports.json").report(None)
+    with opened(tmp_path, "net", "other") as ledgers:
+        addresses = add(ledgers, "a")
+        ledgers.ledger("net").release(sandbox("box-a"), now_s=0)
+        ledgers.ledger("other").reserve(sandbox("x"), PodKey("", "", "eth0"), [V4], now_s=0)
+        report = PodReports(ledgers, tmp_path / "reports.json").report(None)
         assert report is not None
         assert told(report.pods) == {("net", "a", "eth0"): tuple(addresses)}
 
 
 def test_a_restart_tells_nothing_again_unless_something_changed(tmp_path: Path) -> None:
     controller, path = Controller(), tmp_path / "reports.json"
-    with opened(tmp_path) as books:
-        add(books, "a")
-        assert controller.catch_up(PodReports(books, path)) == 1
-    with opened(tmp_path) as books:
-        assert controller.catch_up(PodReports(books, path)) == 0
-    with opened(tmp_path) as books:
-        add(books, "b")
-        report = PodReports(books, path).report(controller.sequence)
+    with opened(tmp_path) as ledgers:
+        add(ledgers, "a")
+        assert controller.catch_up(PodReports(ledgers, path)) == 1
+    with opened(tmp_path) as ledgers:
+        assert controller.catch_up(PodReports(ledgers, path)) == 0
+    with opened(tmp_path) as ledgers:
+        add(ledgers, "b")
+        report = PodReports(ledgers, path).report(controller.sequence)
         assert report is not None
         assert report.base is None
         assert report.sequence > (controller.sequence or 0)
@@ -147,11 +147,11 @@ def test_a_damaged_memory_of_reports_only_costs_a_whole_report(
     tmp_path: Path, content: bytes
 ) -> None:
     controller, path = Controller(), tmp_path / "reports.json"
-    with opened(tmp_path) as books:
-        add(books, "a")
-        controller.catch_up(PodReports(books, path))
+    with opened(tmp_path) as ledgers:
+        add(ledgers, "a")
+        controller.catch_up(PodReports(ledgers, path))
         path.write_bytes(content)
-        book = PodReports(books, path)
+        book = PodReports(ledgers, path)
         report = book.report(controller.sequence)
         assert report is not None
         assert report.base is None
@@ -164,25 +164,25 @@ def test_more_than_fits_one_report_is_told_in_several_and_no_more_than_a_control
     monkeypatch.setattr("limpet.cloud.pod_reports.MAX_PODS", 60)
     monkeypatch.setattr("limpet.controller.state.reports.MAX_PODS", 60)
     monkeypatch.setattr("limpet.cloud.pod_reports._MAX_REPORT_BYTES", 4096)
-    with opened(tmp_path) as books:
-        ledger = books.ledger("net")
+    with opened(tmp_path) as ledgers:
+        ledger = ledgers.ledger("net")
         for number in range(70):
             name = f"{number:05}-" + "n" * 150
             ledger.reserve(sandbox(f"box-{number}"), pod(name), [WIDE], now_s=0)
             if number < 20:
                 ledger.release(sandbox(f"box-{number}"), now_s=0)
-        controller, book = Controller(), PodReports(books, tmp_path / "reports.json")
+        controller, book = Controller(), PodReports(ledgers, tmp_path / "reports.json")
         assert controller.catch_up(book) > 2
         names = {name[:5] for _, name, _ in controller.pods}
         assert names == {f"{number:05}" for number in range(10, 70)}
 
 
 def test_a_pod_whose_name_no_controller_takes_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    with opened(tmp_path) as books:
-        add(books, "a")
-        add(books, "n" * 300)
+    with opened(tmp_path) as ledgers:
+        add(ledgers, "a")
+        add(ledgers, "n" * 300)
         controller = Controller()
-        controller.catch_up(PodReports(books, tmp_path / "reports.json"))
+        controller.catch_up(PodReports(ledgers, tmp_path / "reports.json"))
         assert {name for _, name, _ in controller.pods} == {"a"}
 
 
@@ -202,11 +202,11 @@ def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     folder = tmp_path_factory.mktemp("node")
-    with opened(folder) as books:
+    with opened(folder) as ledgers:
         controller, backup = Controller(), None
-        book = PodReports(books, folder / "reports.json")
+        book = PodReports(ledgers, folder / "reports.json")
         base: int | None = None
-        ledger = books.ledger("net")
+        ledger = ledgers.ledger("net")
         for step, number in steps:
             name = f"pod-{number}"
             if step == "add":
@@ -216,7 +216,7 @@ def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
             elif step == "forget":
                 ledger.forget(pod(name), now_s=0)
             elif step == "restart":
-                book, base = PodReports(books, folder / "reports.json"), controller.sequence
+                book, base = PodReports(ledgers, folder / "reports.json"), controller.sequence
             elif step == "controller is restored":
                 controller.record, backup = backup, controller.record
                 base = controller.sequence
@@ -253,26 +253,26 @@ def kept(folder: Path, network: str = "net") -> dict[str, str]:
 
 
 def test_a_pod_gets_the_addresses_that_it_had_on_the_machine_before(tmp_path: Path) -> None:
-    with opened(tmp_path / "old", "net", "other") as books:
-        add(books, "a")
-        expected = add(books, "b")
-        second = add(books, "b", network="other", ifname="net1", box="box-b2")
-        report = PodReports(books, tmp_path / "reports.json").report(None)
+    with opened(tmp_path / "old", "net", "other") as ledgers:
+        add(ledgers, "a")
+        expected = add(ledgers, "b")
+        second = add(ledgers, "b", network="other", ifname="net1", box="box-b2")
+        report = PodReports(ledgers, tmp_path / "reports.json").report(None)
     assert report is not None
     for _ in range(2):
         keep_bindings(tmp_path / "new" / "networks", report.pods)
-    with opened(tmp_path / "new", "net", "other") as books:
-        books.open_known()
-        assert add(books, "z") not in (expected, second)
-        assert add(books, "b", box="new") == expected
-        assert add(books, "b", network="other", ifname="net1", box="new2") == second
+    with opened(tmp_path / "new", "net", "other") as ledgers:
+        ledgers.open_known()
+        assert add(ledgers, "z") not in (expected, second)
+        assert add(ledgers, "b", box="new") == expected
+        assert add(ledgers, "b", network="other", ifname="net1", box="new2") == second
 
 
 def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
-    with opened(tmp_path) as books:
-        held = add(books, "here")
-        mine = add(books, "mine")
-        books.ledger("net").release(sandbox("box-mine"), now_s=0)
+    with opened(tmp_path) as ledgers:
+        held = add(ledgers, "here")
+        mine = add(ledgers, "mine")
+        ledgers.ledger("net").release(sandbox("box-mine"), now_s=0)
     keep_bindings(
         tmp_path / "networks",
         [
@@ -281,14 +281,14 @@ def test_what_is_held_or_kept_here_is_left_alone(tmp_path: Path) -> None:
             PodAddress("net", "default", "mine", "eth0", ("10.0.0.5",)),
         ],
     )
-    with opened(tmp_path) as books:
-        bindings = {str(at): each.key.pod for at, each in books.ledger("net").bindings().items()}
+    with opened(tmp_path) as ledgers:
+        bindings = {str(at): each.key.pod for at, each in ledgers.ledger("net").bindings().items()}
         assert bindings == {
             **dict.fromkeys(held, "here"),
             **dict.fromkeys(mine, "mine"),
             "10.0.0.6": "thief",
         }
-        assert books.ledger("net").holders().keys() == {ip(address) for address in held}
+        assert ledgers.ledger("net").holders().keys() == {ip(address) for address in held}
 
 
 def test_of_two_addresses_of_one_family_both_are_kept(tmp_path: Path) -> None:
@@ -321,15 +321,15 @@ def test_what_makes_no_sense_is_left_out(tmp_path: Path, bad: PodAddress) -> Non
 def test_usage_counts_every_network_that_draws_on_a_segment(tmp_path: Path) -> None:
     v4, v6, spare = map(ip_network, ("10.9.0.0/24", "fd09::/64", "10.9.1.0/24"))
     sets = [(segment_range(v4),), (segment_range(v6),)]
-    with opened(tmp_path, "one", "two") as books:
-        one, two = books.ledger("one"), books.ledger("two")
+    with opened(tmp_path, "one", "two") as ledgers:
+        one, two = ledgers.ledger("one"), ledgers.ledger("two")
         for number in range(3):
             one.reserve(sandbox(f"one-{number}"), pod(f"a-{number}"), sets, now_s=0)
         two.reserve(sandbox("two"), pod("b"), sets[:1], requested=[ip("10.9.0.77")], now_s=0)
         one.release(sandbox("one-0"), now_s=0)
-        assert segment_usage(books, (v4, v6, spare)) == (
+        assert segment_usage(ledgers, (v4, v6, spare)) == (
             SegmentUse(v4, 253, live=3, resting=0, bound=1),
             SegmentUse(v6, 2**64 - 2, live=2, resting=0, bound=1),
             SegmentUse(spare, 253, live=0, resting=0, bound=0),
         )
-        assert segment_usage(books, ()) == ()
+        assert segment_usage(ledgers, ()) == ()

@@ -39,8 +39,8 @@ def test_a_journal_begins_anew_in_the_other_half_and_back_again(tmp_path: Path) 
     journal = opened(tmp_path, Disk())
     for turn in range(3):
         journal.append([held(1, f"turn-{turn}")])
-        journal.begin_anew(held(2, f"former-{turn}"), clean=False)
-        journal.begin_anew(held(2, f"carried-{turn}"), clean=False)
+        journal.start_over(held(2, f"former-{turn}"), clean=False)
+        journal.start_over(held(2, f"carried-{turn}"), clean=False)
     journal.close()
     state = parse_journal((tmp_path / "limpet.journal").read_bytes())
     assert state.entries == {2: Entry(Holder("carried-2", "eth0"), None)}
@@ -54,7 +54,7 @@ def test_a_base_that_the_disk_refused_may_be_there_or_not(tmp_path: Path, *, los
     journal.append([held(1, "a")])
     disk.sick = True
     with pytest.raises(StorageError, match="sick"):
-        journal.begin_anew(held(1, "a"), clean=False)
+        journal.start_over(held(1, "a"), clean=False)
     disk.sick = False
     journal.append([held(2, "b")])
     journal.append([held(1, "c")])
@@ -71,7 +71,7 @@ def test_a_base_that_the_disk_refused_may_be_there_or_not(tmp_path: Path, *, los
     }
     journal = opened(tmp_path, disk)
     journal.append([held(3, "d")])
-    journal.begin_anew(held(3, "e"), clean=False)
+    journal.start_over(held(3, "e"), clean=False)
     journal.close()
     assert parse_journal(path.read_bytes()).entries.keys() == {3}
 

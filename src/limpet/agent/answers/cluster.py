@@ -67,8 +67,8 @@ class ClusterAdmin:
     def status(self) -> ClusterStatus:
         """The cluster's part of `limpet status`."""
         cluster, membership = self._cluster, self._cluster.membership
-        site, network, grant = cluster.site, membership.network, membership.grant
-        tunnel, ipsec = tunnel_statuses(site)
+        peer_parts, network, grant = cluster.peer_parts, membership.network, membership.grant
+        tunnel, ipsec = tunnel_statuses(peer_parts)
         return ClusterStatus(
             name=network.cluster if network is not None else "",
             node=grant.name if grant is not None else membership.identity.name,
@@ -78,7 +78,7 @@ class ClusterAdmin:
             cloned=membership.cloned,
             controller=session_status(cluster.session.state, now_s=time.monotonic()),
             revision=membership.replica.known.revision,
-            segments=[str(each) for each in site.peers.view.segments.get(membership.uid, ())],
+            segments=[str(each) for each in peer_parts.peers.view.segments.get(membership.uid, ())],
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
             vxlan_id=network.vxlan_id if network is not None else 0,
             vxlan_port=network.vxlan_port if network is not None else 0,
@@ -88,24 +88,26 @@ class ClusterAdmin:
                     mtu_bytes=link.mtu_bytes,
                     addresses=[str(address) for address in link.addresses],
                 )
-                for link in site.own.links
+                for link in peer_parts.own.links
             ],
-            peers=count_peers(site.peers.view, site.overlay.planned, _unable(site)),
-            contested=len(site.overlay.planned.contested),
-            shared_endpoints=shared_endpoints(site.peers.view.snapshot, membership.uid),
+            peers=count_peers(
+                peer_parts.peers.view, peer_parts.overlay.planned, _unable(peer_parts)
+            ),
+            contested=len(peer_parts.overlay.planned.contested),
+            shared_endpoints=shared_endpoints(peer_parts.peers.view.snapshot, membership.uid),
             tunnel=tunnel,
             ipsec=ipsec,
             disk=[*membership.replica.problems, *filter(None, [membership.replica.file.trouble])],
             last_round=PeerRound(
-                rounds=max(account.rounds for account in site.accounts),
-                changes=sum(account.changes for account in site.accounts),
-                failed=site.failures,
-                took_ms=round(sum(each.last_took_ms for each in site.accounts), 1),
+                rounds=max(account.rounds for account in peer_parts.accounts),
+                changes=sum(account.changes for account in peer_parts.accounts),
+                failed=peer_parts.failures,
+                took_ms=round(sum(each.last_took_ms for each in peer_parts.accounts), 1),
             ),
             messages=dict(sorted(cluster.courier.counters.items())),
             exchange=dict(sorted(cluster.exchange.counters.items())),
             probes=dict(sorted(cluster.probing.counters.items())),
-            across=cluster.across.report(),
+            nat_traversal=cluster.nat_traversal.report(),
             offers=dict(sorted(membership.replica.counters.items())),
         )
 
@@ -119,17 +121,17 @@ class ClusterAdmin:
 
     async def peers(self, arguments: Mapping[str, Any]) -> Peers:
         """Every other node; removed ones too if `all` is true."""
-        site, now_s = self._cluster.site, time.monotonic()
+        peer_parts, now_s = self._cluster.peer_parts, time.monotonic()
         heard_s = {uid: now_s - heard.at_s for uid, heard in self._cluster.exchange.heard.items()}
         every = bool(arguments.get("all"))
         peers = await asyncio.to_thread(
             peer_statuses,
-            site.peers.view,
-            site.overlay.planned,
+            peer_parts.peers.view,
+            peer_parts.overlay.planned,
             heard_s=heard_s,
             every=every,
-            unable=_unable(site),
-            readings=site.tunnels.readings_by_uid(),
+            unable=_unable(peer_parts),
+            readings=peer_parts.tunnels.readings_by_uid(),
             now_ns=time.time_ns(),
         )
         return Peers(peers=peers)
@@ -139,38 +141,38 @@ class ClusterAdmin:
 
         `probe`: the node at the other end is asked as well.
         """
-        words, site = self._words(), self._cluster.site
+        words, peer_parts = self._words(), self._cluster.peer_parts
         origins, targets = (
             addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
         )
-        pairs = pairs_of(origins, targets, site.peers.view)
+        pairs = pairs_of(origins, targets, peer_parts.peers.view)
         # Before the paths are told: an answer also says by which way the peer reaches this node.
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
             await asyncio.to_thread(
                 path_status,
-                site.peers.view,
-                site.overlay.planned,
+                peer_parts.peers.view,
+                peer_parts.overlay.planned,
                 *pair,
                 words,
                 dict(self._cluster.probing.ways),
-                _unable(site),
+                _unable(peer_parts),
             )
             for pair in pairs
         ]
         probes = [
             probe
             for uid, rounds in measured.items()
-            for probe in probe_statuses(rounds, uid, site.peers.view.snapshot)
+            for probe in probe_statuses(rounds, uid, peer_parts.peers.view.snapshot)
         ]
-        nat = self._cluster.across.relays.report()["nat"]
-        return PathAnswer(paths=paths, probes=probes, nat=nat, failed=site.failures)
+        nat = self._cluster.nat_traversal.relays.report()["nat"]
+        return PathAnswer(paths=paths, probes=probes, nat=nat, failed=peer_parts.failures)
 
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
     ) -> dict[str, list[tuple[Measured, ...]]]:
         """Probes every way to each node at the other ends, several times; by its uid."""
-        view = self._cluster.site.peers.view
+        view = self._cluster.peer_parts.peers.view
         uids = dict.fromkeys(filter(None, (peer_between(view, *pair) for pair in pairs)))
         return {uid: [await self._measure(uid) for _ in range(_PROBES)] for uid in uids}
 
@@ -181,7 +183,7 @@ class ClusterAdmin:
             return ()
 
     def _words(self) -> NodeWords:
-        node, rounds = self._node, self._node.rounds
+        node, node_part = self._node, self._node.node_part
         settings = node.settings
         attached = [
             LocalPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
@@ -191,11 +193,11 @@ class ClusterAdmin:
         live = {pod.address for pod in attached}
         kept = [
             LocalPod(binding.key.namespace, binding.key.pod, address, attached=False)
-            for ledger in node.books
+            for ledger in node.ledgers
             for address, binding in ledger.bindings().items()
             if address not in live
         ]
-        mtu_bytes = pod_mtu_bytes(settings, rounds.uplink_mtu_bytes)
+        mtu_bytes = pod_mtu_bytes(settings, node_part.uplink_mtu_bytes)
         return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
 
 
@@ -266,14 +268,14 @@ def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:
     ]
 
 
-def tunnel_statuses(site: PeerParts) -> tuple[TunnelStatus, TunnelStatus | None]:
+def tunnel_statuses(peer_parts: PeerParts) -> tuple[TunnelStatus, TunnelStatus | None]:
     """WireGuard's, and IPsec's where the cluster names it."""
-    found = tunnel_documents(site.tunnels, site.watch, now_ns=time.time_ns())
+    found = tunnel_documents(peer_parts.tunnels, peer_parts.watch, now_ns=time.time_ns())
     return convert((found["tunnel"], found["ipsec"]), tuple[TunnelStatus, TunnelStatus | None])
 
 
-def _unable(site: PeerParts) -> Mapping[str, str]:
-    return unable_peers(site.tunnels, time.monotonic())
+def _unable(peer_parts: PeerParts) -> Mapping[str, str]:
+    return unable_peers(peer_parts.tunnels, time.monotonic())
 
 
 def count_peers(

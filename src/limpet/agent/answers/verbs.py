@@ -89,14 +89,16 @@ class Admin:
         if not node.state.segments:
             reasons.append("no segments" if cluster is None else cluster.why_no_segments())
         reasons += [
-            why for folder, why in node.books.failed.items() if folder.parent == node.books.data_dir
+            why
+            for folder, why in node.ledgers.failed.items()
+            if folder.parent == node.ledgers.data_dir
         ]
-        refusals = (ledger.refusal for ledger in node.books)
+        refusals = (ledger.refusal for ledger in node.ledgers)
         reasons += [str(refusal) for refusal in refusals if refusal is not None]
-        return [*reasons, *node.rounds.troubles]
+        return [*reasons, *node.node_part.troubles]
 
     async def _status(self, _: Arguments) -> Status:
-        node, rounds = self._node, self._node.rounds
+        node, node_part = self._node, self._node.node_part
         reasons = self.reasons_not_ready()
         return Status(
             cluster=self._cluster.status() if self._cluster is not None else None,
@@ -106,10 +108,10 @@ class Admin:
             ready=not reasons,
             reasons=reasons,
             bridge=node.settings.bridge,
-            mtu_bytes=node.settings.mtu_bytes or rounds.uplink_mtu_bytes,
+            mtu_bytes=node.settings.mtu_bytes or node_part.uplink_mtu_bytes,
             cluster_cidrs=[str(each) for each in node.state.cluster_cidrs],
             segments=segment_states(node),
-            networks=[_network(ledger) for ledger in node.books],
+            networks=[_network(ledger) for ledger in node.ledgers],
             attachments=len(node.attachments),
             unknown_keys=[
                 UnknownKey(network=network, key=key)
@@ -118,9 +120,9 @@ class Admin:
             ],
             findings=self._findings(),
             last_round=LastRound(
-                changes=rounds.account.last_changes,
-                failed=rounds.failures,
-                took_ms=round(rounds.account.last_took_ms, 1),
+                changes=node_part.account.last_changes,
+                failed=node_part.failures,
+                took_ms=round(node_part.account.last_took_ms, 1),
             ),
         )
 
@@ -128,12 +130,12 @@ class Admin:
         node = self._node
         found = [
             RecordFinding(path=str(finding.path), problem=finding.problem, advice=finding.action)
-            for ledger in node.books
+            for ledger in node.ledgers
             for finding in ledger.findings
         ]
         found += [
             RecordFinding(path=str(folder), problem=problem, advice="mend it and restart the agent")
-            for folder, problem in node.books.failed.items()
+            for folder, problem in node.ledgers.failed.items()
         ]
         found += [
             RecordFinding(path=str(path), problem=problem, advice="delete it and restart the pod")
@@ -164,7 +166,7 @@ class Admin:
         return Records(
             records=[
                 record_line(ledger.network, record)
-                for ledger in self._node.books
+                for ledger in self._node.ledgers
                 if wanted in (None, ledger.network)
                 for record in ledger.records(now_s=time.monotonic())
             ]
@@ -189,7 +191,7 @@ class Admin:
     async def _release(self, arguments: Arguments) -> Released:
         """Gives up a binding; a reservation too when forced."""
         node, now_s = self._node, time.monotonic()
-        ledger = next((x for x in node.books if x.network == arguments.get("network")), None)
+        ledger = next((x for x in node.ledgers if x.network == arguments.get("network")), None)
         if ledger is None:
             raise LimpetError(f"release: no record of network {arguments.get('network')!r}")
         what = _what(arguments)
@@ -230,7 +232,7 @@ def segment_states(node: Node) -> list[SegmentUse]:
             resting=use.resting,
             bound=use.bound,
         )
-        for use in segment_usage(node.books, node.state.segments)
+        for use in segment_usage(node.ledgers, node.state.segments)
     ]
 
 

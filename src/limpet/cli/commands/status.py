@@ -10,10 +10,10 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
 from limpet.agent.status import (
-    Across,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
+    NatTraversalStatus,
     RelayStatus,
     Status,
     TlsRelay,
@@ -83,7 +83,7 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     yield from _tunnel(cluster.tunnel, "NO ENCRYPTED TUNNEL")
     if cluster.ipsec is not None:
         yield from _tunnel(cluster.ipsec, "NO TUNNEL BY IPSEC")
-    yield from across_lines(cluster.across, cluster.links)
+    yield from nat_traversal_lines(cluster.nat_traversal, cluster.links)
     peers = cluster.peers
     reached = "".join(
         f"{peers[row.name]} by {row.words}, "
@@ -147,9 +147,11 @@ _NATS = {
 }
 
 
-def across_lines(across: Across, links: Iterable[LinkStatus]) -> Iterator[str]:
+def nat_traversal_lines(
+    nat_traversal: NatTraversalStatus, links: Iterable[LinkStatus]
+) -> Iterator[str]:
     """NATs, relays that are used, and the relay that the node is; nothing where there are none."""
-    relays = across.relays
+    relays = nat_traversal.relays
     has_ipv6 = any(":" in address for link in links for address in link.addresses)
     if relays.relays or relays.mapped:
         for version, kind in relays.nat.items():
@@ -161,16 +163,16 @@ def across_lines(across: Across, links: Iterable[LinkStatus]) -> Iterator[str]:
     if mapping is not None and mapping.by:
         yield f"  the gateway {mapping.gateway} gives it a port, by {mapping.by}"
     if relays.relays:
-        tls = across.tls
+        tls = nat_traversal.tls
         names = [_relay(each, tls.get(each.uid)) for each in relays.relays]
         yield f"relays: {', '.join(names)}"
-    relaying = across.relaying
+    relaying = nat_traversal.relaying
     if relaying is not None and relaying.active:
         first, last = relaying.ports
         yield f"this node is a relay: {len(relaying.pairs)} pairs, UDP ports {first} to {last}"
     if relaying is not None and (relaying.trouble or not relaying.active):
         yield f"  OF LITTLE USE AS A RELAY: {relaying.trouble or 'it has no tunnel'}"
-    troubles = across.relaying_tls.troubles if across.relaying_tls is not None else {}
+    troubles = nat_traversal.relaying_tls.troubles if nat_traversal.relaying_tls is not None else {}
     for at, why in troubles.items():
         yield f"  NOTHING IS RELAYED IN TLS at {at}: {why}"
 

@@ -28,7 +28,7 @@ _CHECKED_WITHIN_S = 5.0
 
 def inbound_ports(cluster: ClusterStatus, settings: Settings) -> tuple[InboundPort, ...]:
     """Ports that nodes of other sites send to, beside those that every node has open."""
-    relays = cluster.across.relaying is not None
+    relays = cluster.nat_traversal.relaying is not None
     tunnels = [each for each in (cluster.tunnel, cluster.ipsec) if each is not None]
     harm = "nodes of other sites may reach this one, and its pods, through a relay only"
     if relays:
@@ -52,16 +52,16 @@ def examine_relays(
 
     Reads which programs use the relay's ports.
     """
-    across, peers = cluster.across, cluster.peers
+    nat_traversal, peers = cluster.nat_traversal, cluster.peers
     yield from shared_endpoint_findings(cluster.shared_endpoints)
-    yield from used_relay_findings(across.relays, peers)
-    relaying = across.relaying
+    yield from used_relay_findings(nat_traversal.relays, peers)
+    relaying = nat_traversal.relaying
     if relaying is not None:
         far = any(peers.get(row.name) for row in TRANSPORTS.values() if row.encrypted)
         far = far or bool(peers.get("unreached"))
         yield from own_relay_findings(relaying, cluster.tunnel.port, far=far)
         yield from relay_port_findings(settings, agent_pid)
-        yield from relay_tls_findings(across.relaying_tls)
+        yield from relay_tls_findings(nat_traversal.relaying_tls)
         if relaying.active:
             yield from _forwarding()
 

@@ -69,7 +69,7 @@ class LogWriter:
         if self._fd is not None:
             self._append(self._fd, batch)
         else:
-            self._begin_anew(batch)
+            self._start_over(batch)
         self.known = merge(self.known, batch)[0]
 
     def _append(self, fd: int, batch: Collection[Document]) -> None:
@@ -82,7 +82,7 @@ class LogWriter:
         self._end = end
         self._unsure, self._last_group = False, (0, b"")
 
-    def _begin_anew(self, batch: Collection[Document]) -> None:
+    def _start_over(self, batch: Collection[Document]) -> None:
         """The log holds nothing but the newest of everything."""
         try:
             end = self._write_new(merge(self.known, batch)[0])
@@ -133,7 +133,7 @@ class LogWriter:
         needed = HEADER_BYTES + sum(len(encode_record(each.sealed, 0)) for each in self.known)
         self._anew_at = max(self._anew_bytes, 2 * needed)
         if self._end > self._anew_at:
-            self._begin_anew(())
+            self._start_over(())
 
     def close(self) -> None:
         if self._fd is not None:

@@ -136,10 +136,10 @@ class TunnelPart(Part[TunnelsState, Change]):
         damaged, self._is_damaged = self._is_damaged, False
         return "a tunnel is not as planned" if damaged else ""
 
-    def take_anew(self, uid: str, endpoint: Endpoint) -> None:
+    def reset_handshake(self, uid: str, endpoint: Endpoint) -> None:
         """Resets the handshake state of a peer whose clock jumped, and calls it at `endpoint`."""
         for tunnel in self.all:
-            tunnel.take_anew(uid, endpoint)
+            tunnel.reset_handshake(uid, endpoint)
 
     # A round: what fails in one tunnel is a failure of the round, and does not stop the others.
 

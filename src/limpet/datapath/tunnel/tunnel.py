@@ -191,7 +191,7 @@ class Tunnel:
         """Whether it is a peer of the tunnel."""
         return self.planner.key_of(uid) is not None
 
-    def take_anew(self, uid: str, endpoint: Endpoint) -> None:
+    def reset_handshake(self, uid: str, endpoint: Endpoint) -> None:
         """The next round resets the peer's handshake state and calls it at `endpoint`."""
         key = self.planner.key_of(uid)
         if key is not None:

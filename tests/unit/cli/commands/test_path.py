@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from limpet.agent.status import Across, ClusterStatus, LinkStatus, PathStatus, ProbeStatus
+from limpet.agent.status import (
+    ClusterStatus,
+    LinkStatus,
+    NatTraversalStatus,
+    PathStatus,
+    ProbeStatus,
+)
 from limpet.cli.commands.path import path_lines, silent, why_relayed
-from limpet.cli.commands.status import across_lines, cluster_lines
+from limpet.cli.commands.status import cluster_lines, nat_traversal_lines
 
 LEG: dict[str, Any] = {
     "origin": "10.244.1.2",
@@ -147,7 +153,12 @@ RELAYS: dict[str, Any] = {
     "relays": [],
     "pairs": [],
 }
-ACROSS: dict[str, Any] = {"relays": RELAYS, "relaying": None, "relaying_tls": None, "tls": {}}
+NAT_TRAVERSAL: dict[str, Any] = {
+    "relays": RELAYS,
+    "relaying": None,
+    "relaying_tls": None,
+    "tls": {},
+}
 ROUND: dict[str, Any] = {"rounds": 1, "changes": 0, "failed": [], "took_ms": 1.0}
 CLUSTER: dict[str, Any] = {
     "name": "edge",
@@ -165,7 +176,7 @@ CLUSTER: dict[str, Any] = {
         "over": False,
     },
     "revision": 12,
-    "across": ACROSS,
+    "nat_traversal": NAT_TRAVERSAL,
     "segments": [],
     "pod_cidrs": ["10.244.0.0/16"],
     "vxlan_id": 1,
@@ -281,14 +292,14 @@ RELAYING: dict[str, Any] = {
 }
 
 
-def across(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
-    told = {**ACROSS, "relays": {**RELAYS, **relays}, "relaying": relaying}
+def nat_traversal(relaying: dict[str, Any] | None = None, **relays: Any) -> str:
+    told = {**NAT_TRAVERSAL, "relays": {**RELAYS, **relays}, "relaying": relaying}
     links = convert(CLUSTER["links"], list[LinkStatus])
-    return "\n".join(across_lines(convert(told, Across), links))
+    return "\n".join(nat_traversal_lines(convert(told, NatTraversalStatus), links))
 
 
 def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
-    assert across() == ""
+    assert nat_traversal() == ""
 
 
 @pytest.mark.parametrize(
@@ -304,7 +315,7 @@ def test_a_node_without_relays_and_nats_says_nothing_of_them() -> None:
 def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, words: str) -> None:
     nat = {"ipv4": kind, "ipv6": "unknown"}
 
-    text = across(relays=[HUB], nat=nat, endpoints=["198.18.1.2:25000"])
+    text = nat_traversal(relays=[HUB], nat=nat, endpoints=["198.18.1.2:25000"])
 
     assert words in text
     assert "others are told of it at 198.18.1.2:25000" in text
@@ -314,12 +325,12 @@ def test_what_is_in_front_of_the_node_is_said_and_where_it_is_seen(kind: str, wo
 def test_relays_are_told_with_how_far_away_they_are() -> None:
     silent = {**HUB, "name": "buoy", "uid": "b", "answers": False, "rtt_ms": None}
     told = {
-        **ACROSS,
+        **NAT_TRAVERSAL,
         "relays": {**RELAYS, "relays": [HUB, silent]},
         "tls": {"b": {"rtt_ms": 12.0, "peers": ["c"], "lost": 0}},
     }
 
-    text = "\n".join(across_lines(convert(told, Across), ()))
+    text = "\n".join(nat_traversal_lines(convert(told, NatTraversalStatus), ()))
 
     assert text.endswith("relays: hub 3.3 ms, buoy no answer over UDP, 12.0 ms in TLS")
 
@@ -335,7 +346,7 @@ def test_relays_are_told_with_how_far_away_they_are() -> None:
 def test_a_relay_says_what_it_does_or_why_it_is_of_no_use(
     relaying: dict[str, Any], words: str
 ) -> None:
-    assert words in across(relaying)
+    assert words in nat_traversal(relaying)
 
 
 def probe(*, answered: int = 0, relay: str = "", asked: str = "tunnel") -> ProbeStatus:

@@ -16,7 +16,7 @@ from limpet.cli.doctor.relays import (
     shared_endpoint_findings,
     used_relay_findings,
 )
-from tests.unit.cli.commands.test_path import ACROSS, CLUSTER, HUB, RELAYING, RELAYS, TUNNEL
+from tests.unit.cli.commands.test_path import CLUSTER, HUB, NAT_TRAVERSAL, RELAYING, RELAYS, TUNNEL
 
 BUOY = {**HUB, "name": "buoy", "uid": "b"}
 SILENT = {**BUOY, "answers": False, "rtt_ms": None}
@@ -98,7 +98,7 @@ def test_only_a_relay_needs_its_ports_open_and_only_a_tunnel_that_is_needed() ->
     own = CLUSTER["tunnel"]["port"]
     assert ports() == []
     assert ports(tunnel={**TUNNEL, "needed": True, "port": 25000}) == [("udp", (25000, 25000))]
-    assert ports(across={**ACROSS, "relaying": RELAYING}) == [
+    assert ports(nat_traversal={**NAT_TRAVERSAL, "relaying": RELAYING}) == [
         ("udp", (own, own)),
         ("udp", (21000, 22999)),
         ("tcp", (443, 443)),

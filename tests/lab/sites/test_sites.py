@@ -13,7 +13,9 @@ from limpet.base.settings import KEEPALIVE_S
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.beds.silence import Silence
-from tests.lab.across import (
+from tests.lab.bed import a_world, doctor, echo, echoing, limpet
+from tests.lab.forging import hearing
+from tests.lab.rungs import (
     FAR,
     NATED,
     NEAR,
@@ -27,8 +29,6 @@ from tests.lab.across import (
     until_as_before,
     until_on,
 )
-from tests.lab.bed import a_world, doctor, echo, echoing, limpet
-from tests.lab.forging import hearing
 from tests.lab.strangers import (
     SECRET,
     capturing,
@@ -76,7 +76,7 @@ def test_pods_of_different_sites_exchange_packets_of_every_size(
 
 def test_nodes_say_how_they_are_mapped(world: World) -> None:
     kinds = {
-        name: world.machine(name).ask("status")["cluster"]["across"]["relays"]["nat"]["ipv4"]
+        name: world.machine(name).ask("status")["cluster"]["nat_traversal"]["relays"]["nat"]["ipv4"]
         for name in ("hub", "crane-1", "digger-1", "radio-1")
     }
     assert kinds == {
@@ -200,7 +200,7 @@ def until_both_use(world: World, one: str, other: str, relay: str) -> float:
 
 def relays_of(machine: Machine) -> dict[str, float]:
     """Round trips in ms to relays that answer."""
-    relays = machine.ask("status")["cluster"]["across"]["relays"]["relays"]
+    relays = machine.ask("status")["cluster"]["nat_traversal"]["relays"]["relays"]
     return {each["name"]: each["rtt_ms"] for each in relays if each["answers"]}
 
 
