@@ -15,7 +15,7 @@ import pytest
 from limpet.base.http.connection import LinkError, SilenceError
 from limpet.cluster.api import SERVER_NAME
 from limpet.kubernetes.access import Access, AccessError, parse_server
-from limpet.kubernetes.client import Client
+from limpet.kubernetes.client import Client, Selection
 from limpet.kubernetes.errors import (
     BusyError,
     ConflictError,
@@ -136,7 +136,9 @@ def test_a_list_comes_page_by_page_and_nonsense_in_it_is_passed_over() -> None:
     )
 
     async def work(client: Client) -> list[Any]:
-        return [page async for page in client.pages(GRANTS, labels="a=b", limit=3)]
+        return [
+            page async for page in client.pages(GRANTS, selection=Selection(labels="a=b"), limit=3)
+        ]
 
     first, second = against(serve, work)
     assert [each.metadata.name for each in first.items] == ["one"]

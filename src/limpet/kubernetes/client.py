@@ -18,7 +18,8 @@ from limpet.base.http.lines import read_lines, read_whole
 from limpet.kubernetes.access import Access
 from limpet.kubernetes.credentials import Credentials
 from limpet.kubernetes.errors import refusal
-from limpet.kubernetes.objects import AnyViewed, Metadata, Object, Resource, Status
+from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
+from limpet.kubernetes.watch_event import Unreadable, read_item
 
 PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""
@@ -32,11 +33,21 @@ AnyObject = TypeVar("AnyObject", bound=Object)
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """An object that is not as its kind is: it is passed over, and the others count."""
+class Selection:
+    """Which objects of a kind; by default all."""
 
-    name: str
-    cause: str
+    namespace: str = ""
+    labels: str = ""
+    """A selector as kubectl takes it."""
+    fields: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {key: value for key, value in asked.items() if value}
+
+
+ALL = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,6 @@ class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
 class _List(msgspec.Struct, frozen=True):
     metadata: _ListMetadata = _ListMetadata()
     items: list[msgspec.Raw] | None = None
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
 
 
 class Client:
@@ -92,32 +99,21 @@ class Client:
         self,
         resource: Resource[AnyViewed],
         *,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
+        selection: Selection = ALL,
         limit: int = PAGE,
         go_on: str = "",
-        resource_version: str = "",
     ) -> Page[AnyViewed]:
-        """One part of a list.
+        """One part of a list; `go_on`: `next` of the part before.
 
-        `labels`, `fields`: selectors. `go_on`: `next` of the part before. `resource_version`: "0":
-        whatever a cache has; empty: what is true now.
         Raises: GoneError when `go_on` is too old; TooLargeError for a part that is too large.
         """
-        query = {"limit": str(limit)}
-        if labels:
-            query["labelSelector"] = labels
-        if fields:
-            query["fieldSelector"] = fields
+        query = {"limit": str(limit), **selection.query}
         if go_on:
             query["continue"] = go_on
-        elif resource_version:
-            query["resourceVersion"] = resource_version
-        path = f"{resource.path(namespace=namespace)}?{urlencode(query)}"
+        path = f"{resource.path(namespace=selection.namespace)}?{urlencode(query)}"
         answer = await self._answer("GET", path, resource, f"list {resource}")
         try:
-            found = _decoder(_List).decode(answer.body)
+            found: _List = _decoder(_List).decode(answer.body)
         except msgspec.MsgspecError as error:
             raise self._stranger(f"list {resource}", error) from error
         items, unreadable = _read_items(found.items or [], resource)
@@ -128,9 +124,7 @@ class Client:
         self,
         resource: Resource[AnyViewed],
         *,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
+        selection: Selection = ALL,
         limit: int = PAGE,
     ) -> AsyncGenerator[Page[AnyViewed], None]:
         """All that is there, part by part, smaller ones where objects are large.
@@ -140,14 +134,7 @@ class Client:
         go_on = ""
         while True:
             try:
-                page = await self.list_page(
-                    resource,
-                    namespace=namespace,
-                    labels=labels,
-                    fields=fields,
-                    limit=limit,
-                    go_on=go_on,
-                )
+                page = await self.list_page(resource, selection=selection, limit=limit, go_on=go_on)
             except TooLargeError:
                 if limit == 1:
                     raise
@@ -163,13 +150,11 @@ class Client:
         resource: Resource[AnyViewed],
         resource_version: str,
         *,
-        namespace: str = "",
-        labels: str = "",
-        fields: str = "",
+        selection: Selection = ALL,
         for_s: float,
         silence_s: float,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Lines as they come, each time all that are there (`watch.read_event` reads them).
+        """Lines as they come, each time all that are there (`watch_event.read_event` reads them).
 
         It ends after `for_s` at the latest. Raises: GoneError, FutureVersionError, StatusError
         before the first line; LinkError, also when nothing comes for `silence_s`.
@@ -179,17 +164,14 @@ class Client:
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(int(for_s)),
+            **selection.query,
         }
-        if labels:
-            query["labelSelector"] = labels
-        if fields:
-            query["fieldSelector"] = fields
-        path = f"{self.access.server.path}{resource.path(namespace=namespace)}?{urlencode(query)}"
+        path = resource.path(namespace=selection.namespace)
         what = f"watch {resource}"
         connection = await self._connect()
         try:
             status, chunks = await connection.stream(
-                path,
+                f"{self.access.server.path}{path}?{urlencode(query)}",
                 headers=self._headers(),
                 timeout_s=self._answer_s,
                 silence_s=silence_s,
@@ -356,21 +338,13 @@ def _read_items(
 ) -> tuple[list[AnyViewed], list[Unreadable]]:
     items: list[AnyViewed] = []
     unreadable: list[Unreadable] = []
-    decoder = _decoder(resource.type)
     for each in raw:
-        try:
-            items.append(decoder.decode(each))
-        except msgspec.MsgspecError as error:
-            unreadable.append(Unreadable(_name_of(each), str(error)))
+        item = read_item(each, resource)
+        if isinstance(item, Unreadable):
+            unreadable.append(item)
+        else:
+            items.append(item)
     return items, unreadable
-
-
-def _name_of(raw: msgspec.Raw) -> str:
-    try:
-        found: _Named = _decoder(_Named).decode(raw)
-    except msgspec.MsgspecError:
-        return "an object without a name"
-    return found.metadata.name
 
 
 @cache

@@ -1,0 +1,241 @@
+"""List and watch of one kind of objects: what to do next, and what is to be told. Pure.
+
+First all is listed, page by page, then it is watched from the list's version, again and again from
+the newest version that was told. Where the server has that no more (410), or not yet (504: it was
+restarted), all is listed anew. What is to be told of is kept in `take_page` and `take_event`.
+
+An exact mirror is told of what a new list has no more. Who takes only what is told (`mirror`
+False) is never told that something is gone by its absence, and no index is kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic
+
+from limpet.kubernetes.objects import AnyViewed
+from limpet.kubernetes.watch_event import (
+    Bookmark,
+    Deleted,
+    Put,
+    Refused,
+    Unreadable,
+    WatchEvent,
+)
+
+WATCH_S = 300.0
+"""Length of one watch; half as much again at random, so that those of many nodes do not end
+together."""
+ALIVE_S = 5.0
+"""A watch that lived so long is no failure when it ends."""
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_SMALLEST_PAGE, _LARGEST_PAGE = 1, 800
+
+ObjectKey = tuple[str, str]
+"""Namespace and name."""
+
+
+class Failure(Enum):
+    """Why a request or a watch ended."""
+
+    GONE = "gone"
+    """The version or the part of the list to go on from is too old (410)."""
+    FUTURE = "future"
+    """The version is not there yet (504)."""
+    TOO_LARGE = "too large"
+    """A page that is larger than an answer may be."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Ask for a part of the list."""
+
+    go_on: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Watch from there, for so long."""
+
+    resource_version: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    until_s: float
+
+
+Step = ListPage | Watch | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[AnyViewed]):
+    """What is told; `gone` before `put`."""
+
+    put: list[AnyViewed] = field(default_factory=list)
+    gone: list[ObjectKey] = field(default_factory=list)
+    """Deleted, as the server says; for a mirror also what a whole list has no more."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    listed: bool = False
+    """With these, all that was there at one moment has been told."""
+
+    def __bool__(self) -> bool:
+        return bool(self.put or self.gone or self.unreadable or self.listed)
+
+    def then(self, later: Changes[AnyViewed]) -> Changes[AnyViewed]:
+        """Both as one: what is put first and gone later is gone."""
+        gone = set(later.gone)
+        put = [item for item in self.put if key_of(item) not in gone] if gone else self.put
+        return Changes(
+            put + later.put,
+            self.gone + later.gone,
+            self.unreadable + later.unreadable,
+            self.listed or later.listed,
+        )
+
+
+@dataclass(slots=True)
+class _Listing:
+    """A list that is being read."""
+
+    go_on: str = ""
+    seen: set[ObjectKey] = field(default_factory=set)
+
+
+class ReflectorState(Generic[AnyViewed]):
+    """Times are of one monotonic clock; `random` is from 0 to below 1."""
+
+    def __init__(self, *, mirror: bool, page: int = 100) -> None:
+        self._known: dict[ObjectKey, str] | None = {} if mirror else None
+        """Uids of what was told and is there, for a mirror."""
+        self._page = page
+        self._listing: _Listing | None = _Listing()
+        self._version = ""
+        self._failures = 0
+        self._not_before_s = 0.0
+        self.listed = False
+        """All has been told once."""
+
+    def next_step(self, now_s: float, random: float) -> Step:
+        if now_s < self._not_before_s:
+            return Wait(self._not_before_s)
+        if self._listing is not None:
+            return ListPage(self._listing.go_on, self._page)
+        return Watch(self._version, WATCH_S * (1 + random / 2))
+
+    # What came
+
+    def take_page(
+        self,
+        items: Iterable[AnyViewed],
+        unreadable: Iterable[Unreadable],
+        *,
+        resource_version: str,
+        go_on: str,
+    ) -> Changes[AnyViewed]:
+        """A part of the list, as it was asked for; the last one has no `go_on`."""
+        listing = self._listing
+        assert listing is not None, "a page comes while all is listed"
+        changes: Changes[AnyViewed] = Changes(unreadable=list(unreadable), listed=not go_on)
+        for item in items:
+            self._put(item, changes)
+            if self._known is not None:
+                listing.seen.add(key_of(item))
+        # What cannot be read is there nevertheless.
+        listing.seen.update(key for each in changes.unreadable for key in self._keys_named(each))
+        if go_on:
+            listing.go_on = go_on
+            return changes
+        if self._known is not None:
+            for key in self._known.keys() - listing.seen:
+                del self._known[key]
+                changes.gone.append(key)
+            changes.gone.sort()
+        self._listing, self._version, self.listed = None, resource_version, True
+        return changes
+
+    def take_event(self, event: WatchEvent[AnyViewed]) -> Changes[AnyViewed]:
+        """An event of the watch, which shows that it lives; not for `Refused`, which ends it."""
+        assert not isinstance(event, Refused), "what ends a watch is a failure"
+        self._failures = 0
+        changes: Changes[AnyViewed] = Changes()
+        match event:
+            case Put(item):
+                self._put(item, changes)
+                version = item.metadata.resource_version
+            case Deleted(item):
+                version = item.metadata.resource_version
+                key = key_of(item)
+                if self._known is None or self._known.pop(key, None) is not None:
+                    changes.gone.append(key)
+            case Bookmark(version):
+                pass
+            case Unreadable():
+                changes.unreadable.append(event)
+                version = event.resource_version
+        self._version = version or self._version
+        return changes
+
+    def _put(self, item: AnyViewed, changes: Changes[AnyViewed]) -> None:
+        if self._known is not None:
+            key, uid = key_of(item), item.metadata.uid
+            if self._known.get(key, uid) != uid:
+                changes.gone.append(key)  # another object has its name
+            self._known[key] = uid
+        changes.put.append(item)
+
+    def _keys_named(self, unreadable: Unreadable) -> list[ObjectKey]:
+        return [key for key in self._known or () if key[1] == unreadable.name]
+
+    # How it ended
+
+    def watch_ended(self, now_s: float, random: float, *, lived_s: float) -> None:
+        """As servers end it, or since it was silent: it goes on from the newest version."""
+        if lived_s >= ALIVE_S:
+            self._failures = 0
+        else:
+            self._pause(now_s, random, None)
+
+    def fail(
+        self, failure: Failure, now_s: float, random: float, *, retry_after_s: float | None = None
+    ) -> None:
+        """`retry_after_s`: as the server asks for."""
+        if failure is Failure.TOO_LARGE and self._page > _SMALLEST_PAGE:
+            self._page = max(self._page // 4, _SMALLEST_PAGE)
+            return
+        if failure in (Failure.GONE, Failure.FUTURE):
+            if self._listing is not None and self._listing.go_on:
+                # Who reads too slowly for the server asks for more at a time.
+                self._page = min(self._page * 2, _LARGEST_PAGE)
+            self._listing = _Listing()
+        self._pause(now_s, random, retry_after_s)
+
+    def begin_again(self, untaken: Changes[AnyViewed]) -> None:
+        """All is listed and told once more: these changes were not taken."""
+        self._listing = _Listing()
+        if self._known is not None:
+            for key in untaken.gone:
+                self._known.setdefault(key, "")
+
+    def moved(self) -> None:
+        """At once: there may be a way to the server now."""
+        self._not_before_s = 0.0
+        self._failures = 0
+
+    def _pause(self, now_s: float, random: float, retry_after_s: float | None) -> None:
+        """A list alone ends no row of failures: what a cache lists may be too old to watch."""
+        longest_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        pause_s = longest_s * (1 + random) / 2
+        if retry_after_s is not None:
+            pause_s = max(pause_s, min(retry_after_s, _LONGEST_PAUSE_S) * (1 + random / 4))
+        self._not_before_s = now_s + pause_s
+
+
+def key_of(item: AnyViewed) -> ObjectKey:
+    return item.metadata.namespace, item.metadata.name

@@ -1,0 +1,350 @@
+"""List and watch ends with what the server has, whatever the server does in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.kubernetes.objects import ConfigMap, Metadata, Resource
+from limpet.kubernetes.reflector_state import (
+    Changes,
+    Failure,
+    ListPage,
+    ReflectorState,
+    Wait,
+    Watch,
+)
+from limpet.kubernetes.watch_event import (
+    Bookmark,
+    Deleted,
+    Put,
+    Refused,
+    Unreadable,
+    WatchEvent,
+    read_event,
+)
+
+THINGS = Resource("Thing", "things", ConfigMap, "limpet.dev", "v1alpha1")
+NAMES = "abcde"
+
+Event = WatchEvent[ConfigMap]
+Told = Changes[ConfigMap]
+
+
+def thing(name: str, version: int, uid: str = "") -> ConfigMap:
+    return ConfigMap(
+        metadata=Metadata(name=name, uid=uid or f"uid-{name}", resource_version=str(version)),
+        data={"version": str(version)},
+    )
+
+
+@dataclass
+class Server:
+    """An API server, as much of it as lists and watches see."""
+
+    revision: int = 1
+    compacted: int = 0
+    objects: dict[str, ConfigMap] = field(default_factory=dict)
+    history: list[tuple[int, Event]] = field(default_factory=list)
+    snapshots: dict[int, list[ConfigMap]] = field(default_factory=dict)
+
+    def write(self, name: str) -> None:
+        self.revision += 1
+        uid = self.objects[name].metadata.uid if name in self.objects else f"uid-{self.revision}"
+        self.objects[name] = thing(name, self.revision, uid)
+        self.history.append((self.revision, Put(self.objects[name])))
+
+    def delete(self, name: str) -> None:
+        if name in self.objects:
+            self.revision += 1
+            uid = self.objects.pop(name).metadata.uid
+            # What is told of it has the version of its deletion.
+            self.history.append((self.revision, Deleted(thing(name, self.revision, uid))))
+
+    def compact(self) -> None:
+        self.compacted = self.revision
+        self.snapshots.clear()
+
+    def lose(self, writes: int) -> None:
+        """Restored from a back-up: what was written last has never been."""
+        kept = self.history[: max(len(self.history) - writes, 0)]
+        self.objects, self.history = {}, kept
+        self.revision = kept[-1][0] if kept else 1
+        self.compacted = min(self.compacted, self.revision)
+        self.snapshots.clear()
+        for _, event in kept:
+            if isinstance(event, Put):
+                self.objects[event.item.metadata.name] = event.item
+            elif isinstance(event, Deleted):
+                del self.objects[event.item.metadata.name]
+
+    def page(self, step: ListPage) -> tuple[list[ConfigMap], int, str] | Failure:
+        if step.go_on:
+            revision, start = map(int, step.go_on.split("."))
+            if revision not in self.snapshots:
+                return Failure.GONE
+        else:
+            revision, start = self.revision, 0
+            self.snapshots[revision] = [self.objects[name] for name in sorted(self.objects)]
+        found = self.snapshots[revision]
+        end = start + step.limit
+        return found[start:end], revision, f"{revision}.{end}" if end < len(found) else ""
+
+    def events(self, step: Watch) -> list[Event] | Failure:
+        since = int(step.resource_version)
+        if since > self.revision:
+            return Failure.FUTURE
+        if since < self.compacted:
+            return Failure.GONE
+        return [event for revision, event in self.history if revision > since]
+
+
+@dataclass
+class World:
+    """A server and who follows it, on a clock of their own."""
+
+    mirror: bool
+    server: Server = field(default_factory=Server)
+    now_s: float = 0.0
+    has: dict[str, ConfigMap] = field(default_factory=dict)
+    deleted_told: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.state: ReflectorState[ConfigMap] = ReflectorState(mirror=self.mirror, page=2)
+
+    def take(self, told: Told) -> None:
+        for _, name in told.gone:
+            self.has.pop(name, None)
+        for item in told.put:
+            self.has[item.metadata.name] = item
+
+    def step(self, random: float, *, most: int = 1000, broken: bool = False) -> bool:
+        """Does what is due; whether there was nothing new. `broken`: it fails half way."""
+        step = self.state.next_step(self.now_s, random)
+        if isinstance(step, Wait):
+            assert step.until_s - self.now_s <= 37.5
+            self.now_s = step.until_s
+            return False
+        if isinstance(step, ListPage):
+            page = self.server.page(step)
+            if broken or isinstance(page, Failure):
+                self.fail(page if isinstance(page, Failure) else Failure.OTHER, random)
+                return False
+            items, revision, go_on = page
+            self.take(self.state.take_page(items, [], resource_version=str(revision), go_on=go_on))
+            return False
+        events = self.server.events(step)
+        if isinstance(events, Failure):
+            self.fail(events, random)
+            return False
+        together: Told = Changes()
+        for event in events[:most]:
+            if isinstance(event, Deleted):
+                self.deleted_told.add(event.item.metadata.name)
+            together = together.then(self.state.take_event(event))
+        self.take(together)
+        if broken:
+            self.fail(Failure.OTHER, random)
+        else:
+            self.state.watch_ended(self.now_s, random, lived_s=10.0)
+        return not events
+
+    def fail(self, failure: Failure, random: float) -> None:
+        self.state.fail(failure, self.now_s, random)
+
+    def settle(self) -> None:
+        for _ in range(300):
+            if self.step(0.5):
+                return
+        raise AssertionError("it never comes to rest")
+
+
+deeds = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(NAMES)),
+        st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        st.tuples(st.just("compact"), st.just("")),
+        st.tuples(st.just("lose"), st.integers(1, 4)),
+        st.tuples(st.just("step"), st.tuples(st.integers(0, 3), st.booleans())),
+    ),
+    max_size=40,
+)
+
+
+def play(world: World, done: list[tuple[str, object]], random: float) -> None:
+    server = world.server
+    for deed, value in done:
+        match deed, value:
+            case "write", str(name):
+                server.write(name)
+            case "delete", str(name):
+                server.delete(name)
+            case "compact", _:
+                server.compact()
+            case "lose", int(writes):
+                server.lose(writes)
+            case "step", (int(most), bool(broken)):
+                world.step(random, most=most, broken=broken)
+
+
+@given(deeds, st.floats(0, 0.999))
+def test_a_mirror_has_in_the_end_what_the_server_has(
+    done: list[tuple[str, object]], random: float
+) -> None:
+    world = World(mirror=True)
+    play(world, [deed for deed in done if deed[0] != "lose"], random)
+
+    world.settle()
+
+    assert world.has == world.server.objects
+
+
+@given(deeds, st.floats(0, 0.999))
+def test_a_mirror_of_a_restored_server_has_its_objects_once_it_lists(
+    done: list[tuple[str, object]], random: float
+) -> None:
+    """Before that nobody can tell: a version may be used a second time."""
+    world = World(mirror=True)
+    play(world, done, random)
+
+    world.fail(Failure.FUTURE, random)
+    world.settle()
+
+    assert world.has == world.server.objects
+
+
+@given(deeds, st.floats(0, 0.999))
+def test_who_takes_what_is_told_loses_only_what_was_deleted(
+    done: list[tuple[str, object]], random: float
+) -> None:
+    world = World(mirror=False)
+    ever: set[str] = set()
+    take = world.take
+
+    def noting(told: Told) -> None:
+        ever.update(item.metadata.name for item in told.put)
+        take(told)
+
+    world.take = noting  # type: ignore[method-assign]
+    play(world, done, random)
+    world.settle()
+
+    assert ever - world.has.keys() <= world.deleted_told
+
+
+@given(st.lists(st.sampled_from([Failure.GONE, Failure.FUTURE, Failure.OTHER]), min_size=1))
+def test_who_fails_again_and_again_asks_ever_more_seldom(failures: list[Failure]) -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    now_s, pauses = 0.0, []
+    for failure in failures:
+        if isinstance(state.next_step(now_s, 0.0), ListPage):
+            # A cache whose list is too old to be watched.
+            state.take_page([], [], resource_version="1", go_on="")
+        state.fail(failure, now_s, 0.0)
+        step = state.next_step(now_s, 0.0)
+        assert isinstance(step, Wait)
+        pauses.append(step.until_s - now_s)
+        now_s = step.until_s
+    assert pauses == sorted(pauses)
+    assert pauses[0] == 0.5
+    assert pauses[-1] <= 15.0
+
+
+def test_the_server_says_when_to_come_back_and_a_changed_link_comes_at_once() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=False)
+
+    state.fail(Failure.OTHER, 100.0, 0.0, retry_after_s=20.0)
+
+    assert state.next_step(100.0, 0.0) == Wait(120.0)
+    state.moved()
+    assert state.next_step(100.0, 0.0) == ListPage("", 100)
+
+
+def test_who_lists_too_slowly_for_the_server_asks_for_more_at_a_time() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True, page=100)
+    state.take_page([thing("a", 1)], [], resource_version="9", go_on="on")
+    assert state.next_step(0.0, 0.0) == ListPage("on", 100)
+
+    state.fail(Failure.GONE, 0.0, 0.0)
+
+    assert state.next_step(9.0, 0.0) == ListPage("", 200)
+    state.fail(Failure.TOO_LARGE, 9.0, 0.0)
+    assert state.next_step(9.0, 0.0) == ListPage("", 50)
+
+
+def test_changes_that_were_not_taken_are_told_again() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    state.take_page([thing("a", 1), thing("b", 1)], [], resource_version="5", go_on="")
+    gone = state.take_event(Deleted(thing("a", 6)))
+
+    state.begin_again(gone)
+
+    told = state.take_page([thing("b", 1)], [], resource_version="6", go_on="")
+    assert (told.gone, told.put) == ([("", "a")], [thing("b", 1)])
+
+
+def test_an_object_that_cannot_be_read_any_more_is_not_gone() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    state.take_page([thing("a", 1)], [], resource_version="5", go_on="")
+    state.fail(Failure.GONE, 0.0, 0.0)
+
+    told = state.take_page([], [Unreadable("a", "bad")], resource_version="6", go_on="")
+
+    assert told.gone == []
+
+
+def test_another_object_under_a_name_takes_the_first_ones_place() -> None:
+    state: ReflectorState[ConfigMap] = ReflectorState(mirror=True)
+    state.take_page([thing("a", 1, "one")], [], resource_version="5", go_on="")
+    state.fail(Failure.GONE, 0.0, 0.0)
+
+    told = state.take_page([thing("a", 7, "two")], [], resource_version="7", go_on="")
+
+    assert (told.gone, told.put) == ([("", "a")], [thing("a", 7, "two")])
+
+
+# Lines
+
+
+def line(kind: str, value: object) -> bytes:
+    return json.dumps({"type": kind, "object": value}).encode()
+
+
+def test_lines_of_a_watch_are_read() -> None:
+    written = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "4"}, "data": {"x": "y"}}
+    item = ConfigMap(metadata=Metadata(name="a", uid="u", resource_version="4"), data={"x": "y"})
+
+    assert read_event(line("ADDED", written), THINGS) == Put(item)
+    assert read_event(line("MODIFIED", written), THINGS) == Put(item)
+    assert read_event(line("DELETED", written), THINGS) == Deleted(item)
+    marked = {"kind": "Thing", "metadata": {"resourceVersion": "9", "creationTimestamp": None}}
+    assert read_event(line("BOOKMARK", marked), THINGS) == Bookmark("9")
+    refused = read_event(line("ERROR", {"code": 410, "reason": "Expired"}), THINGS)
+    assert isinstance(refused, Refused)
+    assert refused.status.code == 410
+    nonsense = {"metadata": {"name": "a", "resourceVersion": "5"}, "data": [1]}
+    assert isinstance(found := read_event(line("ADDED", nonsense), THINGS), Unreadable)
+    assert (found.name, found.resource_version) == ("a", "5")
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["type", "object", "metadata", "name", "ADDED", "code", "data"])
+                | st.text(),
+                inner,
+            )
+        ),
+    ).map(lambda value: json.dumps(value).encode())
+)
+def test_whatever_a_line_is_it_is_read_or_refused(garbage: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        read_event(garbage, THINGS)
