@@ -120,6 +120,26 @@ class Client:
         metadata = found.metadata
         return Page(items, unreadable, metadata.resource_version, metadata.continue_)
 
+    async def check_version(
+        self,
+        resource: Resource[Any],
+        resource_version: str,
+        *,
+        selection: Selection = ALL,
+    ) -> None:
+        """Returns when the server has this version or a later one.
+
+        Raises: FutureVersionError when it has not, as after it was put back from a copy.
+        """
+        query = {
+            "limit": "1",
+            "resourceVersion": resource_version,
+            "resourceVersionMatch": "NotOlderThan",
+            **selection.query,
+        }
+        path = f"{resource.path(namespace=selection.namespace)}?{urlencode(query)}"
+        await self._answer("GET", path, resource, f"list {resource}")
+
     async def pages(
         self,
         resource: Resource[AnyViewed],
@@ -154,7 +174,8 @@ class Client:
         for_s: float,
         silence_s: float,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Lines as they come, each time all that are there (`watch_event.read_event` reads them).
+        """Lines as they come, each time all that are there (`watch_event.read_event` reads them);
+        first none, when the server has agreed.
 
         It ends after `for_s` at the latest. Raises: GoneError, FutureVersionError, StatusError
         before the first line; LinkError, also when nothing comes for `silence_s`.
@@ -180,6 +201,7 @@ class Client:
                 if status != 200:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
                     self._check(Answer(status, body), resource, what)
+                yield []
                 async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
                     async for lines in parts:
                         yield lines

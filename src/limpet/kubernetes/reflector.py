@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Generic
 
 import structlog
@@ -16,10 +17,17 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import SilenceError, TooLargeError
 from limpet.kubernetes.client import ALL, Client, Selection
-from limpet.kubernetes.errors import FutureVersionError, GoneError, StatusError, refusal
+from limpet.kubernetes.errors import (
+    BusyError,
+    FutureVersionError,
+    GoneError,
+    StatusError,
+    refusal,
+)
 from limpet.kubernetes.objects import AnyViewed, Resource
 from limpet.kubernetes.reflector_state import (
     Changes,
+    Check,
     Failure,
     ListPage,
     ReflectorState,
@@ -106,6 +114,8 @@ class Reflector(Generic[AnyViewed]):
                 await asyncio.sleep(until_s - time.monotonic())
             case ListPage():
                 await self._list(step)
+            case Check():
+                await self._check(step)
             case Watch():
                 await self._watch(step)
 
@@ -123,8 +133,20 @@ class Reflector(Generic[AnyViewed]):
         if changes.listed:
             self._turn(connected=True)
 
+    async def _check(self, step: Check) -> None:
+        try:
+            await self._client.check_version(
+                self._resource, step.resource_version, selection=self._selection
+            )
+        except (BusyError, GoneError, FutureVersionError):
+            raise
+        except StatusError as error:
+            if error.status.code != HTTPStatus.BAD_REQUEST:
+                raise  # else a cache that does not know the question has no version of its own
+        self._state.take_check()
+
     async def _watch(self, step: Watch) -> None:
-        began_s = time.monotonic()
+        began_s, silent = time.monotonic(), False
         watch = self._client.watch(
             self._resource,
             step.resource_version,
@@ -140,9 +162,9 @@ class Reflector(Generic[AnyViewed]):
         except SilenceError:
             if time.monotonic() - began_s < self._silence_s:
                 raise  # it did not even begin
-        self._state.watch_ended(
-            time.monotonic(), self._random(), lived_s=time.monotonic() - began_s
-        )
+            silent = True
+        now_s = time.monotonic()
+        self._state.watch_ended(now_s, self._random(), lived_s=now_s - began_s, silent=silent)
 
     async def _take(self, lines: list[bytes]) -> None:
         """What came together is told together. Raises: StatusError for a refusal; LimpetError for

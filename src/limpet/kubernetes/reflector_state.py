@@ -2,7 +2,9 @@
 
 First all is listed, page by page, then it is watched from the list's version, again and again from
 the newest version that was told. Where the server has that no more (410), or not yet (504: it was
-restarted), all is listed anew. What is to be told of is kept in `take_page` and `take_event`.
+put back from a copy), all is listed anew. An API server says nothing to who watches from a version
+that is not there yet, and drops what happens until then; so it is asked for that version after each
+failure (`Check`).
 
 An exact mirror is told of what a new list has no more. Who takes only what is told (`mirror`
 False) is never told that something is gone by its absence, and no index is kept for it.
@@ -58,6 +60,13 @@ class ListPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Ask whether the server has this version, or a later one."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Watch from there, for so long."""
 
@@ -70,7 +79,7 @@ class Wait:
     until_s: float
 
 
-Step = ListPage | Watch | Wait
+Step = ListPage | Check | Watch | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,8 @@ class ReflectorState(Generic[AnyViewed]):
         self._page = page
         self._listing: _Listing | None = _Listing()
         self._version = ""
+        self._checked = True
+        """The server has had the version since it failed last."""
         self._failures = 0
         self._not_before_s = 0.0
         self.listed = False
@@ -126,6 +137,8 @@ class ReflectorState(Generic[AnyViewed]):
             return Wait(self._not_before_s)
         if self._listing is not None:
             return ListPage(self._listing.go_on, self._page)
+        if not self._checked:
+            return Check(self._version)
         return Watch(self._version, WATCH_S * (1 + random / 2))
 
     # What came
@@ -157,7 +170,12 @@ class ReflectorState(Generic[AnyViewed]):
                 changes.gone.append(key)
             changes.gone.sort()
         self._listing, self._version, self.listed = None, resource_version, True
+        self._checked = True
         return changes
+
+    def take_check(self) -> None:
+        """The server has the version."""
+        self._checked = True
 
     def take_event(self, event: WatchEvent[AnyViewed]) -> Changes[AnyViewed]:
         """An event of the watch, which shows that it lives; not for `Refused`, which ends it."""
@@ -194,8 +212,11 @@ class ReflectorState(Generic[AnyViewed]):
 
     # How it ended
 
-    def watch_ended(self, now_s: float, random: float, *, lived_s: float) -> None:
+    def watch_ended(
+        self, now_s: float, random: float, *, lived_s: float, silent: bool = False
+    ) -> None:
         """As servers end it, or since it was silent: it goes on from the newest version."""
+        self._checked = lived_s >= ALIVE_S and not silent
         if lived_s >= ALIVE_S:
             self._failures = 0
         else:
@@ -205,6 +226,7 @@ class ReflectorState(Generic[AnyViewed]):
         self, failure: Failure, now_s: float, random: float, *, retry_after_s: float | None = None
     ) -> None:
         """`retry_after_s`: as the server asks for."""
+        self._checked = False
         if failure is Failure.TOO_LARGE and self._page > _SMALLEST_PAGE:
             self._page = max(self._page // 4, _SMALLEST_PAGE)
             return
@@ -226,6 +248,7 @@ class ReflectorState(Generic[AnyViewed]):
         """At once: there may be a way to the server now."""
         self._not_before_s = 0.0
         self._failures = 0
+        self._checked = False
 
     def _pause(self, now_s: float, random: float, retry_after_s: float | None) -> None:
         """A list alone ends no row of failures: what a cache lists may be too old to watch."""

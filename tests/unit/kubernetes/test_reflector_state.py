@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from limpet.kubernetes.objects import ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector_state import (
     Changes,
+    Check,
     Failure,
     ListPage,
     ReflectorState,
@@ -70,7 +71,7 @@ class Server:
         self.snapshots.clear()
 
     def lose(self, writes: int) -> None:
-        """Restored from a back-up: what was written last has never been."""
+        """Put back from a copy: what was written last has never been."""
         kept = self.history[: max(len(self.history) - writes, 0)]
         self.objects, self.history = {}, kept
         self.revision = kept[-1][0] if kept else 1
@@ -95,9 +96,7 @@ class Server:
         return found[start:end], revision, f"{revision}.{end}" if end < len(found) else ""
 
     def events(self, step: Watch) -> list[Event] | Failure:
-        since = int(step.resource_version)
-        if since > self.revision:
-            return Failure.FUTURE
+        since = int(step.resource_version)  # one that is not there yet is no error here
         if since < self.compacted:
             return Failure.GONE
         return [event for revision, event in self.history if revision > since]
@@ -136,6 +135,12 @@ class World:
                 return False
             items, revision, go_on = page
             self.take(self.state.take_page(items, [], resource_version=str(revision), go_on=go_on))
+            return False
+        if isinstance(step, Check):
+            if broken or int(step.resource_version) > self.server.revision:
+                self.fail(Failure.OTHER if broken else Failure.FUTURE, random)
+            else:
+                self.state.take_check()
             return False
         events = self.server.events(step)
         if isinstance(events, Failure):
@@ -215,6 +220,20 @@ def test_a_mirror_of_a_restored_server_has_its_objects_once_it_lists(
     world.settle()
 
     assert world.has == world.server.objects
+
+
+def test_after_a_failure_the_server_is_asked_whether_it_was_put_back() -> None:
+    """An API server is silent to who watches from a version that is not there yet."""
+    world = World(mirror=True)
+    world.server.write("a")
+    world.server.write("b")
+    world.settle()
+    world.server.lose(1)
+
+    world.fail(Failure.OTHER, 0.5)
+    world.settle()
+
+    assert list(world.has) == ["a"]
 
 
 @given(deeds, st.floats(0, 0.999))
