@@ -1,4 +1,4 @@
-"""Where the cluster's state lives: the interface, and SQLite behind it.
+"""Where the cluster's state lives: the interface, and what is behind it: SQLite, or an API server.
 
 Call `interface`; every store passes one suite of tests.
 """

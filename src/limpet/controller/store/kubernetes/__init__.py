@@ -1,0 +1,4 @@
+"""The controller's store at a Kubernetes API server: items are objects there.
+
+Call `store`; `items` says which kind of item is which object. Must not import the API or the agent.
+"""

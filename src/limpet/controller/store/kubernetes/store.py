@@ -1,0 +1,396 @@
+"""The store at a Kubernetes API server: every item is an object there, every change by itself.
+
+A change is compare-and-swap by what the object was when it was read, so two controllers that both
+take themselves for the leader spoil nothing: of two changes of one item one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
+from itertools import groupby
+
+from limpet.base.errors import LimpetError, StorageError
+from limpet.cluster.keys import SealError
+from limpet.controller.state.records import NODE
+from limpet.controller.store.interface import (
+    Bookmark,
+    Change,
+    ConflictError,
+    Delete,
+    Event,
+    Item,
+    Listing,
+    Put,
+    TooOldError,
+)
+from limpet.controller.store.kubernetes.follower import Follower, Source, change_of, version_of
+from limpet.controller.store.kubernetes.items import (
+    Kept,
+    Place,
+    Row,
+    label_of,
+    operations,
+    row_of,
+)
+from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.errors import ConflictError as ObjectConflictError
+from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError
+from limpet.kubernetes.resources import ResourceError, read_document
+
+KEPT_EVENTS = 4_096
+"""Of each kind, for watchers; who is further behind lists anew."""
+BOOKMARK_S = 30.0
+"""Between bookmarks while nothing happens; what reads a watch takes silence for a dead link."""
+_AT_ONCE = 16
+"""New items of one kind that are written at the same time."""
+_ATTEMPTS = 5
+_VERSION = re.compile(r"(?:(?:0|[0-9a-f-]{36}\.[0-9]+)-)?([0-9]{1,18})")
+"""Of an item, of a list, or of one kind in a bookmark. Another store's has another shape."""
+
+
+class KubernetesStore:
+    """For one event loop, and one client that others may use too."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        kept_events: int = KEPT_EVENTS,
+        may_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`namespace`: of Secrets and ConfigMaps. `may_write` raises when nothing may be written;
+        it is asked before each change."""
+        self._client = client
+        self._namespace = namespace
+        self._kept_events = kept_events
+        self._may_write = may_write
+        self._followers: dict[str, Follower] = {}
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        for follower in self._followers.values():
+            await follower.close()
+
+    # Reading
+
+    async def get(self, kind: str, name: str) -> Item | None:
+        row = row_of(kind)
+        with _told(f"read {kind}", name):
+            found = await self._find(kind, name, row)
+            return None if found is None else Item(kind, *row.decode(found), version_of(found))
+
+    async def listing(self, kind: str) -> Listing:
+        row = row_of(kind)
+        with _told("list", kind):
+            for _ in range(_ATTEMPTS):
+                try:
+                    found, version = await self._list(row)
+                    break
+                except GoneError:
+                    continue  # it took too long from one page to the next
+            else:
+                raise StorageError("list", kind, "it changes faster than it can be read")
+            items: dict[str, tuple[Item, Kept]] = {}
+            for each in found:
+                name, value = row.decode(each)
+                before = items.get(name)
+                if before is None or row.rank(each) > row.rank(before[1]):
+                    items[name] = (Item(kind, name, value, version_of(each)), each)
+        return Listing(tuple(items[name][0] for name in sorted(items)), f"0-{version}")
+
+    async def _list(self, row: Row, labels: str = "") -> tuple[list[Kept], str]:
+        """Objects, and the version to watch from. Raises: StorageError for unreadable ones."""
+        found: list[Kept] = []
+        version = ""
+        selection = Selection(namespace=self._space(row), labels=labels or row.labels)
+        pages = self._client.pages(row.resource, selection=selection, limit=500)
+        async with aclosing(pages):
+            async for page in pages:
+                version = version or page.resource_version
+                for bad in page.unreadable:
+                    raise ResourceError(f"read {row.resource.kind} {bad.name}: {bad.cause}")
+                found += page.items
+        return found, version
+
+    async def _find(self, kind: str, name: str, row: Row) -> Kept | None:
+        """The item's object as of now. Raises: LimpetError."""
+        labels = label_of(kind, name)
+        if not labels:
+            return await self._object(row, row.places(name, b"")[0].object_name)
+        place = self._follower(kind).place(name)
+        if place is not None:
+            found = await self._object(row, place.object_name)
+            if found is not None and row.decode(found)[0] == name:
+                return found
+        several, _ = await self._list(row, labels)
+        of_name = [each for each in several if row.decode(each)[0] == name]
+        return max(of_name, key=row.rank, default=None)
+
+    async def _object(self, row: Row, object_name: str) -> Kept | None:
+        try:
+            return await self._client.get(row.resource, object_name, namespace=self._space(row))
+        except NotFoundError:
+            return None
+
+    def _space(self, row: Row) -> str:
+        return self._namespace if row.resource.namespaced else ""
+
+    # Writing
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        if self._closed:
+            raise StorageError("write", "the API server's objects", "the store is closed")
+        versions: list[str] = []
+        for (kind, is_new), group in groupby(changes, key=_group):
+            batch = list(group)
+            # What is new of one kind stands by itself: any part of it is a safe beginning.
+            size = _AT_ONCE if is_new else 1
+            for start in range(0, len(batch), size):
+                versions += await self._write_at_once(kind, batch[start : start + size])
+        return versions
+
+    async def _write_at_once(self, kind: str, changes: Sequence[Change]) -> list[str]:
+        if len(changes) == 1:
+            return [await self._change(changes[0])]
+        outcomes = await asyncio.gather(*map(self._change, changes), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, str)]
+
+    async def _change(self, change: Change) -> str:
+        """Raises: ConflictError, StorageError."""
+        self._may_write()
+        row = row_of(change.kind)
+        with _told(f"write {change.kind}", change.name):
+            if isinstance(change, Delete):
+                return await self._delete(change, row)
+            if change.version is None:
+                return await self._create(change, row)
+            return await self._replace(change, row)
+
+    async def _create(self, change: Put, row: Row) -> str:
+        places = row.places(change.name, change.value) or await self._place_of_grant(change.name)
+        for place in places:
+            for _ in range(_ATTEMPTS):
+                item = row.encode(change.name, change.value, place)
+                try:
+                    made = await self._client.create(row.resource, item, namespace=self._space(row))
+                    return self._wrote(change, made)
+                except ExistsError:
+                    there = await self._object(row, place.object_name)
+                if there is not None and not await self._make_room(change, row, there):
+                    break  # another machine has the name: the next one
+        raise ConflictError(change.kind, change.name, "another object has its name")
+
+    async def _make_room(self, change: Put, row: Row, there: Kept) -> bool:
+        """Moves a removed node's grant out of the way. False: another item stays there.
+
+        Raises: ConflictError where the item itself is there.
+        """
+        name, _ = row.decode(there)
+        if name == change.name:
+            raise ConflictError(change.kind, name, "it is there already")
+        if change.kind != NODE or not read_document(NODE, there.builtins).tombstone:
+            return False
+        _, value = row.decode(there)
+        # First the copy, then away with it here: a tombstone is never not there.
+        for place in row.places(name, value)[1:]:
+            with contextlib.suppress(ExistsError):
+                copy = row.encode(name, value, place)
+                await self._client.create(row.resource, copy, namespace=self._space(row))
+            metadata = there.metadata
+            with contextlib.suppress(NotFoundError, ObjectConflictError):
+                await self._client.delete(
+                    row.resource,
+                    metadata.name,
+                    namespace=self._space(row),
+                    uid=metadata.uid,
+                    resource_version=metadata.resource_version,
+                )
+            return True
+        return False
+
+    async def _place_of_grant(self, uid: str) -> tuple[Place, ...]:
+        """A presence is named as the grant of its node. Raises: StorageError."""
+        place = self._follower(NODE).place(uid)
+        if place is None:
+            row = row_of(NODE)
+            found = await self._find(NODE, uid, row)
+            if found is None:
+                raise StorageError("write presence", uid, "there is no NodeGrant of its node")
+            place = row.place(found)
+        return (place,)
+
+    async def _replace(self, change: Put, row: Row) -> str:
+        assert change.version is not None
+        there, tests = await self._expected(change.kind, change.name, change.version, row)
+        item = row.encode(change.name, change.value, row.place(there))
+        try:
+            made = await self._client.patch(
+                row.resource,
+                there.metadata.name,
+                [*tests, *operations(item, row.fields)],
+                namespace=self._space(row),
+            )
+        except StatusError as error:
+            await self._check_conflict(change, row, there, error)
+            raise
+        return self._wrote(change, made)
+
+    async def _delete(self, change: Delete, row: Row) -> str:
+        follower = self._follower(change.kind)
+        await follower.ready()
+        there, _ = await self._expected(change.kind, change.name, change.version, row)
+        uid = there.metadata.uid
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._client.delete(
+                    row.resource,
+                    there.metadata.name,
+                    namespace=self._space(row),
+                    uid=uid,
+                    resource_version=there.metadata.resource_version,
+                )
+                return await follower.gone(uid)
+            except StatusError as error:
+                there = await self._check_conflict(change, row, there, error)
+        raise ConflictError(change.kind, change.name, "it was changed by another")
+
+    async def _expected(
+        self, kind: str, name: str, version: str, row: Row
+    ) -> tuple[Kept, list[dict[str, object]]]:
+        """The object as the change expects it, and what the API server has to test.
+
+        Raises: ConflictError.
+        """
+        found = await self._find(kind, name, row)
+        if found is None:
+            raise ConflictError(kind, name, "it is gone")
+        seen, _, at = version.rpartition("-")
+        metadata = found.metadata
+        same = version_of(found).rpartition("-")[0] == seen
+        if not same or not (metadata.generation or metadata.resource_version == at):
+            raise ConflictError(kind, name, "it was changed by another")
+        tests: list[dict[str, object]] = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata.uid}
+        ]
+        if metadata.generation:
+            at_path, value = "/metadata/generation", metadata.generation
+            tests.append({"op": "test", "path": at_path, "value": value})
+        else:
+            value_at = metadata.resource_version
+            tests.append({"op": "test", "path": "/metadata/resourceVersion", "value": value_at})
+        return found, tests
+
+    async def _check_conflict(
+        self, change: Change, row: Row, before: Kept, error: StatusError
+    ) -> Kept:
+        """The object as it is now, if the item has not changed. Raises: ConflictError, `error`."""
+        if not isinstance(error, NotFoundError | ObjectConflictError) and error.status.code != 422:
+            raise error
+        now = await self._object(row, before.metadata.name)
+        if now is None:
+            raise ConflictError(change.kind, change.name, "it is gone") from error
+        if change_of(now) != change_of(before):
+            raise ConflictError(change.kind, change.name, "it was changed by another") from error
+        return now
+
+    def _wrote(self, change: Put, made: Kept) -> str:
+        if follower := self._followers.get(change.kind):
+            follower.note(change.name, made)
+        return version_of(made)
+
+    # Watching
+
+    def _follower(self, kind: str) -> Follower:
+        follower = self._followers.get(kind)
+        if follower is None:
+            source = Source(self._client, kind, row_of(kind), self._namespace)
+            follower = Follower(source, self._kept_events)
+            self._followers[kind] = follower
+        return follower
+
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+        followers = {kind: self._follower(kind) for kind in kinds}
+        positions = _positions(since, kinds)
+        for kind, follower in followers.items():
+            await self._catch_up(kind, follower, positions[kind])
+        lives = {kind: follower.life for kind, follower in followers.items()}
+        bookmark = since
+        while not self._closed:
+            changes = {kind: follower.changed for kind, follower in followers.items()}
+            for kind, follower in followers.items():
+                if follower.life != lives[kind]:
+                    raise TooOldError(
+                        f"watch {kind}: the API server's state is another than it was"
+                    )
+                position = follower.position
+                for event in follower.since(positions[kind]):
+                    yield event
+                    bookmark = event.version
+                positions[kind] = max(positions[kind], position)
+            if len(positions) > 1:
+                bookmark = _text(positions)
+            if not any(change.done() for change in changes.values()):
+                yield Bookmark(bookmark)
+            await asyncio.wait(
+                changes.values(), timeout=BOOKMARK_S, return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _catch_up(self, kind: str, follower: Follower, since: int) -> None:
+        """Raises: TooOldError."""
+        with _told("watch", kind):
+            position = await follower.ready()
+            if since > position:
+                row = row_of(kind)
+                selection = Selection(namespace=self._space(row), labels=row.labels)
+                page = await self._client.list_page(row.resource, selection=selection, limit=1)
+                if since > int(page.resource_version):
+                    raise TooOldError(f"watch {kind} from {since}: it is not there yet")
+            await follower.reach_back(since)
+
+
+def _group(change: Change) -> tuple[str, bool]:
+    return change.kind, isinstance(change, Put) and change.version is None
+
+
+def _positions(since: str, kinds: Collection[str]) -> dict[str, int]:
+    """Where to go on, by kind: one resource version, or one for each.
+
+    A bare one is of custom resources, which the API server keeps in one etcd with one revision
+    (`--etcd-servers-overrides` is for its own resources alone). Raises: TooOldError.
+    """
+    parts = dict(part.rpartition(":")[::2] for part in since.split(","))
+    found = {}
+    for kind in kinds:
+        matched = _VERSION.fullmatch(parts.get(kind, parts.get("", "")))
+        if matched is None:
+            raise TooOldError(f"watch from {since!r}: that is no version of this store")
+        found[kind] = int(matched[1])
+    return found
+
+
+def _text(positions: dict[str, int]) -> str:
+    return ",".join(f"{kind}:{position}" for kind, position in positions.items())
+
+
+@contextlib.contextmanager
+def _told(operation: str, what: str) -> Iterator[None]:
+    """Raises: StorageError for what the API server, or what lies there, does not let be done."""
+    try:
+        yield
+    except (ConflictError, TooOldError, StorageError):
+        raise
+    except (ResourceError, SealError) as error:
+        raise StorageError(operation, what, str(error)) from error
+    except LimpetError as error:
+        raise StorageError(
+            operation, what, str(error), hint="it is tried again; what was answered is in the store"
+        ) from error

@@ -1,0 +1,156 @@
+"""What every store promises, of the store at a real API server; and what only this one has to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from limpet.cluster.kinds import GRANT
+from limpet.cluster.seal import seal
+from limpet.controller.state.records import NODE, NodeRecord
+from limpet.controller.store.interface import (
+    Change,
+    Deleted,
+    Event,
+    Item,
+    Listing,
+    Put,
+    Store,
+)
+from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.kubeconfig import find_access
+from limpet.lab.kube.control_plane import ControlPlane
+from tests.beds.store_suite import (  # noqa: F401 - the suite
+    KEPT_DELETIONS,
+    OpenStore,
+    test_a_change_that_does_not_fit_changes_nothing,
+    test_a_store_is_as_a_dictionary_that_is_written_by_one_at_a_time,
+    test_a_version_that_was_compacted_is_too_old_and_a_later_one_is_not,
+    test_a_version_that_was_never_told_is_too_old,
+    test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing,
+    test_a_watch_goes_on_after_the_store_was_opened_anew,
+    test_a_watcher_hears_of_what_is_written_while_it_waits,
+    test_of_many_that_count_up_by_compare_and_swap_none_is_lost,
+    test_of_many_that_create_at_once_one_wins,
+    test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written,
+    test_what_was_written_is_read_also_by_the_next_process,
+    with_store,
+)
+from tests.unit.cluster_values import CLUSTER_KEY, grant
+
+CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+
+
+@pytest.fixture(scope="module", name="plane")
+def _plane(api: ControlPlane) -> ControlPlane:
+    api.kubectl("apply", "-f", str(CRDS))
+    api.kubectl("wait", "--for=condition=Established", "crd/nodegrants.limpet.dev")
+    return api
+
+
+@asynccontextmanager
+async def opened(plane: ControlPlane, namespace: str) -> AsyncIterator[KubernetesStore]:
+    client = Client(find_access(plane.kubeconfig))
+    store = KubernetesStore(client, namespace, kept_events=2 * KEPT_DELETIONS)
+    try:
+        yield store
+    finally:
+        await store.close()
+        client.close()
+
+
+class AsGrants:
+    """Items of any kind and value as grants, whose objects are named after their nodes."""
+
+    def __init__(self, store: Store, mark: str) -> None:
+        self._store = store
+        self._mark = mark
+
+    def _uid(self, name: str) -> str:
+        digest = hashlib.sha256(f"{self._mark} {name}".encode()).digest()
+        return base64.b32encode(digest[:15]).decode().lower()
+
+    def _there(self, change: Change) -> Change:
+        if change.kind != "a" or not change.name.isprintable():
+            return change
+        uid = self._uid(change.name)
+        if not isinstance(change, Put):
+            return replace(change, kind=NODE, name=uid)
+        labels = {"value": change.value.hex(), "name": change.name}
+        signed = seal(
+            GRANT, grant(1, uid=uid, name=f"{self._mark}-{uid}", labels=labels), CLUSTER_KEY
+        )
+        value = msgspec.json.encode(NodeRecord(signed.sealed, 0.0))
+        return Put(NODE, uid, value, change.version)
+
+    def _here(self, item: Item) -> Item:
+        body = msgspec.json.decode(msgspec.json.decode(item.value, type=NodeRecord).sealed.body)
+        labels = body["labels"]
+        return Item("a", labels["name"], bytes.fromhex(labels["value"]), item.version)
+
+    async def get(self, kind: str, name: str) -> Item | None:
+        if kind != "a":
+            return await self._store.get(kind, name)
+        item = await self._store.get(NODE, self._uid(name))
+        return item and self._here(item)
+
+    async def listing(self, kind: str) -> Listing:
+        if kind != "a":
+            return await self._store.listing(kind)
+        found = await self._store.listing(NODE)
+        items = [self._here(item) for item in found.items if self._is_ours(item)]
+        return Listing(tuple(sorted(items, key=lambda each: each.name)), found.version)
+
+    def _is_ours(self, item: Item) -> bool:
+        sealed = msgspec.json.decode(item.value, type=NodeRecord).sealed
+        name: str = msgspec.json.decode(sealed.body)["name"]
+        return name.startswith(f"{self._mark}-")
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        return await self._store.write([self._there(change) for change in changes])
+
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+        there = [NODE if kind == "a" else kind for kind in kinds]
+        async for event in self._store.watch(there, since):
+            if isinstance(event, Item) and event.kind == NODE:
+                if self._is_ours(event):
+                    yield self._here(event)
+            elif isinstance(event, Deleted) and event.kind == NODE:
+                for name in ("w", "x", "y", "z", "there", "before", "after", *map(str, range(99))):
+                    if self._uid(name) == event.name:
+                        yield replace(event, kind="a", name=name)
+            else:
+                yield event
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["config maps", "custom resources"])
+def open_store(request: pytest.FixtureRequest, plane: ControlPlane) -> OpenStore:
+    """One that begins empty, and is found again by the folder."""
+    spaces: dict[Path, str] = {}
+
+    @asynccontextmanager
+    async def open_kubernetes(folder: Path) -> AsyncIterator[Store]:
+        if folder not in spaces:
+            spaces[folder] = f"t{next(_numbers)}"
+            plane.kubectl("create", "namespace", spaces[folder])
+        async with opened(plane, spaces[folder]) as store:
+            yield AsGrants(store, spaces[folder]) if "custom" in request.param else store
+
+    return open_kubernetes
+
+
+@pytest.fixture
+def examples() -> int:
+    return 3
