@@ -118,6 +118,10 @@ class Controller:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def kill_if_it_runs(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
     def stop(self) -> int:
         """Exit code; does nothing when it does not run."""
         if self._process is None:

@@ -19,7 +19,7 @@ from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
-from limpet.controller.main import serve
+from limpet.controller.serving import serve
 from limpet.controller.settings import load_settings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.tables import Tables

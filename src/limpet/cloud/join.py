@@ -192,6 +192,10 @@ async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None
             return await _ask(at, order, key, keep_key)
         except LinkError as error:
             failures.append(str(error))
+        except RefusedError as error:
+            if error.refused.code is not Code.NOT_LEADER:
+                raise
+            failures.append(f"ask controller {at}: {error}")
     raise LinkError("; ".join(failures))
 
 

@@ -85,6 +85,8 @@ class Code(StrEnum):
     """Watch without `since`."""
     TRY_AGAIN = "try_again"
     """`after_s` of the refusal, where it has one: not before that."""
+    NOT_LEADER = "not_leader"
+    """Another controller of the cluster leads: ask the next one."""
 
 
 HTTP_STATUS = {
@@ -97,7 +99,7 @@ HTTP_STATUS = {
         409: (Code.STALE, Code.CLONED, Code.QUOTA, Code.EXHAUSTED, Code.SHOW, Code.SAY_HELLO),
         410: (Code.TOO_OLD,),
         413: (Code.TOO_LARGE,),
-        503: (Code.RECOVERING, Code.TRY_AGAIN),
+        503: (Code.RECOVERING, Code.TRY_AGAIN, Code.NOT_LEADER),
     }.items()
     for code in codes
 }

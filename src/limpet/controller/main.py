@@ -7,7 +7,6 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import logging
-import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -15,34 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from aiohttp import web
 
-from limpet.base.addresses import Listen, endpoint_text
-from limpet.base.disk import cause
-from limpet.base.errors import ConfigError, KernelError, LimpetError, StorageError
+from limpet.base.errors import ConfigError, KernelError, LimpetError
 from limpet.base.process import (
     allow_many_files,
     configure_log,
-    listen_on_socket,
     notify_service_manager,
-    open_listener,
     until_stopped,
 )
-from limpet.controller.admin.commands import Admin
-from limpet.controller.api.server import Api
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
-from limpet.controller.metrics import Metrics
 from limpet.controller.reach import reach_problem, read_links
+from limpet.controller.serving import serve
 from limpet.controller.settings import DEFAULT_PATH, ControllerSettings, load_settings
-from limpet.controller.state.authority import server_context
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.sqlite import SqliteStore
 
 _log = structlog.get_logger("controller")
-_BACKLOG = 1024
 _TLS_BUFFER_BYTES = 32 << 10
-_GOODBYE_S = 2.0
-"""For requests that are under way at the end, and for clients that do not stop sending."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,9 +58,16 @@ async def _run(settings: ControllerSettings) -> None:
     # Every TLS connection has a buffer of this size, 256 KiB by default: half a gigabyte for two
     # thousand watchers. A TLS record has at most 16.
     asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+    if settings.place.store == "kubernetes":
+        # Local: a controller with a file of its own has no Kubernetes client in its memory.
+        from limpet.controller.replica import run_replica
+
+        _check_reach(settings, is_made=True)
+        await run_replica(settings)
+        return
     with only_controller(settings):
         check_no_restore_was_cut_off(settings)
-        _check_reach(settings)
+        _check_reach(settings, is_made=settings.database.exists())
         async with contextlib.AsyncExitStack() as undo:
             store = SqliteStore(settings.database)
             undo.push_async_callback(store.close)
@@ -91,77 +86,17 @@ async def _run(settings: ControllerSettings) -> None:
             _log.info("stopping")
 
 
-def _check_reach(settings: ControllerSettings) -> None:
+def _check_reach(settings: ControllerSettings, *, is_made: bool) -> None:
     """Raises: ConfigError while no cluster is made; later it is told."""
     try:
         problem = reach_problem(settings, read_links())
     except KernelError as error:
         _log.warning("not checked whether nodes can reach it", error=str(error))
         return
-    if problem and not settings.database.exists():
+    if problem and not is_made:
         raise ConfigError(f"make cluster {settings.network.cluster}: {problem}")
     if problem:
         _log.warning("some nodes can't reach it", why=problem)
-
-
-async def serve(
-    settings: ControllerSettings, cluster: Cluster, undo: contextlib.AsyncExitStack
-) -> list[str]:
-    """Answers until `undo` is; returns the addresses of the API. Raises: StorageError."""
-    metrics = Metrics()
-    authority = await cluster.change(lambda tables: tables.authority)
-    admin = Admin(cluster, metrics, settings.restore_margin)
-    if settings.metrics_listen:
-        health = web.Application()
-        health.add_routes(admin.health_routes())
-        runner = await _runner(health, settings, undo)
-        for at in settings.metrics_listen:
-            await _add_site(runner, at, None)
-    runner = await _runner(admin.application(), settings, undo)
-    await _listen_on_socket(runner, settings.socket, undo)
-    api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s)
-    runner = await _runner(api.application(), settings, undo)
-    undo.push_async_callback(api.stop_watches)
-    context = server_context(authority)
-    return [await _add_site(runner, at, context) for at in settings.listen]
-
-
-async def _runner(
-    application: web.Application, settings: ControllerSettings, undo: contextlib.AsyncExitStack
-) -> web.AppRunner:
-    runner = web.AppRunner(
-        application,
-        access_log=None,
-        shutdown_timeout=_GOODBYE_S,
-        lingering_time=_GOODBYE_S,
-        keepalive_timeout=settings.idle_s,
-    )
-    await runner.setup()
-    undo.push_async_callback(runner.cleanup)
-    return runner
-
-
-async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext | None) -> str:
-    """Address and port. Raises: StorageError."""
-    try:
-        listener = open_listener(at)
-    except OSError as error:
-        raise StorageError(
-            "listen on",
-            endpoint_text(at),
-            cause(error),
-            hint="set `listen` in the controller's configuration",
-        ) from error
-    await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
-    return endpoint_text((at[0], listener.getsockname()[1]))
-
-
-async def _listen_on_socket(
-    runner: web.AppRunner, path: Path, undo: contextlib.AsyncExitStack
-) -> None:
-    """Raises: StorageError."""
-    await web.SockSite(runner, listen_on_socket(path, _BACKLOG), backlog=_BACKLOG).start()
-    undo.callback(path.unlink, missing_ok=True)
 
 
 def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

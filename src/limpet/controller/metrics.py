@@ -19,6 +19,8 @@ class Metrics:
             registry=self._registry,
         )
         self.watchers = self._gauge("watchers", "Agents that watch.")
+        # One that does not lead answers by itself: leader/follower_api.py.
+        self._gauge("leads", "1 where this controller leads.").set(1)
         self._nodes = self._gauge("nodes", "Nodes that are not removed.")
         self._revision = self._gauge("revision", "Revision of the cluster.")
         self._recovering = self._gauge("recovering", "1 after a restore, until it is over.")

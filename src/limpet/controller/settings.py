@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -67,6 +67,16 @@ class NetworkSettings(Struct, frozen=True, kw_only=True):
         return Network(generation=0, revision=0, keys=(), segment_lengths=lengths, **values)
 
 
+class StoreSettings(Struct, frozen=True, kw_only=True):
+    """Where the controller's state lives."""
+
+    store: Literal["sqlite", "kubernetes"] = "sqlite"
+    kubeconfig: AbsolutePath | None = None
+    """Of the API server; None: KUBECONFIG, the account of the pod that this runs in, ~/.kube."""
+    namespace: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")] = "limpet"
+    """Of its Secrets, ConfigMaps and Lease at the API server."""
+
+
 class ControllerSettings(Struct, frozen=True, kw_only=True):
     """Settings of the controller; docs/controller.md says the same in words."""
 
@@ -86,6 +96,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     """How long a connection may stay open without a request; agents keep theirs for the next."""
     log_level: LogLevel = "info"
     cluster: NetworkSettings = NetworkSettings()
+    place: StoreSettings = StoreSettings()
 
     @property
     def database(self) -> Path:

@@ -102,7 +102,7 @@ class Admin:
             return web.json_response({"error": message}, status=500)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        return web.json_response({"ok": True, "version": __version__})
+        return web.json_response({"ok": True, "leads": True, "version": __version__})
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         text = await self._cluster.change(self._metrics.text)

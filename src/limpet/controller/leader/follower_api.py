@@ -1,0 +1,50 @@
+"""What a controller answers that does not lead: ask another."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from limpet.cluster.api import HTTP_STATUS, Code, Refused, encode
+from limpet.controller.leader.elector import Elector
+
+
+def follower_application(elector: Elector, ca_certificate: str) -> web.Application:
+    """Of the HTTPS API: whose controller it is, and to every other question that another leads."""
+
+    async def ca(_request: web.Request) -> web.Response:
+        return web.Response(text=ca_certificate, content_type="application/x-pem-file")
+
+    async def answer(_request: web.Request) -> web.Response:
+        refused = Refused(
+            Code.NOT_LEADER,
+            f"this controller does not lead, {elector.leader or 'nobody yet'} does (ask the next)",
+        )
+        return web.Response(
+            body=encode(refused),
+            status=HTTP_STATUS[refused.code],
+            content_type="application/json",
+        )
+
+    application = web.Application()
+    application.router.add_get("/v1/ca", ca)
+    application.router.add_route("*", "/{any:.*}", answer)
+    return application
+
+
+def health_application(elector: Elector) -> web.Application:
+    """`/healthz` and `/metrics` while this controller does not lead."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response({"ok": True, "leads": False, "leader": elector.leader})
+
+    async def metrics(_request: web.Request) -> web.Response:
+        text = (
+            "# HELP limpet_controller_leads 1 where this controller leads.\n"
+            "# TYPE limpet_controller_leads gauge\n"
+            "limpet_controller_leads 0.0\n"
+        )
+        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", healthz), web.get("/metrics", metrics)])
+    return application

@@ -1,0 +1,95 @@
+"""One of several controllers of a cluster in Kubernetes: it follows until it leads, and leads until
+it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+
+import msgspec
+import structlog
+
+from limpet.base.errors import StorageError
+from limpet.base.process import notify_service_manager, until_stopped
+from limpet.controller.leader.elector import Elector, own_identity
+from limpet.controller.leader.follower_api import follower_application, health_application
+from limpet.controller.serving import serve, serve_following
+from limpet.controller.settings import ControllerSettings
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.records import AUTHORITY, AuthorityRecord
+from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.kubeconfig import find_access
+
+_log = structlog.get_logger("replica")
+_AGAIN_S = 2.0
+"""After the API server has failed it."""
+
+
+async def run_replica(settings: ControllerSettings) -> None:
+    """Until SIGTERM or SIGINT. Raises: LimpetError for what a person has to put right."""
+    place = settings.place
+    async with contextlib.AsyncExitStack() as undo:
+        client = Client(find_access(place.kubeconfig))
+        undo.callback(client.close)
+        elector = Elector(client, place.namespace, own_identity())
+        store = KubernetesStore(client, place.namespace, may_write=elector.check)
+        undo.push_async_callback(store.close)
+        elector.start()
+        undo.push_async_callback(elector.stop)
+        stopping = asyncio.create_task(until_stopped())
+        undo.callback(stopping.cancel)
+        notify_service_manager("READY=1")
+        while not stopping.done():
+            try:
+                if elector.leads:
+                    await _lead(settings, store, elector, stopping)
+                else:
+                    await _follow(settings, store, elector, stopping)
+            except StorageError as error:
+                _log.error("not served", error=str(error), again_s=_AGAIN_S)
+                await asyncio.wait((stopping,), timeout=_AGAIN_S)
+        _log.info("stopping")
+
+
+async def _lead(
+    settings: ControllerSettings,
+    store: KubernetesStore,
+    elector: Elector,
+    stopping: asyncio.Task[None],
+) -> None:
+    """Raises: StorageError, ConfigError."""
+    async with contextlib.AsyncExitStack() as undo:
+        cluster = Cluster(store, settings)
+        await cluster.start()
+        undo.push_async_callback(cluster.stop)
+        listening = await serve(settings, cluster, undo)
+        _log.info("ready", listen=",".join(listening), leads=True)
+        await _first(stopping, elector.turned(leads=False))
+
+
+async def _follow(
+    settings: ControllerSettings,
+    store: KubernetesStore,
+    elector: Elector,
+    stopping: asyncio.Task[None],
+) -> None:
+    """Raises: StorageError."""
+    item = await store.get(AUTHORITY, AUTHORITY)
+    authority = msgspec.json.decode(item.value, type=AuthorityRecord) if item is not None else None
+    async with contextlib.AsyncExitStack() as undo:
+        ca_certificate = authority.ca_certificate if authority is not None else ""
+        api = follower_application(elector, ca_certificate)
+        await serve_following(settings, authority, api, health_application(elector), undo)
+        _log.info("follows", leader=elector.leader)
+        await _first(stopping, elector.turned(leads=True))
+
+
+async def _first(stopping: asyncio.Task[None], turned: Coroutine[None, None, None]) -> None:
+    """Returns when one of the two does."""
+    task = asyncio.create_task(turned)
+    try:
+        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()

@@ -1,0 +1,222 @@
+"""Several controllers at a real API server: nothing is granted twice, whoever stops, wakes late or
+is killed, and every grant that was answered is in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.kinds.grant import Grant
+from limpet.controller.state import nodes
+from limpet.controller.state.authority import create_cluster
+from limpet.controller.state.refusal import RefusedError
+from limpet.controller.state.registry import Registry
+from limpet.controller.store.interface import Change, Event, Item, Listing, Store
+from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.kubeconfig import find_access
+from limpet.lab.kube.control_plane import ControlPlane
+from tests.controller.machines import Controller, Node, Refusal
+from tests.unit.controller.state.cluster_tables import join, network
+
+CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", name="plane")
+def _plane(api: ControlPlane) -> ControlPlane:
+    api.kubectl("apply", "-f", str(CRDS))
+    for plural in PLURALS:
+        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    return api
+
+
+@pytest.fixture(name="namespace")
+def _namespace(plane: ControlPlane) -> str:
+    """Without anything of Limpet's."""
+    plane.kubectl("delete", ",".join(PLURALS), "--all")
+    name = f"limpet-{next(_numbers)}"
+    plane.kubectl("create", "namespace", name)
+    return name
+
+
+class Paused:
+    """A store whose next write stops after some of its changes, as a process that is stopped."""
+
+    def __init__(self, store: Store, after: int) -> None:
+        self._store = store
+        self._after: int | None = after
+        self.stopped, self.woken = asyncio.Event(), asyncio.Event()
+
+    async def get(self, kind: str, name: str) -> Item | None:
+        return await self._store.get(kind, name)
+
+    async def listing(self, kind: str) -> Listing:
+        return await self._store.listing(kind)
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        if self._after is None:
+            return await self._store.write(changes)
+        after, self._after = self._after, None
+        versions = await self._store.write(changes[:after])
+        self.stopped.set()
+        await self.woken.wait()
+        return versions + await self._store.write(changes[after:])
+
+    def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+        return self._store.watch(kinds, since)
+
+
+async def granted(store: Store) -> dict[str, Grant]:
+    """All grants in the store, by uid; no two of nodes that are not removed share a segment."""
+    registry = Registry(store, 0.0)
+    await registry.start()
+    found = await registry.change(lambda tables: dict(tables.grants))
+    await registry.stop()
+    held = [each for grant in found.values() for each in grant.segments]
+    assert len(held) == len(set(held))
+    return found
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_a_leader_that_is_stopped_in_the_midst_and_wakes_late_grants_nothing_twice(
+    plane: ControlPlane, namespace: str, after: int
+) -> None:
+    """One segment is free, and both want it."""
+
+    async def run() -> None:
+        client = Client(find_access(plane.kubeconfig))
+        store = KubernetesStore(client, namespace)
+        first = Registry(store, 0.0)
+        await first.start()
+        await first.change(
+            lambda tables: create_cluster(tables, network("10.0.0.0/28", segment_lengths={4: 30}))
+        )
+        for number in range(1, 5):
+            await first.change(lambda tables, n=number: join(tables, n, f"n{n}"))  # type: ignore[misc]
+        await first.change(lambda tables: nodes.remove(tables, "n1", 0.0))
+        await first.stop()
+
+        paused = Paused(store, after)
+        late, next_one = Registry(paused, 0.0), Registry(store, 0.0)
+        await late.start()
+        asked = asyncio.create_task(late.change(lambda tables: join(tables, 5, "n5", 1.0)))
+        await paused.stopped.wait()
+        await next_one.start()
+        other = next_one.change(lambda tables: join(tables, 6, "n6", 1.0))
+        outcomes: list[Any] = [*await asyncio.gather(other, return_exceptions=True)]
+        paused.woken.set()
+        outcomes += await asyncio.gather(asked, return_exceptions=True)
+        await late.stop()
+        await next_one.stop()
+
+        known = await granted(store)
+        answered = [each for each in outcomes if isinstance(each, Grant)]
+        assert len(answered) == 1
+        assert all(isinstance(each, Grant | RefusedError) for each in outcomes)
+        for grant in answered:
+            assert known[grant.uid].segments == grant.segments
+        await store.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture(name="controllers")
+def _controllers(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[list[Controller]]:
+    found = [
+        Controller(
+            tmp_path / f"c{number}",
+            store="kubernetes",
+            kubeconfig=str(plane.kubeconfig),
+            namespace=namespace,
+            pod_cidrs=["10.0.0.0/16"],
+        )
+        for number in range(2)
+    ]
+    with ExitStack() as undo:
+        for each in found:
+            each.start()
+            undo.callback(each.kill_if_it_runs)
+        yield found
+
+
+async def joined(controllers: Sequence[Controller], name: str) -> Node:
+    """Asks one after the other until one answers, as `limpet join` and a person do."""
+    key: bytes | None = None
+    for turn in itertools.cycle(controllers):
+        node = Node(turn.url, name, key)
+        key = node.key
+        try:
+            await node.join(await asyncio.to_thread(turn.token))
+            return node
+        except (Refusal, LimpetError, aiohttp.ClientError, OSError):
+            await asyncio.sleep(0.2)
+    raise AssertionError("there is no controller")
+
+
+def leader_of(controllers: Sequence[Controller]) -> Controller:
+    """The one whose admin socket answers."""
+    for each in controllers:
+        try:
+            each.ask("network.show")
+            return each
+        except LimpetError:
+            continue
+    raise AssertionError("nobody leads")
+
+
+def kill(leader: Controller, _plane: ControlPlane) -> Callable[[], None]:
+    leader.kill()
+    return lambda: None
+
+
+def pause(leader: Controller, _plane: ControlPlane) -> Callable[[], None]:
+    os.kill(leader.pid, signal.SIGSTOP)
+    return lambda: os.kill(leader.pid, signal.SIGCONT)
+
+
+def restart_api_server(_leader: Controller, plane: ControlPlane) -> Callable[[], None]:
+    plane.restart_process("kube-apiserver", signal.SIGKILL)
+    return lambda: None
+
+
+@pytest.mark.parametrize("fault", [kill, pause, restart_api_server])
+def test_after_a_fault_of_the_leader_joins_go_on_and_nothing_is_granted_twice(
+    plane: ControlPlane, namespace: str, controllers: list[Controller], fault: Any
+) -> None:
+    async def run() -> None:
+        answered = [await joined(controllers, "before-1"), await joined(controllers, "before-2")]
+        under_way = [
+            asyncio.create_task(joined(controllers, f"meanwhile-{number}")) for number in range(6)
+        ]
+        leader = leader_of(controllers)
+        heal = await asyncio.to_thread(fault, leader, plane)
+        # Who is stopped takes a connection and says nothing, until whoever asks gives up.
+        awake = [each for each in controllers if fault is not pause or each is not leader]
+        answered.append(await joined(awake, "after"))
+        heal()
+        answered += await asyncio.gather(*under_way)
+        answered.append(await joined(controllers, "healed"))
+
+        client = Client(find_access(plane.kubeconfig))
+        store = KubernetesStore(client, namespace)
+        known = await granted(store)
+        for node in answered:
+            assert node.grant.segments
+            assert known[node.uid].segments == node.grant.segments
+        await store.close()
+        client.close()
+
+    asyncio.run(run())
