@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from tests.clients.image import IMAGE, write_image
+from limpet.lab.kube.image import IMAGE, write_image
 from tests.clients.machine import Machine, Process
 from tests.clients.networks import BIN_DIR, CONF_DIR, Network
 from tests.waiting import wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.agent.client import call
-from limpet.cli.install.conflist import conflist_text
+from limpet.cni.conflist import conflist_text
 from limpet.cni.shim_binary import shim_path
 from tests.clients.machine import Machine, Process
 from tests.waiting import wait_until

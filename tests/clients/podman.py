@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.image import IMAGE, write_image
+from limpet.lab.kube.image import IMAGE, write_image
 from tests.clients.machine import Machine
 from tests.clients.networks import BIN_DIR, CONF_DIR, Network
 from tests.waiting import wait_until

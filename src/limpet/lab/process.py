@@ -40,6 +40,7 @@ class Daemon:
         notify: Path,
         environment: Mapping[str, str] | None = None,
         inherit: Sequence[int] = (),
+        within_s: float = _READY_TIMEOUT_S,
     ) -> None:
         """Returns when the process says that it is ready. Raises: LabError with its log.
 
@@ -51,7 +52,7 @@ class Daemon:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as readiness:
             readiness.bind(str(notify))
             told = {**(environment or {}), "NOTIFY_SOCKET": str(notify)}
-            if not _becomes_ready(readiness, self._spawn(command, told, inherit)):
+            if not _becomes_ready(readiness, self._spawn(command, told, inherit), within_s):
                 self.kill()
                 raise LabError(f"start {self.what}: {self.tail()}")
 
@@ -121,9 +122,9 @@ class Daemon:
         self.stop(signal.SIGKILL)
 
 
-def _becomes_ready(readiness: socket.socket, pid: int) -> bool:
+def _becomes_ready(readiness: socket.socket, pid: int, within_s: float) -> bool:
     descriptor = os.pidfd_open(pid)
-    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    deadline_s = time.monotonic() + within_s
     try:
         while (left_s := deadline_s - time.monotonic()) > 0:
             found = select.select([readiness.fileno(), descriptor], [], [], left_s)[0]

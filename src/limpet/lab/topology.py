@@ -51,6 +51,8 @@ class Topology:
     sites: tuple[Site, ...]
     ipsec: bool = False
     """Its nodes get strongSwan, for a cluster whose tunnels are made by IPsec."""
+    kubernetes: bool = False
+    """There is a control plane in the cloud, and its nodes have containerd and a kubelet."""
     disk_mib: int = 16
     """Size of each node's own disk; 0: it has none, its files are on the machine's."""
     controller: Mapping[str, Any] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class _File(Struct, frozen=True, kw_only=True):
     agent: _Table = {}
     disk_mib: Annotated[int, Meta(ge=0, le=4096)] = 16
     ipsec: bool = False
+    kubernetes: bool = False
 
 
 def _topology(document: Mapping[str, Any], name: str) -> Topology:
@@ -187,6 +190,7 @@ def _topology(document: Mapping[str, Any], name: str) -> Topology:
             _site(table, site, number) for number, (site, table) in enumerate(file.site.items(), 1)
         ),
         ipsec=file.ipsec,
+        kubernetes=file.kubernetes,
         disk_mib=file.disk_mib,
         controller=file.controller,
         agent=file.agent,

@@ -12,11 +12,11 @@ from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.cni_configs import CniConfig, read_cni_configs
-from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import granted_state
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
 from limpet.cli.install.shim_probe import status_through
+from limpet.cni.conflist import CONFLIST
 from limpet.cni.shim_binary import shim_path
 
 

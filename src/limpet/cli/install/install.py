@@ -17,7 +17,6 @@ from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
-from limpet.cli.install.conflist import CONFLIST
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import (
     folders_of,
@@ -42,6 +41,7 @@ from limpet.cli.install.service import (
     systemd_runs,
 )
 from limpet.cli.install.shim_probe import status_through
+from limpet.cni.conflist import CONFLIST
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""

@@ -12,11 +12,12 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from limpet.base.errors import LimpetError
 from limpet.lab.clock import LONG_AGO
 from limpet.lab.command import LabError, run_command, side_by_side
+from limpet.lab.kube.cgroups import end_groups
 from limpet.lab.measure.matrix import Matrix, Place, measure_until
 from limpet.lab.netns import delete_namespace
 from limpet.lab.process import Daemon
@@ -29,7 +30,9 @@ from limpet.lab.world.site import CLOUD, Nat
 from limpet.lab.world.tunnels import end_tunnel, find_ipsec_program, find_tunnel_program
 from limpet.lab.world.wires import Wires, existing_namespaces, namespace_prefix
 
-_STATE, _TOPOLOGY = "world.json", "topology.toml"
+TOPOLOGY = "topology.toml"
+"""Its name in the folder of a world."""
+_STATE = "world.json"
 
 
 def silent(_step: str) -> None:
@@ -38,6 +41,8 @@ def silent(_step: str) -> None:
 
 class World:
     """Describes a world; `up` builds it, `open` finds it again in a later command."""
+
+    machine_type: type[Machine] = Machine
 
     def __init__(self, topology: Topology, name: str, folder: Path) -> None:
         self.topology = topology
@@ -55,17 +60,19 @@ class World:
             for site in topology.sites
         }
         self.machines: dict[str, Machine] = {
-            node.name: Machine(self.wires, site, node, folder / "nodes" / node.name, topology.agent)
+            node.name: self.machine_type(
+                self.wires, site, node, folder / "nodes" / node.name, topology.agent
+            )
             for site, node in topology.nodes
         }
 
     @classmethod
-    def open(cls, folder: Path) -> World:
+    def open(cls, folder: Path) -> Self:
         """A world that an earlier command built. Raises: LabError."""
         try:
             state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-            text = (folder / _TOPOLOGY).read_text(encoding="utf-8")
-            world = cls(parse_topology(text, state["topology"], _TOPOLOGY), state["name"], folder)
+            text = (folder / TOPOLOGY).read_text(encoding="utf-8")
+            world = cls(parse_topology(text, state["topology"], TOPOLOGY), state["name"], folder)
             for name, memory in state["machines"].items():
                 world.machines[name].recall(memory)
             for name, memory in state["gateways"].items():
@@ -119,7 +126,7 @@ class World:
         for machine in self.machines.values():
             machine.settings = {**programs, **machine.settings}
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / _TOPOLOGY).write_text(self.topology.text, encoding="utf-8")
+        (self.folder / TOPOLOGY).write_text(self.topology.text, encoding="utf-8")
         self.save()
         self.wires.build_backbone()
         side_by_side(self.wires.build_switch, self.topology.sites)
@@ -320,6 +327,7 @@ def clear_away(name: str, folder: Path) -> None:
     nodes = {namespace_prefix(name) + each.name for each in folder.glob("nodes/*")}
     for namespace in nodes:
         end_tunnel(namespace)
+    end_groups(namespace_prefix(name))
     for namespace in existing_namespaces(name):
         delete_namespace(namespace)
     for run_dir in Path("/dev/shm").glob(f"{namespace_prefix(name)}*"):

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from limpet.lab.command import LabError
-from limpet.lab.topology import Topology
+from limpet.lab.kube.world import KubeWorld
+from limpet.lab.topology import Topology, load_topology
 from limpet.lab.world.wires import existing_namespaces
-from limpet.lab.world.world import World, clear_away
+from limpet.lab.world.world import TOPOLOGY, World, clear_away
 
 FOLDER = Path("/run/limpet-lab")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
@@ -34,7 +35,7 @@ def new_world(topology: Topology, name: str | None, folder: Path = FOLDER) -> Wo
             f"build world {chosen}: there is one of that name (limpet lab down --name {chosen}, "
             "or choose another name: limpet lab up --name NAME)"
         )
-    return World(topology, chosen, folder / chosen)
+    return _type_of(topology)(topology, chosen, folder / chosen)
 
 
 def check_name(name: str) -> None:
@@ -65,7 +66,15 @@ def find_world(name: str | None, folder: Path = FOLDER) -> World:
     if not (folder / chosen).exists():
         there = ", ".join(world_names(folder)) or "none"
         raise LabError(f"find world {chosen}: it is not here (there are: {there})")
-    return World.open(folder / chosen)
+    try:
+        topology = load_topology(str(folder / chosen / TOPOLOGY))
+    except LabError:
+        return World.open(folder / chosen)  # which says what to do
+    return _type_of(topology).open(folder / chosen)
+
+
+def _type_of(topology: Topology) -> type[World]:
+    return KubeWorld if topology.kubernetes else World
 
 
 @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""A world with a Kubernetes cluster: a control plane in its cloud, kubelets on its nodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from limpet.lab.command import LabError, side_by_side
+from limpet.lab.kube.control_plane import ControlPlane
+from limpet.lab.kube.machine import KubeMachine
+from limpet.lab.kube.programs import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS, find_programs
+from limpet.lab.topology import Topology
+from limpet.lab.world.machine import UPLINK
+from limpet.lab.world.site import FIRST_NODE, ROUTER, Interface, Site, host
+from limpet.lab.world.wires import configure, create_namespace
+from limpet.lab.world.world import World, silent
+
+PLANE = "kube"
+"""Of the control plane: a port of the cloud's switch, a namespace, a folder."""
+_READY_S = 300.0
+_ASK_AGAIN_S = 0.2
+
+
+class KubeWorld(World):
+    """`plane` is the control plane; every node of the world joins it after the Limpet cluster."""
+
+    machine_type = KubeMachine
+
+    def __init__(self, topology: Topology, name: str, folder: Path) -> None:
+        super().__init__(topology, name, folder)
+        self.addresses = _addresses(topology.cloud, topology.controller_addresses)
+        """Of the control plane."""
+        self.plane = ControlPlane(
+            self.wires.namespace(PLANE),
+            folder / PLANE,
+            [str(each.ip) for each in self.addresses],
+        )
+        for machine in self.kube_machines:
+            machine.plane = self.plane
+
+    @property
+    def kube_machines(self) -> list[KubeMachine]:
+        return [each for each in self.machines.values() if isinstance(each, KubeMachine)]
+
+    def up(self, tell: Callable[[str], None] = silent) -> None:
+        """All nodes are Ready too. Raises: LimpetError."""
+        tell(
+            "Kubernetes' programs (a checkout builds them the first time, which takes half an hour)"
+        )
+        find_programs(*CONTROL_PLANE_PROGRAMS, *NODE_PROGRAMS)
+        super().up(tell)
+        tell("the control plane starts: etcd, API server, controller manager, scheduler")
+        self.plane.start()
+        tell("kubelets and containerd start, and their nodes become Ready")
+        side_by_side(lambda machine: machine.start_kubelet(), self.kube_machines)
+        self.await_ready()
+
+    def build(self, tell: Callable[[str], None] = silent) -> None:
+        """Raises: LabError."""
+        super().build(tell)
+        cloud = self.topology.cloud
+        create_namespace(self.plane.netns)
+        self.wires.plug(cloud, PLANE, self.plane.netns, UPLINK)
+        routers = [each.ip for each in cloud.router_addresses]
+        configure(self.plane.netns, UPLINK, self.addresses, via=routers)
+
+    def down(self) -> None:
+        """Raises: LabError."""
+        self.plane.stop()
+        super().down()
+
+    def netns_of(self, target: str) -> str:
+        """`kube` is the control plane's. Raises: LabError."""
+        return self.plane.netns if target == PLANE else super().netns_of(target)
+
+    def ready_nodes(self) -> set[str]:
+        """Nodes that Kubernetes calls Ready. Raises: LabError."""
+        return {
+            node["metadata"]["name"]
+            for node in json.loads(self.plane.kubectl("get", "nodes", "-o", "json"))["items"]
+            for condition in node["status"].get("conditions", ())
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
+
+    def await_ready(self, *, within_s: float = _READY_S) -> None:
+        """Returns when every node is Ready. Raises: LabError with those that are not."""
+        deadline_s = time.monotonic() + within_s
+        while waiting := self.machines.keys() - self.ready_nodes():
+            if time.monotonic() > deadline_s:
+                raise LabError(
+                    f"wait for {', '.join(sorted(waiting))}: not Ready in {within_s:g} s "
+                    f"(kubectl describe nodes; logs: {self.folder}/nodes/*/system/kubelet.log)"
+                )
+            time.sleep(_ASK_AGAIN_S)
+
+
+def _addresses(cloud: Site, taken: tuple[Interface, ...]) -> tuple[Interface, ...]:
+    """In the cloud's network, below its nodes."""
+    found = []
+    for prefix in cloud.lan:
+        numbers = range(ROUTER + 1, FIRST_NODE)
+        free = (host(prefix, n) for n in numbers if host(prefix, n) not in taken)
+        found.append(next(free))
+    return tuple(found)
