@@ -12,6 +12,7 @@ import pytest
 
 from limpet.lab.command import run_command
 from limpet.lab.kube.control_plane import ControlPlane
+from limpet.lab.kube.world import KubeWorld
 from limpet.lab.netns import delete_namespace, make_namespace
 
 ADDRESSES = ("198.51.100.1", "2001:db8:51::1")
@@ -50,9 +51,9 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    for plane in getattr(item, "funcargs", {}).values():
-        if report.failed and isinstance(plane, ControlPlane):
-            for log in sorted(plane.folder.glob("*.log")):
+    for bed in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(bed, ControlPlane | KubeWorld):
+            for log in sorted(bed.folder.rglob("*.log")):
                 text = log.read_text(encoding="utf-8", errors="replace")
-                report.sections.append((log.name, text[-_LOG_SHOWN:]))
+                report.sections.append((str(log.relative_to(bed.folder)), text[-_LOG_SHOWN:]))
     return report

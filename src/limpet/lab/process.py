@@ -109,11 +109,13 @@ class Daemon:
             return None
         return pid if _started_at(pid) == started_at else None
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def stop(
+        self, number: signal.Signals = signal.SIGTERM, *, within_s: float = _STOP_TIMEOUT_S
+    ) -> None:
         """Ends it and waits until it has ended. Raises: KernelError when it does not end."""
-        end_process(lambda: self.pid, self._pid_file, (number,), within_s=_STOP_TIMEOUT_S)
+        end_process(lambda: self.pid, self._pid_file, (number,), within_s=within_s)
         if self._child is not None:
-            self._child.wait(_STOP_TIMEOUT_S)
+            self._child.wait(within_s)
             self._child = None
         self._pid_file.unlink(missing_ok=True)
 

@@ -70,6 +70,8 @@ def _api_server(plane: Plane) -> list[str]:
         f"--client-ca-file={plane.authority.certificate}",
         f"--kubelet-client-certificate={pki}/kubelet-client.crt",
         f"--kubelet-client-key={pki}/kubelet-client.key",
+        # Nobody resolves nodes' names.
+        "--kubelet-preferred-address-types=InternalIP",
         f"--service-account-key-file={pki}/service-accounts.pub",
         f"--service-account-signing-key-file={pki}/service-accounts.key",
         f"--service-account-issuer={ISSUER}",

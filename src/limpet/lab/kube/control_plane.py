@@ -86,10 +86,13 @@ class ControlPlane:
         )
 
     def stop_process(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends it and waits for its end; SIGKILL for a crash. Raises: LabError."""
-        self.processes[name].stop(number)
+        """Ends it and waits for its end; SIGKILL for a crash. Raises: LabError.
 
-    def restart_process(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        An API server that is asked to end waits a minute for those who watch.
+        """
+        self.processes[name].stop(number, within_s=_WITHIN_S)
+
+    def restart_process(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Raises: LabError."""
         self.stop_process(name, number)
         self.start_process(name)

@@ -69,6 +69,7 @@ class KubeWorld(World):
     def down(self) -> None:
         """Raises: LabError."""
         self.plane.stop()
+        side_by_side(lambda machine: machine.system.power_off(), self.kube_machines)
         super().down()
 
     def netns_of(self, target: str) -> str:
