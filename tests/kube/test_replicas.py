@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.state import nodes
 from limpet.controller.state.authority import create_cluster
+from limpet.controller.state.records import NODE, NodeRecord
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import Registry
 from limpet.controller.store.interface import Change, Event, Item, Listing, Store
@@ -218,5 +221,35 @@ def test_after_a_fault_of_the_leader_joins_go_on_and_nothing_is_granted_twice(
             assert known[node.uid].segments == node.grant.segments
         await store.close()
         client.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_by_hand_comes_back_and_nothing_is_granted_twice(
+    plane: ControlPlane, namespace: str, controllers: list[Controller]
+) -> None:
+    async def run() -> None:
+        answered = [await joined(controllers, "one"), await joined(controllers, "two")]
+
+        def deleted() -> None:
+            plane.kubectl("delete", ",".join(PLURALS), "--all")
+            plane.kubectl("delete", "configmaps", "-n", namespace, "-l", "limpet.dev/kind")
+
+        await asyncio.to_thread(deleted)
+        client = Client(find_access(plane.kubeconfig))
+        store = KubernetesStore(client, namespace)
+        for node in answered:
+            while (item := await store.get(NODE, node.uid)) is None:
+                await asyncio.sleep(0.1)
+            assert msgspec.json.decode(item.value, type=NodeRecord).sealed == node.sealed
+        while not (await store.listing(NETWORK.name)).items:
+            await asyncio.sleep(0.1)
+        answered.append(await joined(controllers, "three"))
+
+        known = await granted(store)
+        assert {node.uid for node in answered} == known.keys()
+        await store.close()
+        client.close()
+        await asyncio.sleep(0)
 
     asyncio.run(run())

@@ -64,6 +64,8 @@ async def _lead(
         cluster = Cluster(store, settings)
         await cluster.start()
         undo.push_async_callback(cluster.stop)
+        following = asyncio.create_task(cluster.follow_others())
+        undo.callback(following.cancel)
         listening = await serve(settings, cluster, undo)
         _log.info("ready", listen=",".join(listening), leads=True)
         await _first(stopping, elector.turned(leads=False))

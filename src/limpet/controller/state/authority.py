@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
@@ -21,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.disk import refusals
 from limpet.cluster.api import SERVER_NAME, ca_digest
-from limpet.cluster.keys import ClusterKey, public_key_of, uid_of
+from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.network import Network
 from limpet.controller.state.records import (
@@ -55,6 +56,20 @@ def create_cluster(tables: Tables, network: Network) -> None:
     tables.put(STATE, STATE, StateRecord(revision=1, marks={}))
     keys = (ClusterKey(public_key_of(cluster_key)),)
     tables.sign(NETWORK, replace(network, generation=1, revision=1, keys=keys))
+
+
+def remake_network(tables: Tables, network: Network) -> None:
+    """Signs it as a first one where it was taken away by hand; nodes show theirs, which are newer.
+
+    Keys are the authority's, so what they signed goes on to count.
+    """
+    private = tables.authority.cluster_keys
+    keys = (
+        ClusterKey(public_key_of(private[0])),
+        *(endorse(public_key_of(key), before) for before, key in pairwise(private)),
+    )
+    revision = tables.next_revision()
+    tables.sign(NETWORK, replace(network, generation=1, revision=revision, keys=keys))
 
 
 def digest_of(authority: AuthorityRecord) -> bytes:

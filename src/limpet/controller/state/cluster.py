@@ -21,13 +21,20 @@ from limpet.cluster.api import (
 )
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import public_key_of
-from limpet.cluster.kinds import KINDS
+from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.settings import ControllerSettings, next_network
 from limpet.controller.state import grants, nodes, published, recovery
-from limpet.controller.state.authority import create_cluster, digest_of, new_key, node_certificate
+from limpet.controller.state.authority import (
+    create_cluster,
+    digest_of,
+    new_key,
+    node_certificate,
+    remake_network,
+)
+from limpet.controller.state.others import follow_others
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.recovery import absorb
 from limpet.controller.state.refusal import RefusedError, WriteRate
@@ -53,6 +60,8 @@ class Cluster:
 
     def __init__(self, store: Store, settings: ControllerSettings) -> None:
         self._settings = settings
+        self._store = store
+        self._since = ""
         self._registry = Registry(store, settings.quarantine_s)
         self.reports = Reports(store)
         self.feed = Feed(store)
@@ -61,12 +70,17 @@ class Cluster:
 
     async def start(self) -> None:
         """Makes the cluster when there is none. Raises: LimpetError."""
+        self._since = (await self._store.listing(NETWORK.name)).version
         await self._registry.start()
         try:
             await self.change(self._set_up)
         except BaseException:
             await self._registry.stop()
             raise
+
+    async def follow_others(self) -> None:
+        """For ever: what nodes and people write to the store themselves is heard."""
+        await follow_others(self._store, self._registry, self._since)
 
     async def stop(self) -> None:
         await self._registry.stop()
@@ -76,6 +90,9 @@ class Cluster:
             create_cluster(tables, self._settings.network)
             _log.info("made a cluster", cluster=self._settings.network.cluster)
             return
+        if not tables.has_network:
+            remake_network(tables, self._settings.network)
+            _log.error("the network was taken away by hand: signed again, nodes show what is newer")
         following = next_network(tables.network, self._settings)
         if following is not None:
             grants.put_network(tables, following)

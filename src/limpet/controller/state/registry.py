@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,11 +12,21 @@ import structlog
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Key
+from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
-from limpet.controller.state.records import COMMUNITY, SEGMENT, STATE, record_types
+from limpet.cluster.seal import open_sealed
+from limpet.controller.state.records import (
+    COMMUNITY,
+    SEGMENT,
+    STATE,
+    TOKEN,
+    CommunityRecord,
+    DocumentRecord,
+    record_types,
+)
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-from limpet.controller.store.interface import Change, ConflictError, Delete, Put, Store
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Put, Store
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
@@ -35,6 +45,8 @@ class Registry:
         self._versions: dict[Key, str] = {}
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writing: asyncio.Task[None] | None = None
+        self._heard: set[Key] = set()
+        self._is_stale = False
 
     async def start(self) -> None:
         """Reads the store. Raises: StorageError."""
@@ -59,6 +71,78 @@ class Registry:
         self._queue.put_nowait((make, done))
         return await done
 
+    # What others have written
+
+    def has_written(self, kind: str, name: str, version: str) -> bool:
+        """Whether the item is this version of it here, too."""
+        return self._versions.get((kind, name)) == version
+
+    async def hear(self, keys: Collection[Key]) -> None:
+        """These items are not as this registry left them: what a node may write is taken if it is
+        newer and signed, what only a controller may write or take away is written again, and what
+        another controller wrote is read."""
+        self._heard.update(keys)
+        await self.change(lambda tables: None)
+
+    async def read_again(self) -> None:
+        """All items."""
+        self._is_stale = True
+        await self.change(lambda tables: None)
+
+    async def _refresh(self) -> None:
+        """Between commits, when no change of its own is under way. Raises: LimpetError."""
+        if self._is_stale:
+            await self._load()
+            self._is_stale = False
+            self._heard.clear()
+        while self._heard:
+            key = self._heard.pop()
+            item = await self._store.get(*key)
+            if item is None:
+                self._note_gone(key)
+            elif item.version != self._versions.get(key) and not self._take(key, item):
+                _log.error("another controller wrote", kind=key[0], name=key[1])
+                await self._load()
+
+    def _note_gone(self, key: Key) -> None:
+        kind, name = key
+        if self._versions.pop(key, None) is None:
+            return
+        record = self._tables.record(kind, name)
+        if kind == COMMUNITY or (KINDS.get(kind) is not None and KINDS[kind].under):
+            self._tables.put(kind, name, None)
+        else:
+            _log.warning("taken away by hand, written again", kind=kind, name=name)
+            self._tables.put(kind, name, record)
+
+    def _take(self, key: Key, item: Item) -> bool:
+        """False: another controller has written it."""
+        kind, name = key
+        record = self._tables.record(kind, name)
+        self._versions[key] = item.version
+        if record is not None and item.value == msgspec.json.encode(record):
+            return True  # its status, or a label
+        if kind == COMMUNITY:
+            self._tables.load(kind, name, item.value, CommunityRecord)
+            return True
+        if KINDS.get(kind) is None or not KINDS[kind].under:
+            return False
+        try:
+            sealed = msgspec.json.decode(item.value, type=DocumentRecord).sealed
+            document = open_sealed(sealed, self._tables)
+        except (msgspec.MsgspecError, SealError) as error:
+            _log.warning("not taken", kind=kind, name=name, error=str(error))
+            if record is not None:
+                self._tables.put(kind, name, record)
+            return True
+        if document.is_newer(self._tables.find(key)):
+            self._tables.load(kind, name, item.value, record_types()[kind])
+        elif record is not None:
+            self._tables.put(kind, name, record)
+        return True
+
+    # Reading and writing
+
     async def _load(self) -> None:
         tables = Tables(self._quarantine_s)
         versions: dict[Key, str] = {}
@@ -74,9 +158,18 @@ class Registry:
             batch = [await self._queue.get()]
             while len(batch) < _AT_ONCE and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+            await self._refresh_if_possible()
             await self._write(batch)
             for _ in batch:
                 self._queue.task_done()
+
+    async def _refresh_if_possible(self) -> None:
+        try:
+            await self._refresh()
+        except Exception as error:  # noqa: BLE001 - as of what is asked: no later one waits for ever
+            is_ours = isinstance(error, LimpetError)
+            _log.error("not read", error=str(error), exc_info=not is_ours)
+            self._is_stale = True
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         answers = []
@@ -156,4 +249,6 @@ def _order(changed: tuple[str, str, Any]) -> float:
         return 1 if record is not None and record.resting_since_s is None else 5
     if kind == COMMUNITY:
         return 1 if record is not None else 5
+    if kind == TOKEN and record is not None and record.used_by:
+        return 1  # or a second node might be let in by it
     return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

@@ -68,6 +68,11 @@ class Tables:
         return bool(self._records[AUTHORITY])
 
     @property
+    def has_network(self) -> bool:
+        """False: somebody has taken it away."""
+        return _NETWORK in self._documents
+
+    @property
     def authority(self) -> AuthorityRecord:
         authority: AuthorityRecord = self._records[AUTHORITY][AUTHORITY]
         return authority
@@ -108,6 +113,10 @@ class Tables:
     @property
     def pinned(self) -> bytes:
         return public_key_of(self.authority.cluster_keys[0])
+
+    def record(self, kind: str, name: str) -> Any:
+        """None: there is none."""
+        return self._records[kind].get(name)
 
     def find(self, key: Key) -> Document | None:
         return self._documents.get(key)
@@ -228,13 +237,16 @@ class Tables:
             if record is not None and document is None:
                 document = read_sealed(record.sealed, KINDS)  # type: ignore[union-attr]
             self._set_document((kind, name), document)
-        elif kind == SEGMENT:
-            assert record is None or isinstance(record, SegmentRecord)
-            prefix = ip_network(name.replace("_", "/"))
-            holding = None
-            if record is not None:
-                holding = Holding(prefix, record.uid, record.resting_since_s)
-            self.space.put(prefix, holding)
+        elif kind == SEGMENT and self._space is not None:
+            self._hold(name, record)
+
+    def _hold(self, name: str, record: Record | None) -> None:
+        assert record is None or isinstance(record, SegmentRecord)
+        prefix = ip_network(name.replace("_", "/"))
+        holding = None
+        if record is not None:
+            holding = Holding(prefix, record.uid, record.resting_since_s)
+        self.space.put(prefix, holding)
 
     def _set_document(self, key: Key, document: Document | None) -> None:
         before = self._documents.pop(key, None)
@@ -243,6 +255,9 @@ class Tables:
         if key == _NETWORK:
             if self._space is None and document is not None:
                 self._space = AddressSpace(document.value, self._quarantine_s)
+                # Those that were read while the network was missing.
+                for name, record in self._records[SEGMENT].items():
+                    self._hold(name, record)
         elif key[0] == NODE:
             self._grants.pop(key[1], None)
             if document is not None:

@@ -1,0 +1,55 @@
+"""What others write beside this controller: nodes their presences, people what they edit or delete.
+
+For stores that others can write to; the registry keeps in step with them by this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.documents import Key
+from limpet.cluster.kinds import NETWORK
+from limpet.controller.state.records import record_types
+from limpet.controller.state.registry import Registry
+from limpet.controller.store.interface import Bookmark, Store, TooOldError
+
+_log = structlog.get_logger("registry")
+_AGAIN_S = 2.0
+
+
+async def follow_others(store: Store, registry: Registry, since: str) -> None:
+    """For ever. `since`: a version from before the registry was read."""
+    while True:
+        try:
+            await _follow(store, registry, since)
+        except TooOldError:
+            since = (await _listed(store)) or since
+            await registry.read_again()
+        except LimpetError as error:
+            _log.warning("not followed", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def _follow(store: Store, registry: Registry, since: str) -> None:
+    """Raises: TooOldError, LimpetError."""
+    heard: set[Key] = set()
+    async with aclosing(store.watch(list(record_types()), since)) as events:  # type: ignore[type-var]
+        async for event in events:
+            if not isinstance(event, Bookmark):
+                if not registry.has_written(event.kind, event.name, event.version):
+                    heard.add((event.kind, event.name))
+            elif heard:
+                await registry.hear(heard)
+                heard = set()
+
+
+async def _listed(store: Store) -> str:
+    """Empty: it can't be read now."""
+    try:
+        return (await store.listing(NETWORK.name)).version
+    except LimpetError:
+        return ""

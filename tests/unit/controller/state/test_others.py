@@ -1,0 +1,141 @@
+"""What others write to the store is taken, put right, or written again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from limpet.cluster.keys import public_key_of
+from limpet.cluster.kinds import NETWORK, PRESENCE
+from limpet.cluster.seal import open_sealed, seal
+from limpet.controller.state.authority import create_cluster, remake_network
+from limpet.controller.state.grants import rotate_key
+from limpet.controller.state.others import follow_others
+from limpet.controller.state.records import (
+    COMMUNITY,
+    NODE,
+    SEGMENT,
+    CommunityRecord,
+    PresenceRecord,
+)
+from limpet.controller.state.registry import Registry
+from limpet.controller.state.tables import Tables
+from limpet.controller.store.interface import Delete, Put
+from limpet.controller.store.sqlite import SqliteStore
+from tests.unit.cluster_values import node_key, presence
+from tests.unit.controller.state.cluster_tables import join, network, new_tables
+from tests.waiting import until
+
+Body = Callable[[SqliteStore, Registry], Awaitable[None]]
+
+
+def with_registry(path: Path, body: Body) -> None:
+    """One that follows what others write, with node 1 in its cluster."""
+
+    async def run() -> None:
+        store = SqliteStore(path / "store.db")
+        registry = Registry(store, 0.0)
+        since = (await store.listing(NODE)).version
+        await registry.start()
+        await registry.change(lambda tables: create_cluster(tables, network()))
+        await registry.change(lambda tables: join(tables, 1, "n1"))
+        following = asyncio.create_task(follow_others(store, registry, since))
+        try:
+            await body(store, registry)
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+            await registry.stop()
+            await store.close()
+
+    asyncio.run(run())
+
+
+def said(sequence: int, key: int = 1) -> bytes:
+    document = seal(PRESENCE, presence(1, sequence), node_key(key))
+    return msgspec.json.encode(PresenceRecord(document.sealed, sequence, "boot", (), 0.0))
+
+
+UID = presence(1).uid
+
+
+def test_a_presence_that_the_node_wrote_itself_is_taken(tmp_path: Path) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        (version,) = await store.write([Put(PRESENCE.name, UID, said(7))])
+        await until(lambda: registry.has_written(PRESENCE.name, UID, version))
+        held = await registry.change(lambda tables: tables.presence(UID))
+        assert held is not None
+        assert held.sequence == 7
+
+        await store.write([Delete(PRESENCE.name, UID, version)])
+        await until(lambda: not registry.has_written(PRESENCE.name, UID, version))
+        assert await registry.change(lambda tables: tables.presence(UID)) is None
+
+    with_registry(tmp_path, body)
+
+
+def test_a_presence_of_another_key_or_an_older_one_is_put_right(tmp_path: Path) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        (version,) = await store.write([Put(PRESENCE.name, UID, said(7))])
+        await until(lambda: registry.has_written(PRESENCE.name, UID, version))
+        for wrong in (said(9, key=2), said(3)):
+            item = await store.get(PRESENCE.name, UID)
+            assert item is not None
+            await store.write([Put(PRESENCE.name, UID, wrong, item.version)])
+            while (item := await store.get(PRESENCE.name, UID)) is None or item.value != said(7):
+                await asyncio.sleep(0)
+
+    with_registry(tmp_path, body)
+
+
+def test_grants_and_segments_that_were_deleted_by_hand_come_back(tmp_path: Path) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        before = {}
+        for kind in (NODE, SEGMENT, NETWORK.name):
+            (item,) = (await store.listing(kind)).items
+            before[kind] = item
+            await store.write([Delete(kind, item.name, item.version)])
+        for kind, item in before.items():
+            while (again := await store.get(kind, item.name)) is None:
+                await asyncio.sleep(0)
+            assert again.value == item.value
+
+    with_registry(tmp_path, body)
+
+
+def test_a_community_that_was_edited_is_read(tmp_path: Path) -> None:
+    async def body(store: SqliteStore, registry: Registry) -> None:
+        value = msgspec.json.encode(CommunityRecord("site=harbour"))
+        (version,) = await store.write([Put(COMMUNITY, "harbour", value)])
+        await until(lambda: registry.has_written(COMMUNITY, "harbour", version))
+        held: Any = await registry.change(lambda tables: tables.communities["harbour"])
+        assert held.selector == "site=harbour"
+
+    with_registry(tmp_path, body)
+
+
+def test_a_network_that_is_gone_is_signed_again_by_keys_that_count() -> None:
+    tables = new_tables()
+    grant = join(tables, 1, "n1")
+    rotate_key(tables, node_key(99))
+    (segment,) = grant.segments
+    former = tables.network
+    pinned = tables.pinned
+    records = {kind: dict(tables._records[kind]) for kind in tables._records}
+    again = Tables(0.0)
+    for kind, found in records.items():
+        for name, record in found.items():
+            if kind != NETWORK.name:
+                again.load(kind, name, msgspec.json.encode(record), type(record))
+    assert not again.has_network
+
+    remake_network(again, network())
+
+    assert again.network.keys == former.keys
+    assert again.pinned == pinned == public_key_of(again.authority.cluster_keys[0])
+    assert segment in again.space.holdings
+    assert open_sealed(again.nodes[grant.uid].sealed, again).value.name == "n1"
