@@ -1,7 +1,7 @@
 # Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
 py := .venv/bin/python
 
-.PHONY: demo test test-kube test-vm check bench bench-quick format setup clean
+.PHONY: demo image test test-kube test-vm check bench bench-quick format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -15,6 +15,10 @@ test: setup
 test-kube: setup
 	scripts/fetch-kubernetes >/dev/null
 	$(py) -m pytest -q tests/kube
+
+# An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
+image: setup
+	$(py) scripts/build-image
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := $(addprefix tests/datapath/,tunnel/test_wireguard_device.py tunnel/test_wireguard.py tunnel/test_tunnels.py \

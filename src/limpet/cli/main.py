@@ -168,6 +168,14 @@ def install(
     no_start: Annotated[
         bool, typer.Option("--no-start", help="Do not start the agent (for disk images).")
     ] = False,
+    cni_only: Annotated[
+        bool,
+        typer.Option(
+            "--cni-only",
+            help="Put only the CNI binary and its configuration in place; the agent is started "
+            "by something else (a DaemonSet).",
+        ),
+    ] = False,
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
     from limpet.cli.doctor.findings import put_findings
@@ -195,6 +203,7 @@ def install(
             force=force,
             dry_run=dry_run,
             start=not no_start,
+            cni_only=cni_only,
         )
     )
     put_findings(report.findings)

@@ -6,6 +6,12 @@ import os
 
 from limpet.base.errors import KernelError
 
+WRITABLE_VARIABLE = "LIMPET_PROC_SYS"
+_WRITABLE = os.environ.get(WRITABLE_VARIABLE, "/proc/sys")
+"""Where settings are written: a container's own /proc/sys is read-only, so the machine's is mounted
+elsewhere. The kernel shows the settings of whoever asks, by whatever mount. Source:
+fs/proc/proc_sysctl.c, net_ctl_root."""
+
 
 def read_sysctl(path: str) -> str | None:
     """The value, or None where the kernel has no such setting (IPv6 off, device gone)."""
@@ -21,7 +27,7 @@ def read_sysctl(path: str) -> str | None:
 def write_sysctl(path: str, value: str) -> None:
     """In the namespace of the calling thread. Raises: KernelError."""
     try:
-        fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(f"{_WRITABLE}/{path}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, value.encode())
         finally:

@@ -19,13 +19,14 @@ from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.joining import (
+    JoinOptions,
     folders_of,
     granted_state,
     join_first,
     node_to_join,
     own_snapshot,
 )
-from limpet.cli.install.options import InstallOptions
+from limpet.cli.install.options import AskedSettings, InstallOptions
 from limpet.cli.install.planned_files import (
     PlannedFile,
     differs,
@@ -70,6 +71,8 @@ def install(options: InstallOptions) -> Report:
             "then letters, digits, `_`, `.`, `-`"
         )
     settings = _settings(options)
+    if options.cni_only:
+        return _put_cni(options, settings)
     joining = node_to_join(options.join, settings, options.asked.segments)
     target = _target(options, settings, joining=joining)
     files = planned_files(options, target)
@@ -85,6 +88,33 @@ def install(options: InstallOptions) -> Report:
             _join(options, settings, target, files, report)
         if report.complete:
             _write(options, settings, Manifest.load(settings.folders.state_dir), files, report)
+    return report
+
+
+def _put_cni(options: InstallOptions, settings: Settings) -> Report:
+    """The binary, and last what makes runtimes call it.
+
+    Nothing else is looked at: from a container little of the machine is seen, and the shim waits
+    for an agent that is about to start.
+    """
+    if options.join != JoinOptions() or options.asked != AskedSettings():
+        raise ConfigError(
+            "install: --cni-only puts files of the runtime's in place and configures no agent "
+            "(leave the other options out)"
+        )
+    report = Report()
+    if not settings.pods.cni:
+        report.steps.append("the agent's configuration has cni = false: nothing to put in place")
+        return report
+    files = planned_files(options, _target(options, settings, joining=False))
+    files = [file for file in files if file.role in ("binary", "shim_conf", "conflist")]
+    manifest = Manifest.load(settings.folders.state_dir)
+    report.findings = list(examine_edits(manifest, files))
+    for file in files:
+        if options.dry_run:
+            report.steps += [f"would write {file.path}"] if differs(file) else []
+        else:
+            report.steps.append(put_file(manifest, file))
     return report
 
 

@@ -66,3 +66,5 @@ class InstallOptions:
     force: bool = False
     dry_run: bool = False
     start: bool = True
+    cni_only: bool = False
+    """The agent and its configuration are somebody else's (a DaemonSet's)."""

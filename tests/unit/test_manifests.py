@@ -1,0 +1,77 @@
+"""deploy/limpet.yaml is what its parts say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from limpet import __version__
+from limpet.agent.settings import Settings
+from limpet.cli.install.service import CAPABILITIES
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DEPLOY = CHECKOUT / "deploy"
+
+
+def objects() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "limpet.yaml").read_text()))
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """Specifications of pods by the name of what makes them."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in objects()
+        if each["kind"] in ("DaemonSet", "Deployment")
+    }
+
+
+def test_it_was_written_from_the_present_parts(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(CHECKOUT / "scripts" / "write-manifests", tmp_path / "scripts")
+    for part in ("crds", "manifests"):
+        shutil.copytree(DEPLOY / part, tmp_path / "deploy" / part)
+
+    subprocess.run([tmp_path / "scripts" / "write-manifests"], check=True)
+
+    fresh = (tmp_path / "deploy" / "limpet.yaml").read_text()
+    assert (DEPLOY / "limpet.yaml").read_text() == fresh, "run scripts/write-manifests"
+
+
+def test_all_containers_run_the_image_of_this_version_without_writing_to_its_root() -> None:
+    for pod in pods().values():
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert container["image"] == f"limpet.dev/limpet:{__version__}"
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+
+
+def test_the_agents_pod_has_no_power_that_the_systemd_unit_lacks() -> None:
+    (agent,) = pods()["limpet-agent"]["containers"]
+    added = agent["securityContext"]["capabilities"]["add"]
+
+    assert {f"CAP_{each}" for each in added} < set(CAPABILITIES)
+
+
+def test_every_path_that_an_agent_keeps_things_at_is_the_nodes() -> None:
+    pod = pods()["limpet-agent"]
+    (agent,) = pod["containers"]
+    volumes = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    mounted = {each["mountPath"]: volumes[each["name"]] for each in agent["volumeMounts"]}
+    folders = Settings().folders
+
+    for folder in (folders.state_dir, folders.data_dir, folders.run_dir, folders.socket.parent):
+        assert mounted[str(folder)] == str(folder)
+
+
+def test_each_added_capability_has_its_reason_beside_it() -> None:
+    text = (DEPLOY / "manifests" / "30-agent.yaml").read_text()
+
+    named = re.findall(r"^ +- [A-Z_]+(.*)$", text, re.MULTILINE)
+    assert len(named) == 5
+    assert all(rest.startswith("  # ") for rest in named)
