@@ -57,6 +57,8 @@ def lab_up(
             take_down(world.name)
             raise
     _put_world(world, paths=False)  # there is hardly any yet
+    for line in world.hints():
+        say(line)
     say(
         "\nlimpet lab status --ping     who reaches whom"
         "\nlimpet lab fault cut cloud   the cloud is gone; --restore brings it back"
@@ -146,8 +148,9 @@ def lab_shell(
         raise LimpetError(f"limpet lab shell {target}: its namespace is gone")
     words = command or [os.environ.get("SHELL", "/bin/sh")]
     environment = os.environ | _environment(world, target)
+    prefix = world.prefix_of(target)
     sys.stdout.flush()
-    os.execvpe("nsenter", ["nsenter", f"--net=/run/netns/{netns}", *words], environment)
+    os.execvpe(prefix[0], [*prefix, *words], environment)
 
 
 @lab.command("down")
@@ -181,7 +184,9 @@ def _world_to_change(name: str | None) -> Iterator[World]:
 
 def _environment(world: World, target: str) -> dict[str, str]:
     """`limpet` there is this one, and asks that node's agent, or the cloud's controller."""
-    found = {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
+    found = world.environment()
+    path = found.get("PATH", os.environ.get("PATH", os.defpath))
+    found["PATH"] = f"{Path(sys.executable).parent}:{path}"
     if target in world.machines:
         found["LIMPET_CONFIG"] = str(world.machines[target].config_path)
     elif target == "cloud":

@@ -173,10 +173,12 @@ class ControlPlane:
         return run_command(*(str(program), f"--kubeconfig={self.kubeconfig}", *words), stdin=stdin)
 
     def environment(self) -> dict[str, str]:
-        """In which a person's `kubectl` is this one, and asks this API server."""
-        programs = find_programs("kubectl")
+        """For whoever has a wire to the namespace: `kubectl` there asks this API server."""
+        kubeconfig = self.write_kubeconfig(
+            "admin-inside", "admin", groups=[ADMINISTRATORS], inside=True
+        )
         path = os.environ.get("PATH", os.defpath)
-        return {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{programs}:{path}"}
+        return {"KUBECONFIG": str(kubeconfig), "PATH": f"{find_programs('kubectl')}:{path}"}
 
     def is_ready(self) -> bool:
         """The API server says so of itself."""

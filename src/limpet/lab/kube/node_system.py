@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limpet.lab.command import run_command
-from limpet.lab.kube.cgroups import end_groups, system_group
+from limpet.lab.kube.cgroups import end_groups, into_groups
 from limpet.lab.kube.image import write_image
 from limpet.lab.kube.programs import find_programs
 from limpet.lab.kube.runtimes import (
@@ -27,7 +27,6 @@ STATIC_PODS = "/etc/kubernetes/manifests"
 _BOOT = Path(__file__).with_name("boot")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BOOT_S, _START_S = 60.0, 120.0
-_INTO_GROUP = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
 class NodeSystem:
@@ -64,10 +63,10 @@ class NodeSystem:
         shared = {*shared_folders(), *map(str, self.shared), str(kubelet.resolve().parent)}
         self.root.start_and_ask(
             [
-                *self._into_group(),
+                *into_groups(self.name, root=True),
                 *("nsenter", f"--net=/run/netns/{self.name}"),
-                *("unshare", "--mount", "--ipc", "--uts", "--propagation", "private"),
-                *(str(_BOOT), str(self.folder), find_runtimes(), *sorted(shared)),
+                *("unshare", "--mount", "--ipc", "--uts", "--cgroup", "--propagation", "private"),
+                *(str(_BOOT), self.name, str(self.folder), find_runtimes(), *sorted(shared)),
             ],
             up.exists,
             within_s=_BOOT_S,
@@ -79,16 +78,13 @@ class NodeSystem:
             process.kill()
         end_groups(self.name)
 
-    def _into_group(self) -> list[str]:
-        return ["sh", "-c", _INTO_GROUP, str(system_group(self.name))]
-
     @property
     def prefix(self) -> list[str]:
         """A command in front of another: that one runs on the node, and ends with it."""
         target = f"--target={self.root.pid}"
         return [
-            *self._into_group(),
-            *("nsenter", target, "--mount", "--ipc", "--uts", "--net", "--"),
+            *into_groups(self.name),
+            *("nsenter", target, "--mount", "--ipc", "--uts", "--net", "--cgroup", "--"),
         ]
 
     def run(self, *command: str) -> str:
@@ -170,7 +166,6 @@ class NodeSystem:
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.name}",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "containerRuntimeEndpoint": f"unix://{SOCKET}",

@@ -76,6 +76,25 @@ class KubeWorld(World):
         """`kube` is the control plane's. Raises: LabError."""
         return self.plane.netns if target == PLANE else super().netns_of(target)
 
+    def prefix_of(self, target: str) -> list[str]:
+        """On a node in its own root, with its containerd. Raises: LabError."""
+        machine = self.machines.get(target)
+        if isinstance(machine, KubeMachine) and machine.system.root.pid is not None:
+            return machine.system.prefix
+        return super().prefix_of(target)
+
+    def environment(self) -> dict[str, str]:
+        """`kubectl` asks this cluster's API server, from wherever there is a wire to it."""
+        return self.plane.environment()
+
+    def hints(self) -> list[str]:
+        """Raises: LabError."""
+        kubectl = find_programs("kubectl") / "kubectl"
+        return [
+            "\nlimpet lab shell cloud -- kubectl get nodes,pods --all-namespaces -o wide",
+            f"or from here: export KUBECONFIG={self.plane.kubeconfig}; {kubectl} get nodes",
+        ]
+
     def ready_nodes(self) -> set[str]:
         """Nodes that Kubernetes calls Ready. Raises: LabError."""
         return {

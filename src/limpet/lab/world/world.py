@@ -235,6 +235,18 @@ class World:
                 f"(there are: {', '.join(sorted(names))})"
             ) from error
 
+    def prefix_of(self, target: str) -> list[str]:
+        """A command in front of another, which then runs there. Raises: LabError."""
+        return ["nsenter", f"--net=/run/netns/{self.netns_of(target)}"]
+
+    def environment(self) -> dict[str, str]:
+        """More variables for a person's commands in it."""
+        return {}
+
+    def hints(self) -> list[str]:
+        """What a person can do with it that not every world has, a line each."""
+        return []
+
     # Reach
 
     def places(self) -> list[Place]:
