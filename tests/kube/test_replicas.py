@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -31,6 +32,7 @@ from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal
 from tests.unit.controller.state.cluster_tables import join, network
+from tests.waiting import wait_until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
@@ -251,5 +253,51 @@ def test_what_is_deleted_by_hand_comes_back_and_nothing_is_granted_twice(
         await store.close()
         client.close()
         await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_a_community_that_is_applied_is_in_the_grants_and_says_so(
+    plane: ControlPlane, controllers: list[Controller]
+) -> None:
+    """By name, also of who joins later; what cannot be read holds up no other, and says why."""
+
+    def community(name: str, **spec: Any) -> str:
+        head = {"apiVersion": "limpet.dev/v1alpha1", "kind": "Community"}
+        return json.dumps({**head, "metadata": {"name": name}, "spec": spec})
+
+    def condition(name: str) -> str:
+        template = "{.status.nodes} {.status.conditions[0].reason} {.status.conditions[0].message}"
+        return str(plane.kubectl("get", "community", name, "-o", f"jsonpath={template}"))
+
+    async def run() -> None:
+        await joined(controllers, "one")
+        odd = {"matchLabels": {"-": "x"}}
+        for text in (
+            community("harbour", members=["one", "two"], tunnelBackend="ipsec"),
+            community("odd", nodeSelector=odd),
+        ):
+            await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=text)
+        await asyncio.to_thread(
+            wait_until, lambda: condition("harbour").startswith("1 Granted ") or None
+        )
+        assert "not joined yet: two" in condition("harbour")
+        await joined(controllers, "two")
+        await asyncio.to_thread(
+            wait_until, lambda: condition("harbour").startswith("2 Granted ") or None
+        )
+        await asyncio.to_thread(
+            wait_until, lambda: condition("odd").startswith("0 Unreadable read Community odd: spec")
+        )
+        shown = leader_of(controllers).ask("community.show", community="harbour")
+        assert [node["name"] for node in shown["nodes"]] == ["one", "two"]
+        assert shown["tunnel_backend"] == "ipsec"
+
+        await asyncio.to_thread(plane.kubectl, "delete", "community", "harbour")
+        await asyncio.to_thread(
+            wait_until, lambda: "harbour" not in str(leader_of(controllers).ask("community.list"))
+        )
+        shown = leader_of(controllers).ask("node.show", node="one")
+        assert shown["communities"] == []
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ import structlog
 
 from limpet.base.errors import StorageError
 from limpet.base.process import notify_service_manager, until_stopped
+from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
 from limpet.controller.serving import serve, serve_following
@@ -44,7 +45,7 @@ async def run_replica(settings: ControllerSettings) -> None:
         while not stopping.done():
             try:
                 if elector.leads:
-                    await _lead(settings, store, elector, stopping)
+                    await _lead(settings, client, store, elector, stopping)
                 else:
                     await _follow(settings, store, elector, stopping)
             except StorageError as error:
@@ -55,6 +56,7 @@ async def run_replica(settings: ControllerSettings) -> None:
 
 async def _lead(
     settings: ControllerSettings,
+    client: Client,
     store: KubernetesStore,
     elector: Elector,
     stopping: asyncio.Task[None],
@@ -66,6 +68,8 @@ async def _lead(
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
+        telling = asyncio.create_task(CommunityTeller(client, cluster).run())
+        undo.callback(telling.cancel)
         listening = await serve(settings, cluster, undo)
         _log.info("ready", listen=",".join(listening), leads=True)
         await _first(stopping, elector.turned(leads=False))

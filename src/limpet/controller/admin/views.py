@@ -75,7 +75,7 @@ def community_document(tables: Tables, name: str) -> dict[str, Any]:
             "name": grant.name,
             "uid": grant.uid,
             "roles": sorted(role.value for role in grant.roles),
-            "by_name": is_named(tables, name, grant),
+            "by_name": is_named(tables, name, grant) or grant.name in record.members,
             "by_selector": chooses(record, grant.labels),
         }
         for grant in members_of(tables, name)

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_fields
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.controller.communities.membership import chooses, communities_of
+from limpet.controller.communities.membership import chooses, communities_of, takes_in
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.state.grants import change_grant, put_network
 from limpet.controller.state.nodes import find_node
@@ -122,6 +122,12 @@ def take_out(
                 f"take node {grant.name} out of community {community}: it is not in it "
                 f"(limpet community show {community} tells who is)",
             )
+        if grant.name in record.members:
+            raise RefusedError(
+                Code.BAD_REQUEST,
+                f"take node {grant.name} out of community {community}: its object in Kubernetes "
+                f"names it (kubectl edit community {community}, spec.members)",
+            )
         if chooses(record, grant.labels):
             raise RefusedError(
                 Code.BAD_REQUEST,
@@ -149,8 +155,29 @@ def dissolve(tables: Tables, name: str) -> int:
     return _settle(tables, name)
 
 
+def declare(tables: Tables, name: str) -> int:
+    """What somebody wrote into the store of a community, or that it is gone, is made so.
+
+    Returns how many nodes it changed. Raises: RefusedError.
+    """
+    record = tables.communities.get(name)
+    if record is None:
+        for uid, node in list(tables.nodes.items()):
+            if name in node.communities:
+                left = tuple(each for each in node.communities if each != name)
+                tables.put_node(uid, communities=left)
+    _set_network_backend(tables, name, record.tunnel_backend if record is not None else None)
+    return _settle(tables, name)
+
+
 def _set_backend(tables: Tables, name: str, backend: TunnelBackend | None) -> None:
     """None: that of the network."""
+    record = replace_fields(tables.communities[name], tunnel_backend=backend)
+    tables.put(COMMUNITY, name, record)
+    _set_network_backend(tables, name, backend)
+
+
+def _set_network_backend(tables: Tables, name: str, backend: TunnelBackend | None) -> None:
     backends = {key: each for key, each in tables.network.community_backends.items() if key != name}
     if backend is not None:
         backends[name] = backend
@@ -171,7 +198,7 @@ def _settle(tables: Tables, name: str) -> int:
     changed = 0
     for grant in [each for each in tables.grants.values() if not each.tombstone]:
         is_in = record is not None and (
-            is_named(tables, name, grant) or chooses(record, grant.labels)
+            is_named(tables, name, grant) or takes_in(record, grant.name, grant.labels)
         )
         if is_in is not (name in grant.communities):
             named = tables.nodes[grant.uid].communities

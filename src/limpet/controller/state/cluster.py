@@ -11,6 +11,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.errors import LimpetError
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -19,12 +20,13 @@ from limpet.cluster.api import (
     JoinRequest,
     PodReport,
 )
-from limpet.cluster.documents import Sealed
+from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
+from limpet.controller.communities import communities
 from limpet.controller.settings import ControllerSettings, next_network
 from limpet.controller.state import grants, nodes, published, recovery
 from limpet.controller.state.authority import (
@@ -36,6 +38,7 @@ from limpet.controller.state.authority import (
 )
 from limpet.controller.state.others import follow_others
 from limpet.controller.state.problems import problems_of
+from limpet.controller.state.records import COMMUNITY
 from limpet.controller.state.recovery import absorb
 from limpet.controller.state.refusal import RefusedError, WriteRate
 from limpet.controller.state.registry import Registry
@@ -62,6 +65,8 @@ class Cluster:
         self._settings = settings
         self._store = store
         self._since = ""
+        self.community_problems: dict[str, str] = {}
+        """Why one is not as its object in Kubernetes says."""
         self._registry = Registry(store, settings.quarantine_s)
         self.reports = Reports(store)
         self.feed = Feed(store)
@@ -80,7 +85,23 @@ class Cluster:
 
     async def follow_others(self) -> None:
         """For ever: what nodes and people write to the store themselves is heard."""
-        await follow_others(self._store, self._registry, self._since)
+        for name in await self.change(lambda tables: sorted(tables.communities)):
+            await self._declare((COMMUNITY, name))  # it may have been written while nobody led
+        await follow_others(self._store, self._registry, self._since, self._declare)
+
+    async def _declare(self, key: Key) -> None:
+        """A community is made as somebody has written it."""
+        kind, name = key
+        if kind != COMMUNITY:
+            return
+        try:
+            changed = await self.change(lambda tables: communities.declare(tables, name))
+        except LimpetError as error:
+            self.community_problems[name] = str(error)
+            _log.warning("a community is not as its object says", community=name, error=str(error))
+        else:
+            self.community_problems.pop(name, None)
+            _log.info("read community", community=name, grants=changed)
 
     async def stop(self) -> None:
         await self._registry.stop()

@@ -6,6 +6,7 @@ For stores that others can write to; the registry keeps in step with them by thi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import structlog
@@ -21,11 +22,14 @@ _log = structlog.get_logger("registry")
 _AGAIN_S = 2.0
 
 
-async def follow_others(store: Store, registry: Registry, since: str) -> None:
-    """For ever. `since`: a version from before the registry was read."""
+async def follow_others(
+    store: Store, registry: Registry, since: str, on_heard: Callable[[Key], Awaitable[None]]
+) -> None:
+    """For ever. `since`: a version from before the registry was read; `on_heard`: the item is now
+    as somebody else has written it."""
     while True:
         try:
-            await _follow(store, registry, since)
+            await _follow(store, registry, since, on_heard)
         except TooOldError:
             since = (await _listed(store)) or since
             await registry.read_again()
@@ -34,7 +38,9 @@ async def follow_others(store: Store, registry: Registry, since: str) -> None:
             await asyncio.sleep(_AGAIN_S)
 
 
-async def _follow(store: Store, registry: Registry, since: str) -> None:
+async def _follow(
+    store: Store, registry: Registry, since: str, on_heard: Callable[[Key], Awaitable[None]]
+) -> None:
     """Raises: TooOldError, LimpetError."""
     heard: set[Key] = set()
     async with aclosing(store.watch(list(record_types()), since)) as events:  # type: ignore[type-var]
@@ -44,6 +50,8 @@ async def _follow(store: Store, registry: Registry, since: str) -> None:
                     heard.add((event.kind, event.name))
             elif heard:
                 await registry.hear(heard)
+                for key in sorted(heard):
+                    await on_heard(key)
                 heard = set()
 
 

@@ -7,6 +7,7 @@ import msgspec
 from limpet.cluster import kinds
 from limpet.cluster.api import PodAddress
 from limpet.cluster.documents import Sealed
+from limpet.cluster.kinds.network import TunnelBackend
 
 AUTHORITY, STATE = "authority", "state"
 """Kinds with one item each, which has the kind's name."""
@@ -71,11 +72,15 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """Communities that it was put into by name; a grant also lists those chosen by labels."""
 
 
-class CommunityRecord(msgspec.Struct, frozen=True):
+class CommunityRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A community, by its name. `NodeRecord.communities` tells who was put into it by name."""
 
     selector: str = ""
     """Nodes whose labels it matches are in it; empty: none."""
+    members: tuple[str, ...] = ()
+    """Names of nodes that its object in Kubernetes names: also those that join later."""
+    tunnel_backend: TunnelBackend | None = None
+    """As a person said; what counts is in the network."""
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from limpet.cluster.documents import Key
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import NETWORK, PRESENCE
 from limpet.cluster.seal import open_sealed, seal
@@ -43,7 +44,12 @@ def with_registry(path: Path, body: Body) -> None:
         await registry.start()
         await registry.change(lambda tables: create_cluster(tables, network()))
         await registry.change(lambda tables: join(tables, 1, "n1"))
-        following = asyncio.create_task(follow_others(store, registry, since))
+        heard: list[Key] = []
+
+        async def hear(key: Key) -> None:
+            heard.append(key)
+
+        following = asyncio.create_task(follow_others(store, registry, since, hear))
         try:
             await body(store, registry)
         finally:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.state.records import (
@@ -161,7 +162,31 @@ def test_a_change_leaves_all_fields_but_those_of_the_item() -> None:
     chosen = row.encode("a", msgspec.json.encode(CommunityRecord("x=y")), Place("a"))
     nobody = row.encode("a", msgspec.json.encode(CommunityRecord()), Place("a"))
 
-    assert operations(chosen, row.fields) == [
-        {"op": "add", "path": "/spec/nodeSelector", "value": {"matchLabels": {"x": "y"}}}
-    ]
-    assert operations(nobody, row.fields)[-1] == {"op": "remove", "path": "/spec/nodeSelector"}
+    selector = {"op": "add", "path": "/spec/nodeSelector", "value": {"matchLabels": {"x": "y"}}}
+    assert selector in operations(chosen, row.fields)
+    assert {"op": "remove", "path": "/spec/nodeSelector"} in operations(nobody, row.fields)
+    assert {each["path"] for each in operations(chosen, row.fields)} == {
+        "/spec/members",
+        "/spec/nodeSelector",
+        "/spec/tunnelBackend",
+    }
+
+
+def test_a_community_is_what_people_write_in_its_object() -> None:
+    spec = {
+        "members": ["n1", "n2"],
+        "nodeSelector": {
+            "matchLabels": {"example.org/site": "harbour"},
+            "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["edge"]}],
+        },
+        "tunnelBackend": "ipsec",
+    }
+    kept = msgspec.convert({"metadata": {"name": "harbour"}, "spec": spec}, Kept)
+
+    name, value = row_of(COMMUNITY).decode(kept)
+
+    assert name == "harbour"
+    assert msgspec.json.decode(value, type=CommunityRecord) == CommunityRecord(
+        "example.org/site=harbour,tier!=edge", ("n1", "n2"), TunnelBackend.IPSEC
+    )
+    assert row_of(COMMUNITY).encode(name, value, Place(name)).spec == spec

@@ -264,6 +264,8 @@ class Follower:
                 for line in lines:
                     kind, found = _read(line)
                     version = int(found.metadata.resource_version)
+                    if version < self._ring.position:
+                        raise LimpetError(f"watch: version {version} after {self._ring.position}")
                     event = None if kind == "BOOKMARK" else self._event_if_new(kind, found)
                     self._take([] if event is None else [(version, event)], version)
                 self._wake()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from limpet.cluster.kinds import KINDS, NETWORK
+from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import read_sealed
 from limpet.controller.communities.selectors import SelectorError, parse_selector
 from limpet.controller.state.records import (
@@ -105,6 +106,10 @@ class Row(Protocol):
     def rank(self, found: Kept) -> tuple[int, ...]:
         """Of two objects of one item the higher one counts."""
 
+    @property
+    def is_others_too(self) -> bool:
+        """Nodes or people write it as well: what nobody can read is passed over and logged."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlainRow:
@@ -162,6 +167,10 @@ class PlainRow:
 
     def rank(self, found: Kept) -> tuple[int, ...]:
         return ()
+
+    @property
+    def is_others_too(self) -> bool:
+        return False
 
 
 class _GrantExtra(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -272,10 +281,14 @@ class DocumentRow:
             return (-1,)
         return (int(document.tombstone), document.version)
 
+    @property
+    def is_others_too(self) -> bool:
+        return self.kind == PRESENCE
+
 
 @dataclass(frozen=True, slots=True)
 class CommunityRow:
-    """A Community. What people say in it beside the record stays as it is."""
+    """A Community. People write it too; one that nobody can read holds up no other."""
 
     kind: str = COMMUNITY
 
@@ -289,7 +302,7 @@ class CommunityRow:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return ("spec/nodeSelector",)
+        return ("spec/members", "spec/nodeSelector", "spec/tunnelBackend")
 
     def places(self, name: str, value: bytes) -> tuple[Place, ...]:
         return (Place(name if is_object_name(name) else f"limpet-{escape(name)}"),)
@@ -298,8 +311,14 @@ class CommunityRow:
         return Place(found.metadata.name)
 
     def encode(self, name: str, value: bytes, place: Place) -> Kept:
-        selector = _record(CommunityRecord, value).selector
-        spec = {"nodeSelector": node_selector(selector)} if selector else {}
+        record: CommunityRecord = _record(CommunityRecord, value)
+        spec: dict[str, Any] = {}
+        if record.members:
+            spec["members"] = list(record.members)
+        if record.selector:
+            spec["nodeSelector"] = node_selector(record.selector)
+        if record.tunnel_backend is not None:
+            spec["tunnelBackend"] = record.tunnel_backend.value
         annotations = None if place.object_name == name else {NAME_ANNOTATION: name}
         metadata = Metadata(name=place.object_name, annotations=annotations)
         return Kept(metadata=metadata, spec=spec)
@@ -310,10 +329,15 @@ class CommunityRow:
         spec = read_field(what, found.builtins | {"spec": found.spec or {}}, "spec", _Spec)
         name = (found.metadata.annotations or {}).get(NAME_ANNOTATION, found.metadata.name)
         selector = spec.node_selector.text(what) if spec.node_selector is not None else ""
-        return name, msgspec.json.encode(CommunityRecord(selector))
+        record = CommunityRecord(selector, spec.members, spec.tunnel_backend)
+        return name, msgspec.json.encode(record)
 
     def rank(self, found: Kept) -> tuple[int, ...]:
         return ()
+
+    @property
+    def is_others_too(self) -> bool:
+        return True
 
 
 class _Requirement(msgspec.Struct, frozen=True):
@@ -347,7 +371,9 @@ class _NodeSelector(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    members: tuple[str, ...] = ()
     node_selector: _NodeSelector | None = None
+    tunnel_backend: TunnelBackend | None = None
 
 
 def node_selector(text: str) -> dict[str, Any]:

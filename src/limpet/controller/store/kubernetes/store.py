@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from contextlib import aclosing
 from itertools import groupby
 
+import structlog
+
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.keys import SealError
 from limpet.controller.state.records import NODE
@@ -41,6 +43,7 @@ from limpet.kubernetes.errors import ConflictError as ObjectConflictError
 from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError
 from limpet.kubernetes.resources import ResourceError, read_document
 
+_log = structlog.get_logger("store")
 KEPT_EVENTS = 4_096
 """Of each kind, for watchers; who is further behind lists anew."""
 BOOKMARK_S = 30.0
@@ -98,7 +101,13 @@ class KubernetesStore:
                 raise StorageError("list", kind, "it changes faster than it can be read")
             items: dict[str, tuple[Item, Kept]] = {}
             for each in found:
-                name, value = row.decode(each)
+                try:
+                    name, value = row.decode(each)
+                except ResourceError as error:
+                    if not row.is_others_too:
+                        raise
+                    _log.error("passed over", error=str(error))
+                    continue
                 before = items.get(name)
                 if before is None or row.rank(each) > row.rank(before[1]):
                     items[name] = (Item(kind, name, value, version_of(each)), each)
@@ -114,7 +123,10 @@ class KubernetesStore:
             async for page in pages:
                 version = version or page.resource_version
                 for bad in page.unreadable:
-                    raise ResourceError(f"read {row.resource.kind} {bad.name}: {bad.cause}")
+                    error = f"read {row.resource.kind} {bad.name}: {bad.cause}"
+                    if not row.is_others_too:
+                        raise ResourceError(error)
+                    _log.error("passed over", error=error)
                 found += page.items
         return found, version
 
@@ -323,7 +335,8 @@ class KubernetesStore:
         for kind, follower in followers.items():
             await self._catch_up(kind, follower, positions[kind])
         lives = {kind: follower.life for kind, follower in followers.items()}
-        bookmark = since
+        bookmark, due_s = since, 0.0
+        now_s = asyncio.get_running_loop().time
         while not self._closed:
             changes = {kind: follower.changed for kind, follower in followers.items()}
             for kind, follower in followers.items():
@@ -334,14 +347,17 @@ class KubernetesStore:
                 position = follower.position
                 for event in follower.since(positions[kind]):
                     yield event
-                    bookmark = event.version
+                    bookmark, due_s = event.version, 0.0
                 positions[kind] = max(positions[kind], position)
             if len(positions) > 1:
                 bookmark = _text(positions)
-            if not any(change.done() for change in changes.values()):
+            if now_s() >= due_s and not any(change.done() for change in changes.values()):
                 yield Bookmark(bookmark)
+                due_s = now_s() + BOOKMARK_S
             await asyncio.wait(
-                changes.values(), timeout=BOOKMARK_S, return_when=asyncio.FIRST_COMPLETED
+                changes.values(),
+                timeout=max(0.0, due_s - now_s()),
+                return_when=asyncio.FIRST_COMPLETED,
             )
 
     async def _catch_up(self, kind: str, follower: Follower, since: int) -> None:
