@@ -14,6 +14,9 @@ from limpet.lab.command import run_command
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.world import KubeWorld
 from limpet.lab.netns import delete_namespace, make_namespace
+from tests.controller.conftest import controller, make_controller
+
+__all__ = ["controller", "make_controller"]
 
 ADDRESSES = ("198.51.100.1", "2001:db8:51::1")
 """Of a control plane that nobody has a wire to."""

@@ -14,6 +14,7 @@ from limpet.base.settings import (
     PeerSettings,
     PodSettings,
     RelaySettings,
+    SourceSettings,
     TunnelSettings,
 )
 
@@ -26,6 +27,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     folders: Folders = Folders()
     pods: PodSettings = PodSettings()
     peers: PeerSettings = PeerSettings()
+    source: SourceSettings = SourceSettings()
     tunnel: TunnelSettings = TunnelSettings()
     relay: RelaySettings = RelaySettings()
     resync_s: Annotated[float, Meta(ge=1, lt=1e9)] = 60.0

@@ -172,6 +172,18 @@ class ControllerStatus(Said, frozen=True, kw_only=True):
     over: bool
 
 
+class ApiServerStatus(Said, frozen=True, kw_only=True):
+    """How the node stands with the Kubernetes API server that it hears; `for_s`: seconds of being
+    connected, or not."""
+
+    server: str
+    connected: bool
+    for_s: Seconds
+    error: str
+    refused: str
+    unusable: list[str]
+
+
 class LinkStatus(Said, frozen=True, kw_only=True):
     """A link to other nodes."""
 
@@ -334,6 +346,8 @@ class Member(Granted, frozen=True, kw_only=True):
     removed: bool
     cloned: bool
     controller: ControllerStatus
+    api_server: ApiServerStatus | None = None
+    """None: the controller tells what there is."""
     revision: int
     disk: list[str]
 

@@ -17,8 +17,10 @@ from limpet.agent.settings import Settings
 from limpet.base import faults
 from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import ConfigError
+from limpet.base.settings import SourceSettings
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
+from limpet.cloud.second_road import PUBLISHED_THERE, SecondRoad
 from limpet.cloud.session import Session
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.identity import Identity, boot_id
@@ -126,7 +128,10 @@ class ClusterSide:
             pods=self.pods,
             segment_demand=partial(_wanted_versions, self.membership, ledgers, node_part),
             random=random.random,
+            elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
+        self.api_server = _api_server(settings.source, self.membership)
+        """None: the controller tells what there is."""
         self.node = NodeInCluster(
             self.membership,
             settings,
@@ -150,6 +155,8 @@ class ClusterSide:
         self.nat_traversal.start()
         self.probing.start()
         self.session.start()
+        if self.api_server is not None:
+            self.api_server.start()
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
@@ -157,6 +164,8 @@ class ClusterSide:
             parts.callback(self.peer_parts.close)
             if self._connected:
                 parts.callback(self.courier.stop)
+            if self.api_server is not None:
+                parts.push_async_callback(_end, self.api_server.stop, "api server")
             for part in (self.exchange, self.probing, self.nat_traversal, self.session):
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
@@ -181,6 +190,8 @@ class ClusterSide:
                 if self._connected:
                     self._set_links(links)
                     self.session.network_changed()
+                    if self.api_server is not None:
+                        self.api_server.network_changed()
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
             case BridgeMade():
@@ -231,6 +242,15 @@ class ClusterSide:
                 if path.rung.encrypted and segments.get(uid)
             }
         )
+
+
+def _api_server(settings: SourceSettings, membership: Membership) -> SecondRoad | None:
+    if settings.source != "kubernetes":
+        return None
+    # Only here: a node that hears its controller needs no client of an API server in memory.
+    from limpet.cloud.api_server import ApiServerSource, find_api_server
+
+    return ApiServerSource(membership, partial(find_api_server, settings), random=random.random)
 
 
 def _wanted_versions(

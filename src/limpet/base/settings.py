@@ -8,7 +8,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -137,6 +137,40 @@ class PeerSettings(
     """Seconds of silence after which NATs on this node's way forget UDP."""
     port_mapping: bool = True
     """Ask the gateway for a port (UPnP, NAT-PMP, PCP)."""
+
+
+class SourceSettings(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "kubeconfig": "kubernetes_kubeconfig",
+        "context": "kubernetes_context",
+        "server": "kubernetes_server",
+        "token_file": "kubernetes_token_file",
+        "ca_file": "kubernetes_ca_file",
+    },
+):
+    """By which road the node hears what the cluster knows."""
+
+    source: Literal["controller", "kubernetes"] = "controller"
+    kubeconfig: AbsolutePath | None = None
+    """A file that says where the API server is; None, and no `server`: the pod's own account."""
+    context: Text | None = None
+    """Of the kubeconfig; None: its current one."""
+    server: Text | None = None
+    """URL of an API server, or of a cache on this machine, in place of the kubeconfig's."""
+    token_file: AbsolutePath | None = None
+    """Token to show, in place of the kubeconfig's or the account's."""
+    ca_file: AbsolutePath | None = None
+    """Certificates that the server is known by, in place of the kubeconfig's or the account's."""
+
+    def __post_init__(self) -> None:
+        if self.context is not None and self.kubeconfig is None:
+            raise ValueError(
+                f"kubernetes_context = {self.context!r}: there is no kubernetes_kubeconfig that it "
+                "could be of"
+            )
 
 
 class TunnelSettings(

@@ -1,4 +1,6 @@
-"""A node's conversation with the IP controller: getting in, and what each tells the other.
+"""A node's conversation with the IP controller: getting in, and what each tells the other; and with
+the API server of a Kubernetes cluster, where documents are heard and published by that.
 
-Call `session` and `join`. Must not import the controller: `cluster.api` is what both share.
+Call `session`, `join` and `api_server`. Must not import the controller: `cluster.api` is what both
+share.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
@@ -50,12 +50,15 @@ class Publisher:
         pods: PodReports,
         segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
+        elsewhere: Collection[str] = (),
     ) -> None:
+        """`elsewhere`: kinds of documents that are published by another road."""
         self._membership = membership
         self._requests = asking
         self._pods = pods
         self._segment_demand = segment_demand
         self._random = random
+        self.elsewhere = elsewhere
         self._wake = asyncio.Event()
         self._shown: dict[Key, Sealed] = {}
         """What this node has signed, as the controller has it."""
@@ -127,6 +130,8 @@ class Publisher:
         membership = self._membership
         for document in membership.replica.known.under(membership.uid):
             if document.sealed == self._shown.get(document.key) or membership.cloned:
+                continue
+            if document.kind in self.elsewhere:
                 continue
             request = PublishRequest(document.sealed)
             try:

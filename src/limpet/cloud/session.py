@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -64,17 +64,24 @@ class Session:
         pods: PodReports,
         segment_demand: Callable[[], tuple[int, ...]],
         random: Callable[[], float],
+        elsewhere: Collection[str] = (),
     ) -> None:
-        """`appetite`: IP versions of which the node needs one more segment.
+        """`segment_demand`: IP versions of which the node needs one more segment.
 
-        `random`: from 0 to below 1; spreads the nodes that come back all at once.
+        `random`: from 0 to below 1; spreads the nodes that come back all at once. `elsewhere`:
+        kinds of documents that are published by another road; then all are heard by that too.
         """
         self._membership = membership
         self._link = link
         self._random = random
         self._requests = Requests(membership, link, on_hello=self._greeted)
         self._publisher = Publisher(
-            membership, self._requests, pods=pods, segment_demand=segment_demand, random=random
+            membership,
+            self._requests,
+            pods=pods,
+            segment_demand=segment_demand,
+            random=random,
+            elsewhere=elsewhere,
         )
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
@@ -184,7 +191,10 @@ class Session:
         if self._membership.own is None:
             await self._learn_own()
         await self._requests.say_hello()
-        await _first_of(self._follow(), self._publisher.run())
+        if self._publisher.elsewhere:
+            await self._publisher.run()
+        else:
+            await _first_of(self._follow(), self._publisher.run())
 
     # Hearing
 

@@ -86,13 +86,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def plain_access(url: str, *, token_file: Path | None = None, ca: Path | None = None) -> Access:
+def plain_access(url: str) -> Access:
     """A server's address alone, as of a cache on this machine. Raises: AccessError."""
     try:
         server = parse_server(url)
     except ValueError as error:
         raise AccessError(f"use API server {url}: {error}") from error
-    return Access(server, f"address {url}", ca=ca, token_file=token_file)
+    return Access(server, f"address {url}")
 
 
 def in_cluster_access(

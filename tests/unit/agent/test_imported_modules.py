@@ -70,3 +70,15 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
         f"limpet.agent.{each}" for each in ("answers", "dispatch", "main", "settings", "status")
     }
+
+
+def test_an_agent_in_a_cluster_that_hears_its_controller_has_nothing_of_kubernetes_in_memory() -> (
+    None
+):
+    script = "import json, sys, limpet.agent.wiring; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    found = json.loads(done.stdout)
+    assert [name for name in found if name.startswith("limpet.kubernetes") or name == "yaml"] == []

@@ -19,6 +19,7 @@ from limpet.base.settings import (
     PeerSettings,
     PodSettings,
     RelaySettings,
+    SourceSettings,
     TunnelSettings,
 )
 from limpet.ipam.leases import segment_range, segment_range_sets
@@ -52,6 +53,12 @@ relay_bytes_per_s = 1000000
 underlay_links = ["eth*"]
 metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
+source = "kubernetes"
+kubernetes_kubeconfig = "/k/config"
+kubernetes_context = "edge"
+kubernetes_server = "http://127.0.0.1:10261"
+kubernetes_token_file = "/k/token"
+kubernetes_ca_file = "/k/ca.crt"
 """
 
 
@@ -86,6 +93,14 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             ),
             nat_timeout_s=12,
             port_mapping=False,
+        ),
+        source=SourceSettings(
+            source="kubernetes",
+            kubeconfig=Path("/k/config"),
+            context="edge",
+            server="http://127.0.0.1:10261",
+            token_file=Path("/k/token"),
+            ca_file=Path("/k/ca.crt"),
         ),
         tunnel=TunnelSettings(
             ifname="tun7", port=51820, program="/opt/wireguard-go", ipsec_program="/opt/charon"

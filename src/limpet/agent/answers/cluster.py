@@ -19,6 +19,7 @@ from limpet.agent.answers.path import (
     peer_between,
 )
 from limpet.agent.status import (
+    ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
@@ -33,6 +34,7 @@ from limpet.agent.status import (
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address, Endpoint, endpoint_text
 from limpet.base.errors import LimpetError
+from limpet.cloud.second_road import SecondRoad
 from limpet.cloud.session import SessionState
 from limpet.cluster.nodes import Snapshot
 from limpet.cluster.topology import transports
@@ -77,6 +79,7 @@ class ClusterAdmin:
             removed=membership.removed,
             cloned=membership.cloned,
             controller=session_status(cluster.session.state, now_s=time.monotonic()),
+            api_server=api_server_status(cluster.api_server, now_s=time.monotonic()),
             revision=membership.replica.known.revision,
             segments=[str(each) for each in peer_parts.peers.view.segments.get(membership.uid, ())],
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
@@ -210,6 +213,21 @@ def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:
         error=state.error,
         refused=state.refused,
         over=state.over,
+    )
+
+
+def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStatus | None:
+    """`for_s`: seconds that it has been connected, or has not. None: none is asked."""
+    if road is None:
+        return None
+    state = road.state
+    return ApiServerStatus(
+        server=state.server,
+        connected=state.connected,
+        for_s=round(now_s - state.since_s, 1),
+        error=state.error,
+        refused=state.refused,
+        unusable=list(state.unusable),
     )
 
 

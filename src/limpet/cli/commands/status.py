@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
 from limpet.agent.status import (
+    ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
@@ -78,6 +79,8 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     yield _controller(cluster.controller)
     if cluster.controller.refused:
         yield f"  no further segment now: {cluster.controller.refused}"
+    if cluster.api_server is not None:
+        yield from _api_server(cluster.api_server)
     links = [f"{each.ifname} ({', '.join(each.addresses)})" for each in cluster.links]
     yield f"links to other nodes: {', '.join(links) or 'none'}"
     yield from _tunnel(cluster.tunnel, "NO ENCRYPTED TUNNEL")
@@ -132,6 +135,19 @@ def _controller(controller: ControllerStatus) -> str:
         return f"connected to the controller at {controller.address} for {for_}"
     why = f": {controller.error}" if controller.error else ""
     return f"not connected to the controller at {controller.address} for {for_}{why}"
+
+
+def _api_server(api: ApiServerStatus) -> Iterator[str]:
+    at = f"API server at {api.server}" if api.server else "API server"
+    for_ = duration(api.for_s)
+    if api.connected:
+        yield f"connected to the {at} for {for_}"
+    else:
+        yield f"not connected to the {at} for {for_}" + (f": {api.error}" if api.error else "")
+    if api.refused:
+        yield f"  this node's presence is not there: {api.refused}"
+    for problem in api.unusable:
+        yield f"  counts for nothing: {problem}"
 
 
 # Between sites

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.agent.status import ClusterStatus, ControllerStatus, TunnelStatus
+from limpet.agent.status import ApiServerStatus, ClusterStatus, ControllerStatus, TunnelStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
@@ -67,6 +67,8 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             f"let it reach a controller ({cluster.controller.address}); else {_JOIN_ANEW}",
         )
     yield from _controller(cluster.controller)
+    if cluster.api_server is not None:
+        yield from _api_server(cluster.api_server)
     yield from _links(cluster)
     yield from _peers(cluster)
     yield from _tunnel(cluster.tunnel, "encrypted tunnel")
@@ -102,6 +104,32 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
             f"the controller gives no further segment: {controller.refused}",
             "when the present segments are full, no more pods can be started here",
             "limpet segment list and limpet network show, where the controller runs",
+        )
+
+
+def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
+    at = f"the API server at {api.server}" if api.server else "the API server"
+    if api.connected:
+        yield ok(f"{at} is connected")
+    elif api.error or api.for_s > _LONG_S:
+        yield warn(
+            f"not connected to {at} for {api.for_s / 60:.0f} minutes"
+            + (f": {api.error}" if api.error else ""),
+            "pods go on; but news of the cluster come from neighbours only",
+            "do what the message says; the agent tries again by itself (where the cloud is cut "
+            "off: nothing, or a cache on the node: kubernetes_server in its configuration)",
+        )
+    if api.refused:
+        yield warn(
+            f"this node's presence is not at the API server: {api.refused}",
+            "other nodes learn from their neighbours alone where this one is",
+            "do what the message says; the agent tries again by itself",
+        )
+    for problem in api.unusable:
+        yield warn(
+            f"an object at the API server counts for nothing: {problem}",
+            "what is known of it already goes on; nothing new is heard by it",
+            "delete it with kubectl; who has signed a good one writes it again",
         )
 
 
