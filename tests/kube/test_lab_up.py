@@ -76,6 +76,9 @@ def test_a_shell_on_a_node_is_in_its_own_root(told: str) -> None:
     images = lab("shell", "crane-1", "--", "ctr", "-n", "k8s.io", "images", "list", "-q")
 
     assert "lct.test/busybox:1" in images
+    assert lab("shell", "crane-1", "--", "hostname").strip() == "crane-1"
+    findings = json.loads(lab("shell", "crane-1", "--", "limpet", "doctor", "--output", "json"))
+    assert [each for each in findings["findings"] if each["level"] == "error"] == []
 
 
 def test_down_removes_all_of_it(told: str) -> None:

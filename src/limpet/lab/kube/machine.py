@@ -50,8 +50,9 @@ class KubeMachine(Machine):
         self.plane = plane or self.plane
         if self.plane is None:
             raise LabError(f"start the kubelet of {self.label}: there is no control plane for it")
+        self.system.write("/etc/limpet/shim.conf", f"socket={self.socket}\n")
         self.system.install_plugin(shim_path(), CONFLIST, conflist_text(_NETWORK).decode())
-        self.system.start_containerd({"LIMPET_SOCKET": str(self.socket)})
+        self.system.start_containerd()
         kubeconfig = self.plane.write_kubeconfig(
             f"kubelet-{self.label}", f"system:node:{self.label}", groups=[NODES_GROUP], inside=True
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from limpet.lab.command import run_command
@@ -115,10 +115,10 @@ class NodeSystem:
             loopback.symlink_to(f"{REFERENCE_DIR}/loopback")
         self.write(f"{CONF_DIR}/{conflist_name}", conflist)
 
-    def start_containerd(self, environment: Mapping[str, str]) -> None:
+    def start_containerd(self) -> None:
         """Returns when it answers; it has its image. Raises: LabError with its log."""
         self.write("/etc/containerd/config.toml", CONFIG)
-        self._start(self.containerd, ["containerd"], environment)
+        self._start(self.containerd, ["containerd"])
         if not self.path("/var/lib/image.tar").exists():
             write_image(self.path("/var/lib/image.tar"), self.path("/usr/bin/busybox"))
             self.run("ctr", "-n", "k8s.io", "image", "import", "/var/lib/image.tar")
@@ -142,16 +142,14 @@ class NodeSystem:
             f"--hostname-override={self.label}",
             f"--node-ip={','.join(addresses)}",
         ]
-        self._start(self.kubelet, command, {})
+        self._start(self.kubelet, command)
 
-    def _start(
-        self, process: Daemon, command: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+    def _start(self, process: Daemon, command: Sequence[str]) -> None:
         notify = self.run_dir / f"{process.what.split()[0]}.notify"
         process.start(
             [*self.prefix, *command],
             notify=notify,
-            environment={"PATH": _PATH, **environment},
+            environment={"PATH": _PATH},
             within_s=_START_S,
         )
 
