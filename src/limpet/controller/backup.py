@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.disk import refusals
-from limpet.base.errors import LimpetError, StorageError
+from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.process import only_one
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.records import STATE, StateRecord
@@ -24,7 +24,8 @@ from limpet.controller.store.sqlite import SqliteStore
 
 
 def back_up(settings: ControllerSettings, target: Path) -> None:
-    """Also while the controller runs. Raises: StorageError."""
+    """Also while the controller runs. Raises: ConfigError, StorageError."""
+    _check_is_a_file("back up", settings)
     copy_database(settings.database, target)
 
 
@@ -33,6 +34,7 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
 
     Returns where the former database is now. Raises: LimpetError; then nothing has changed.
     """
+    _check_is_a_file("restore", settings)
     with only_controller(settings):
         coming = _coming(settings)
         coming.unlink(missing_ok=True)
@@ -49,6 +51,16 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
             former = _put_aside(settings.database)
             os.replace(coming, settings.database)
         return former
+
+
+def _check_is_a_file(operation: str, settings: ControllerSettings) -> None:
+    """Raises: ConfigError."""
+    if settings.place.store != "sqlite":
+        raise ConfigError(
+            f"{operation} the controller: its state is not in a file, but at an API server, as "
+            f'store = "{settings.place.store}" says (save and restore its etcd: etcdctl snapshot; '
+            "the controller finds out by itself what was granted since)"
+        )
 
 
 def only_controller(settings: ControllerSettings) -> AbstractContextManager[None]:

@@ -42,6 +42,7 @@ async def run_replica(settings: ControllerSettings) -> None:
         stopping = asyncio.create_task(until_stopped())
         undo.callback(stopping.cancel)
         notify_service_manager("READY=1")
+        said = ""
         while not stopping.done():
             try:
                 if elector.leads:
@@ -49,7 +50,9 @@ async def run_replica(settings: ControllerSettings) -> None:
                 else:
                     await _follow(settings, store, elector, stopping)
             except StorageError as error:
-                _log.error("not served", error=str(error), again_s=_AGAIN_S)
+                if str(error) != said:
+                    _log.error("not served", error=str(error), again_s=_AGAIN_S)
+                said = str(error)
                 await asyncio.wait((stopping,), timeout=_AGAIN_S)
         _log.info("stopping")
 

@@ -41,6 +41,7 @@ class Elector:
         self._namespace = namespace
         self._election = Election(identity)
         self._lease: Lease | None = None
+        self._said = ""
         self._stepped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
@@ -94,7 +95,11 @@ class Elector:
                     await self._step()
             except (LimpetError, TimeoutError) as error:
                 words = str(error) or f"the API server did not answer within {_ANSWER_S:g} s"
-                _log.warning("the Lease is not renewed", lease=LEASE, error=words)
+                if words != self._said:
+                    _log.warning("the Lease is not renewed", lease=LEASE, error=words)
+                self._said = words
+            else:
+                self._said = ""
             if led is not self.leads:
                 _log.info("leads" if self.leads else "does not lead", leader=self.leader)
             stepped, self._stepped = self._stepped, asyncio.get_running_loop().create_future()
@@ -113,9 +118,20 @@ class Elector:
             return
         try:
             lease = await self._write(wish)
-        except (ConflictError, ExistsError, NotFoundError):
+        except (ConflictError, ExistsError):
             self._election = self._election.lost()
             return
+        except NotFoundError as error:
+            self._election = self._election.lost()
+            if self._lease is not None:
+                return  # somebody has deleted it
+            raise StorageError(
+                "make Lease",
+                f"{self._namespace}/{LEASE}",
+                str(error),
+                hint=f"kubectl create namespace {self._namespace}, or set `namespace` in the "
+                "controller's configuration",
+            ) from error
         found = _held(lease)
         assert found is not None
         self._lease = lease
