@@ -111,7 +111,7 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
     at = f"the API server at {api.server}" if api.server else "the API server"
     if api.connected:
         yield ok(f"{at} is connected")
-    elif api.error or api.for_s > _LONG_S:
+    elif api.for_s > _LONG_S or (api.error and not api.server):
         yield warn(
             f"not connected to {at} for {api.for_s / 60:.0f} minutes"
             + (f": {api.error}" if api.error else ""),

@@ -378,3 +378,23 @@ def test_why_a_pair_is_on_a_relay_is_said(
     said = list(why_relayed(paths, probes, {"ipv4": kind, "ipv6": "none"}))
 
     assert [word in line for word, line in zip(words, said, strict=True)] == [True] * len(words)
+
+
+def test_how_the_api_server_is_reached_is_told_where_it_is_heard() -> None:
+    api = {
+        "server": "http://127.0.0.1:10261 (address http://127.0.0.1:10261)",
+        "connected": False,
+        "for_s": 75.0,
+        "error": "nothing listens there",
+        "refused": "it may not write it",
+        "unusable": ["NodeGrant a: nobody has signed it"],
+    }
+
+    told = status(api_server=api)
+
+    assert "not connected to the API server at http://127.0.0.1:10261" in told
+    assert ": nothing listens there" in told
+    assert "  this node's presence is not there: it may not write it" in told
+    assert "  counts for nothing: NodeGrant a: nobody has signed it" in told
+    assert "\nconnected to the API server at" in status(api_server={**api, "connected": True})
+    assert "API server" not in status()

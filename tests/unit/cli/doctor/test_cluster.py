@@ -19,6 +19,15 @@ from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
 from tests.unit.cluster_values import PINNED, node_key
 
 SOUND: dict[str, Any] = {**CLUSTER, "contested": 0, "pod_cidrs": ["10.244.0.0/16"], "segments": []}
+API_SERVER = {
+    "server": "https://192.0.2.1:6443 (kubeconfig /k, context c)",
+    "connected": True,
+    "for_s": 600.0,
+    "error": "",
+    "refused": "",
+    "unusable": [],
+}
+NO_API_SERVER = {**API_SERVER, "connected": False, "error": "nothing listens there"}
 CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to host"}
 
 
@@ -46,6 +55,14 @@ def test_a_sound_node_is_all_ok() -> None:
         ({"granted": False}, "error", "nothing is known of what the cluster has granted"),
         ({"controller": {**CUT_OFF, "for_s": 600.0}}, "warn", "10 minutes: no route to host"),
         ({"controller": {**CLUSTER["controller"], "refused": "quota"}}, "warn", "segment: quota"),
+        ({"api_server": NO_API_SERVER}, "warn", "10 minutes: nothing listens there"),
+        (
+            {"api_server": {**NO_API_SERVER, "server": "", "for_s": 1.0, "error": "no such file"}},
+            "warn",
+            "no such file",
+        ),
+        ({"api_server": {**API_SERVER, "refused": "403"}}, "warn", "presence is not at the API"),
+        ({"api_server": {**API_SERVER, "unusable": ["NodeGrant a: x"]}}, "warn", "NodeGrant a: x"),
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
         ({"contested": 1}, "warn", "wanted by several nodes"),
@@ -80,6 +97,8 @@ def test_what_is_wrong_is_said_with_its_level_and_what_to_do(
     "changes",
     [
         {"controller": {**CUT_OFF, "for_s": 20.0}},
+        {"api_server": API_SERVER},
+        {"api_server": {**NO_API_SERVER, "for_s": 20.0}},
         {"peers": peers()},
         {"peers": peers(apart=3)},
         {"tunnel": TUNNEL},
