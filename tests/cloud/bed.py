@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -57,11 +57,12 @@ class Member:
         controllers: Sequence[str] = (),
         segment_demand: Callable[[Grant], tuple[int, ...]] = lambda _grant: (),
         boot_id: str = "boot",
+        elsewhere: Collection[str] = (),
     ) -> AsyncIterator[Running]:
         identity = self.identity
         if controllers:
             identity = replace(identity, controllers=tuple(controllers))
-        running = Running(self.folders, identity, segment_demand, boot_id)
+        running = Running(self.folders, identity, segment_demand, boot_id, elsewhere)
         running.session.start()
         try:
             yield running
@@ -79,6 +80,7 @@ class Running:
         identity: Identity,
         segment_demand: Callable[[Grant], tuple[int, ...]],
         boot_id: str,
+        elsewhere: Collection[str] = (),
     ) -> None:
         file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
         self.membership = Membership(identity, file, boot_id=boot_id)
@@ -91,6 +93,7 @@ class Running:
             pods=self.pods,
             segment_demand=lambda: segment_demand(self.grant) if self.membership.grant else (),
             random=lambda: 0.0,
+            elsewhere=elsewhere,
         )
 
     def close(self) -> None:

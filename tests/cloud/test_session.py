@@ -100,6 +100,36 @@ def test_a_node_gets_as_many_segments_as_it_wants_and_the_quota_allows(
     assert len(held) == 4
 
 
+def test_who_hears_and_publishes_by_another_road_asks_its_controller_for_segments_alone(
+    member: Joiner,
+) -> None:
+    one, two = member("one"), member("two")
+
+    async def body() -> None:
+        async with (
+            two.running() as hearer,
+            one.running(
+                elsewhere=("presence",),
+                segment_demand=lambda grant: (4,) if len(grant.segments) == 2 else (),
+            ) as running,
+        ):
+            running.announce("192.0.2.1")
+            hearer.announce("192.0.2.2")
+            await until(lambda: len(running.segments) == 3)
+            uid = running.membership.uid
+            # What it has of its own to publish would have come before it asked.
+
+            def granted() -> tuple[object, ...]:
+                entry = hearer.membership.snapshot.nodes.get(uid)
+                return () if entry is None else entry.grant.segments
+
+            await until(lambda: len(granted()) == 3)
+            assert hearer.addresses_of(uid) == ()
+            assert running.addresses_of(hearer.membership.uid) == ()
+
+    run(body)
+
+
 def test_an_appetite_that_comes_later_is_heard(controller: Controller, member: Joiner) -> None:
     node = member("n")
     wanted: list[int] = []
