@@ -293,6 +293,15 @@ def test_a_community_that_is_applied_is_in_the_grants_and_says_so(
         assert [node["name"] for node in shown["nodes"]] == ["one", "two"]
         assert shown["tunnel_backend"] == "ipsec"
 
+        by_label = community("quay", nodeSelector={"matchLabels": {"example.org/site": "quay"}})
+        await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=by_label)
+        node = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "two"}})
+        await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=node)
+        await asyncio.to_thread(plane.kubectl, "label", "node", "two", "example.org/site=quay")
+        await asyncio.to_thread(
+            wait_until, lambda: condition("quay").startswith("1 Granted ") or None
+        )
+
         await asyncio.to_thread(plane.kubectl, "delete", "community", "harbour")
         await asyncio.to_thread(
             wait_until, lambda: "harbour" not in str(leader_of(controllers).ask("community.list"))

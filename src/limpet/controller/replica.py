@@ -12,6 +12,7 @@ import structlog
 
 from limpet.base.errors import StorageError
 from limpet.base.process import notify_service_manager, until_stopped
+from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
@@ -71,8 +72,8 @@ async def _lead(
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
-        telling = asyncio.create_task(CommunityTeller(client, cluster).run())
-        undo.callback(telling.cancel)
+        for each in (CommunityTeller(client, cluster), NodeLabels(client, cluster)):
+            undo.callback(asyncio.create_task(each.run()).cancel)
         listening = await serve(settings, cluster, undo)
         _log.info("ready", listen=",".join(listening), leads=True)
         await _first(stopping, elector.turned(leads=False))

@@ -70,6 +70,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """The last recovery in which the node has shown its grant."""
     communities: tuple[str, ...] = ()
     """Communities that it was put into by name; a grant also lists those chosen by labels."""
+    node_labels: tuple[str, ...] = ()
+    """Keys of its labels that are those of its Node in Kubernetes."""
 
 
 class CommunityRecord(msgspec.Struct, frozen=True, omit_defaults=True):

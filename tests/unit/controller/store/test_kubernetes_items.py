@@ -51,6 +51,7 @@ def items(draw: st.DrawFn) -> tuple[str, str, Record]:
             draw(st.text(max_size=4)),
             draw(WHOLE),
             draw(TEXTS),
+            draw(TEXTS),
         )
         return what, document.name, node
     if what == PRESENCE.name:

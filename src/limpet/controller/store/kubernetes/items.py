@@ -179,6 +179,7 @@ class _GrantExtra(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     replaced_by: str = ""
     reported_epoch: int = 0
     communities: tuple[str, ...] = ()
+    node_labels: tuple[str, ...] = ()
 
 
 class _PresenceExtra(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -235,6 +236,7 @@ class DocumentRow:
                     node.replaced_by,
                     node.reported_epoch,
                     node.communities,
+                    node.node_labels,
                 )
             )
         if self.kind == PRESENCE:
@@ -258,6 +260,7 @@ class DocumentRow:
                 kept.replaced_by,
                 kept.reported_epoch,
                 kept.communities,
+                kept.node_labels,
             )
         elif self.kind == PRESENCE:
             heard = read_field(what, body, "record", _PresenceExtra)

@@ -1,0 +1,106 @@
+"""Labels of Kubernetes' Nodes that communities choose by: they go into the grants.
+
+Only those that a selector names, so that a grant is signed anew for what matters. Who may label a
+Node decides; what kubelets may not set themselves begins with `node-restriction.kubernetes.io/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.controller.communities.membership import communities_of
+from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.grants import change_grant
+from limpet.controller.state.tables import Tables
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes
+
+_log = structlog.get_logger("community")
+_LOOK_S = 2.0
+"""Between two looks at the tables, which cost no request."""
+
+
+class Node(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A Node of Kubernetes, of which the name and the labels are read."""
+
+
+NODES = Resource("Node", "nodes", Node)
+
+
+def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Puts labels into the grants. `nodes`: all labels by the name of the Node; one that is not
+    there keeps what it has. Returns the names of nodes that changed. Raises: RefusedError."""
+    keys = {
+        each.key
+        for record in tables.communities.values()
+        if record.selector
+        for each in parse_selector(record.selector).requirements
+    }
+    changed = []
+    for name, found in nodes.items():
+        uids = tables.uids_of(name)
+        # Of two machines of one name nobody knows which is the Node.
+        if len(uids) == 1 and _take(tables, uids[0], keys, found):
+            changed.append(name)
+    return changed
+
+
+def _take(tables: Tables, uid: str, keys: set[str], found: Mapping[str, str]) -> bool:
+    grant, record = tables.grants[uid], tables.nodes[uid]
+    taken = {key: found[key] for key in sorted(keys & found.keys()) if found[key]}
+    own = {key: each for key, each in grant.labels.items() if key not in record.node_labels}
+    labels = {**own, **taken}
+    if labels == grant.labels and tuple(taken) == record.node_labels:
+        return False
+    tables.put_node(uid, node_labels=tuple(taken))
+    if labels != grant.labels:
+        communities = communities_of(tables, grant.name, record.communities, labels)
+        change_grant(tables, grant, labels=labels, communities=communities)
+    return True
+
+
+class NodeLabels:
+    """Keeps the grants' labels as the Nodes have them. Of the controller that leads."""
+
+    def __init__(self, client: Client, cluster: Cluster) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._nodes: dict[str, Mapping[str, str]] = {}
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        reflector = Reflector(self._client, NODES, self._hear, mirror=True, random=random.random)
+        following = asyncio.create_task(reflector.run())
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                await self._take()
+        finally:
+            following.cancel()
+
+    async def _hear(self, changes: Changes[Node]) -> None:
+        for _, name in changes.gone:
+            self._nodes.pop(name, None)
+        for each in changes.put:
+            self._nodes[each.metadata.name] = each.metadata.labels or {}
+
+    async def _take(self) -> None:
+        error = ""
+        try:
+            changed = await self._cluster.change(lambda tables: take_labels(tables, self._nodes))
+            if changed:
+                _log.info("took labels of Nodes", nodes=",".join(changed)[:500])
+        except LimpetError as failure:
+            error = str(failure)
+            if error != self._said:
+                _log.warning("labels of Nodes not taken", error=error)
+        self._said = error

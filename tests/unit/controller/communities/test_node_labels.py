@@ -1,0 +1,66 @@
+"""Labels of Nodes in the grants: those that communities choose by, as long as the Node has them."""
+
+from __future__ import annotations
+
+from limpet.controller.communities import communities
+from limpet.controller.communities.node_labels import take_labels
+from limpet.controller.state import nodes
+from limpet.controller.state.records import COMMUNITY, CommunityRecord
+from limpet.controller.state.tables import Tables
+from tests.unit.controller.state.cluster_tables import join, new_tables
+
+SITE = "example.org/site"
+
+
+def tables_with_node() -> Tables:
+    tables = new_tables()
+    join(tables, 1, "n1")
+    tables.put(COMMUNITY, "harbour", CommunityRecord(f"{SITE}=harbour"))
+    communities.declare(tables, "harbour")
+    tables.commit()
+    return tables
+
+
+def communities_of(tables: Tables) -> tuple[str, ...]:
+    (uid,) = tables.uids_of("n1")
+    return tables.grants[uid].communities
+
+
+def test_a_node_is_in_the_community_while_its_node_object_has_the_label() -> None:
+    tables = tables_with_node()
+
+    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "x"}, "n9": {}}) == ["n1"]
+    assert communities_of(tables) == ("harbour",)
+    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "y"}}) == []
+    assert take_labels(tables, {}) == []
+    assert communities_of(tables) == ("harbour",)
+    assert take_labels(tables, {"n1": {"other": "y"}}) == ["n1"]
+    assert communities_of(tables) == ()
+    (uid,) = tables.uids_of("n1")
+    assert tables.grants[uid].labels == {}
+
+
+def test_labels_that_a_person_gave_the_node_here_stay() -> None:
+    tables = tables_with_node()
+    nodes.label(tables, "n1", {"tier": "edge"}, ())
+
+    take_labels(tables, {"n1": {SITE: "harbour", "tier": "cloud"}})
+    take_labels(tables, {"n1": {}})
+
+    (uid,) = tables.uids_of("n1")
+    assert tables.grants[uid].labels == {"tier": "edge"}
+
+
+def test_what_no_selector_names_makes_no_new_grant() -> None:
+    tables = tables_with_node()
+    tables.commit()
+
+    assert take_labels(tables, {"n1": {"kubernetes.io/hostname": "n1"}}) == []
+    assert list(tables.changed()) == []
+
+
+def test_of_two_machines_of_one_name_none_is_taken_for_the_node() -> None:
+    tables = tables_with_node()
+    join(tables, 2, "n1")
+
+    assert take_labels(tables, {"n1": {SITE: "harbour"}}) == []
