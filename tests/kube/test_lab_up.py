@@ -57,13 +57,15 @@ def node_names(text: str) -> set[str]:
     return {node["metadata"]["name"] for node in json.loads(text)["items"]}
 
 
-def test_kubectl_is_ready_to_type_inside_and_outside(told: str) -> None:
+def test_kubectl_is_ready_to_type_inside_and_outside(told: str, tmp_path: Path) -> None:
     nodes = {"crane-1", "crane-2", "digger-1"}
     hint = re.search(r"export KUBECONFIG=(\S+); (\S+) get nodes", told)
     assert hint is not None, told
 
     outside = subprocess.check_output(
-        [hint[2], "get", "nodes", "-o", "json"], env={"KUBECONFIG": hint[1]}, text=True
+        [hint[2], "get", "nodes", "-o", "json"],
+        env={"KUBECONFIG": hint[1], "HOME": str(tmp_path)},
+        text=True,
     )
     assert node_names(outside) == nodes
     for place in ("cloud", "digger-1"):

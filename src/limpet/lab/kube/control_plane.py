@@ -170,7 +170,15 @@ class ControlPlane:
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         """What kubectl prints, as an administrator. Raises: LabError with its complaint."""
         program = find_programs("kubectl") / "kubectl"
-        return run_command(*(str(program), f"--kubeconfig={self.kubeconfig}", *words), stdin=stdin)
+        return run_command(
+            *(
+                str(program),
+                f"--kubeconfig={self.kubeconfig}",
+                f"--cache-dir={self.folder}/kubectl",
+                *words,
+            ),
+            stdin=stdin,
+        )
 
     def environment(self) -> dict[str, str]:
         """For whoever has a wire to the namespace: `kubectl` there asks this API server."""
@@ -178,7 +186,11 @@ class ControlPlane:
             "admin-inside", "admin", groups=[ADMINISTRATORS], inside=True
         )
         path = os.environ.get("PATH", os.defpath)
-        return {"KUBECONFIG": str(kubeconfig), "PATH": f"{find_programs('kubectl')}:{path}"}
+        return {
+            "KUBECONFIG": str(kubeconfig),
+            "KUBECACHEDIR": str(self.folder / "kubectl"),
+            "PATH": f"{find_programs('kubectl')}:{path}",
+        }
 
     def is_ready(self) -> bool:
         """The API server says so of itself."""
