@@ -38,6 +38,8 @@ _PATIENCE = 4
 class PresenceObject(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     spec: dict[str, Any] | None = None
     document: dict[str, Any] | None = None
+    record: dict[str, Any] | None = None
+    """The controller's; a node leaves that of its presence as it is."""
 
 
 PRESENCES = Resource(
@@ -132,7 +134,11 @@ class PresenceWriter:
             metadata = found.metadata
             labels = {**(metadata.labels or {}), **(wanted.metadata.labels or {})}
             kept = msgspec.structs.replace(metadata, labels=labels)
-            await client.replace(PRESENCES, msgspec.structs.replace(wanted, metadata=kept))
+            same_machine = (found.spec or {}).get("uid") == document.name
+            record = found.record if same_machine else None
+            await client.replace(
+                PRESENCES, msgspec.structs.replace(wanted, metadata=kept, record=record)
+            )
             return True
         raise LimpetError(
             f"write {PRESENCES} of {node}: other nodes have each name that it could have "
