@@ -186,9 +186,10 @@ class ClusterSide:
                 self.session.wake()
             # The datapath
             case LinksChanged(links):
+                # A round of the node may read them again, and tell that before this is done.
                 self.node.set_links(links)
                 if self._connected:
-                    self._set_links(links)
+                    self._set_links(peer_parts.own.links)
                     self.session.network_changed()
                     if self.api_server is not None:
                         self.api_server.network_changed()
