@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import msgspec
 import structlog
 
 from limpet.base import faults
@@ -29,7 +28,7 @@ from limpet.kubernetes.kubeconfig import read_kubeconfig
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
-from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
+from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION, Signed
 
 _log = structlog.get_logger("api server")
 
@@ -39,11 +38,6 @@ _MOST_WAITING = 1024
 """Documents that came before what they stand under."""
 _MOST_TOLD = 8
 _ACCESS_AGAIN_S = 15.0
-
-
-class Signed(msgspec.Struct, frozen=True):
-    body: bytes
-    signature: bytes
 
 
 class Carrier(Viewed, frozen=True, kw_only=True, rename="camel"):

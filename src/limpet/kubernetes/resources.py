@@ -173,7 +173,9 @@ RESOURCES = {
 # Objects -> documents
 
 
-class _Signed(msgspec.Struct, frozen=True):
+class Signed(msgspec.Struct, frozen=True):
+    """What an object carries of its document, whose kind is the object's."""
+
     body: bytes
     signature: bytes
 
@@ -191,7 +193,7 @@ def read_document(kind: str, found: Object) -> Document:
             f"read {what}: it has no document: nobody has signed it, so it counts for nothing "
             "(delete it; who has signed one writes it again)"
         )
-    signed = read_field(what, found, "document", _Signed)
+    signed = read_field(what, found, "document", Signed)
     try:
         return read_sealed(Sealed(kind, signed.body, signed.signature), KINDS)
     except SealError as error:

@@ -39,7 +39,7 @@ from limpet.datapath.node.pod.attachment_codec import attachment_document
 from limpet.ipam.leases import PodKey
 from limpet.ipam.ledger import Ledger
 
-if TYPE_CHECKING:  # as below
+if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.answers.cluster import ClusterAdmin
     from limpet.agent.wiring import ClusterSide
 

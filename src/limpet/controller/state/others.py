@@ -27,12 +27,16 @@ async def follow_others(
 ) -> None:
     """For ever. `since`: a version from before the registry was read; `on_heard`: the item is now
     as somebody else has written it."""
+    is_too_old = False
     while True:
         try:
+            if is_too_old:
+                since = (await store.listing(NETWORK.name)).version
+                await registry.read_again()
+                is_too_old = False
             await _follow(store, registry, since, on_heard)
         except TooOldError:
-            since = (await _listed(store)) or since
-            await registry.read_again()
+            is_too_old = True
         except LimpetError as error:
             _log.warning("not followed", error=str(error))
             await asyncio.sleep(_AGAIN_S)
@@ -53,11 +57,3 @@ async def _follow(
                 for key in sorted(heard):
                     await on_heard(key)
                 heard = set()
-
-
-async def _listed(store: Store) -> str:
-    """Empty: it can't be read now."""
-    try:
-        return (await store.listing(NETWORK.name)).version
-    except LimpetError:
-        return ""
