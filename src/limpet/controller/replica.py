@@ -16,6 +16,7 @@ from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
+from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.serving import serve, serve_following
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
@@ -38,6 +39,8 @@ async def run_replica(settings: ControllerSettings) -> None:
         elector = Elector(client, place.namespace, own_identity())
         store = KubernetesStore(client, place.namespace, may_write=elector.check)
         undo.push_async_callback(store.close)
+        nodes = Nodes(client)
+        undo.callback(asyncio.create_task(nodes.run()).cancel)
         elector.start()
         undo.push_async_callback(elector.stop)
         stopping = asyncio.create_task(until_stopped())
@@ -47,7 +50,7 @@ async def run_replica(settings: ControllerSettings) -> None:
         while not stopping.done():
             try:
                 if elector.leads:
-                    await _lead(settings, client, store, elector, stopping)
+                    await _lead(settings, client, nodes, store, elector, stopping)
                 else:
                     await _follow(settings, store, elector, stopping)
             except StorageError as error:
@@ -61,6 +64,7 @@ async def run_replica(settings: ControllerSettings) -> None:
 async def _lead(
     settings: ControllerSettings,
     client: Client,
+    nodes: Nodes,
     store: KubernetesStore,
     elector: Elector,
     stopping: asyncio.Task[None],
@@ -72,7 +76,7 @@ async def _lead(
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
-        for each in (CommunityTeller(client, cluster), NodeLabels(client, cluster)):
+        for each in (CommunityTeller(client, cluster), NodeLabels(nodes, cluster)):
             undo.callback(asyncio.create_task(each.run()).cancel)
         listening = await serve(settings, cluster, undo)
         _log.info("ready", listen=",".join(listening), leads=True)

@@ -7,7 +7,6 @@ Node decides; what kubelets may not set themselves begins with `node-restriction
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 
 import structlog
@@ -15,24 +14,14 @@ import structlog
 from limpet.base.errors import LimpetError
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import change_grant
 from limpet.controller.state.tables import Tables
-from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Resource, Viewed
-from limpet.kubernetes.reflector import Reflector
-from limpet.kubernetes.reflector_state import Changes
 
 _log = structlog.get_logger("community")
 _LOOK_S = 2.0
 """Between two looks at the tables, which cost no request."""
-
-
-class Node(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A Node of Kubernetes, of which the name and the labels are read."""
-
-
-NODES = Resource("Node", "nodes", Node)
 
 
 def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -70,33 +59,22 @@ def _take(tables: Tables, uid: str, keys: set[str], found: Mapping[str, str]) ->
 class NodeLabels:
     """Keeps the grants' labels as the Nodes have them. Of the controller that leads."""
 
-    def __init__(self, client: Client, cluster: Cluster) -> None:
-        self._client = client
+    def __init__(self, nodes: Nodes, cluster: Cluster) -> None:
+        self._nodes = nodes
         self._cluster = cluster
-        self._nodes: dict[str, Mapping[str, str]] = {}
         self._said = ""
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        reflector = Reflector(self._client, NODES, self._hear, mirror=True, random=random.random)
-        following = asyncio.create_task(reflector.run())
-        try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                await self._take()
-        finally:
-            following.cancel()
-
-    async def _hear(self, changes: Changes[Node]) -> None:
-        for _, name in changes.gone:
-            self._nodes.pop(name, None)
-        for each in changes.put:
-            self._nodes[each.metadata.name] = each.metadata.labels or {}
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._take()
 
     async def _take(self) -> None:
         error = ""
         try:
-            changed = await self._cluster.change(lambda tables: take_labels(tables, self._nodes))
+            labels = {name: node.labels for name, node in self._nodes.objects.items()}
+            changed = await self._cluster.change(lambda tables: take_labels(tables, labels))
             if changed:
                 _log.info("took labels of Nodes", nodes=",".join(changed)[:500])
         except LimpetError as failure:

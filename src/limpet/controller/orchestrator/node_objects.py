@@ -1,0 +1,77 @@
+"""What is read of a Node of Kubernetes, as values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+
+import msgspec
+
+from limpet.base.addresses import Address, Prefix
+from limpet.kubernetes.objects import Resource, Viewed
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+
+
+class NodeAddress(msgspec.Struct, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    addresses: tuple[NodeAddress, ...] | None = None
+
+
+class Node(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A Node as the API server has it."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+NODES = Resource("Node", "nodes", Node)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObject:
+    """What the controller looks at; the same while only heartbeats come."""
+
+    name: str
+    uid: str = ""
+    """Of the object; a Node that is deleted and made again has another."""
+    created_at: str = ""
+    """RFC 3339, in UTC: earlier ones sort first."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pod_cidrs: tuple[Prefix, ...] = ()
+    unreadable_cidrs: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
+
+
+def read_node(node: Node) -> NodeObject:
+    """Names among the addresses are left out: nobody resolves them here."""
+    prefixes, unreadable = [], []
+    for text in node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ()):
+        try:
+            prefixes.append(ip_network(text))
+        except ValueError:
+            unreadable.append(text)
+    return NodeObject(
+        node.metadata.name,
+        node.metadata.uid,
+        node.metadata.creation_timestamp or "",
+        node.metadata.labels or {},
+        tuple(prefixes),
+        tuple(unreadable),
+        tuple(filter(None, (_address(each.address) for each in node.status.addresses or ()))),
+    )
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

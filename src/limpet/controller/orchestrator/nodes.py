@@ -1,0 +1,72 @@
+"""The one watch of Kubernetes' Nodes: all that are there, for whoever looks, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+
+from limpet.controller.orchestrator.node_objects import NODES, Node, NodeObject, read_node
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes
+
+
+class Nodes:
+    """As the API server has told them. Runs as long as the controller does, also while it follows:
+    what is deleted while nobody leads is heard too."""
+
+    def __init__(self, client: Client) -> None:
+        self._reflector = Reflector(client, NODES, self._hear, mirror=True, random=random.random)
+        self._objects: dict[str, NodeObject] = {}
+        self._deleted: dict[str, tuple[NodeObject, float]] = {}
+        self._listed = False
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def objects(self) -> Mapping[str, NodeObject]:
+        """By name; always the same mapping."""
+        return self._objects
+
+    @property
+    def listed(self) -> bool:
+        """All that are there were told once; before that, one that is missing may be there."""
+        return self._listed
+
+    @property
+    def deleted(self) -> Mapping[str, tuple[NodeObject, float]]:
+        """Nodes that the API server said were deleted, and are not there again; with the time of
+        day when. One that a new list lacks is not among them: an API server that was put back from
+        a copy lacks all that came since."""
+        return self._deleted
+
+    @property
+    def changed(self) -> asyncio.Future[None]:
+        """Done when something that is looked at has changed after this was asked for."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await self._reflector.run()
+
+    async def _hear(self, changes: Changes[Node]) -> None:
+        is_new = changes.listed and not self._listed
+        self._listed = self._listed or changes.listed
+        put = {each.metadata.name: read_node(each) for each in changes.put}
+        for _, name in changes.gone:
+            before = self._objects.get(name)
+            if before is None or name in put:
+                continue
+            del self._objects[name]
+            if not changes.listed:
+                self._deleted[name] = (before, time.time())
+            is_new = True
+        for name, node in put.items():
+            self._deleted.pop(name, None)
+            is_new = is_new or self._objects.get(name) != node
+            self._objects[name] = node
+        if is_new and self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
