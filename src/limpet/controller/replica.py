@@ -16,6 +16,7 @@ from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
+from limpet.controller.orchestrator.events import Events, NodeEvents
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.serving import serve, serve_following
 from limpet.controller.settings import ControllerSettings
@@ -71,7 +72,9 @@ async def _lead(
 ) -> None:
     """Raises: StorageError, ConfigError."""
     async with contextlib.AsyncExitStack() as undo:
-        cluster = Cluster(store, settings)
+        events = Events(client)
+        undo.callback(asyncio.create_task(events.run()).cancel)
+        cluster = Cluster(store, settings, NodeEvents(events).tell)
         await cluster.start()
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())

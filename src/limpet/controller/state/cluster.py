@@ -23,12 +23,13 @@ from limpet.cluster.api import (
 from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import KINDS, NETWORK
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
 from limpet.controller.settings import ControllerSettings, next_network
-from limpet.controller.state import grants, nodes, published, recovery
+from limpet.controller.state import grants, happenings, nodes, published, recovery
 from limpet.controller.state.authority import (
     create_cluster,
     digest_of,
@@ -36,6 +37,7 @@ from limpet.controller.state.authority import (
     node_certificate,
     remake_network,
 )
+from limpet.controller.state.happenings import Happening
 from limpet.controller.state.others import follow_others
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.records import COMMUNITY
@@ -61,8 +63,15 @@ T = TypeVar("T")
 class Cluster:
     """Everything that may be asked of the controller."""
 
-    def __init__(self, store: Store, settings: ControllerSettings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: ControllerSettings,
+        on_happening: Callable[[Happening], None] = lambda _: None,
+    ) -> None:
+        """`on_happening`: told what a person should hear of a node; it returns at once."""
         self._settings = settings
+        self._on_happening = on_happening
         self._store = store
         self._since = ""
         self.community_problems: dict[str, str] = {}
@@ -136,7 +145,7 @@ class Cluster:
         return await self.change(checked)
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
-        def make(tables: Tables) -> tuple[grants.Joined, JoinAnswer]:
+        def make(tables: Tables) -> tuple[grants.Joined, Grant, JoinAnswer]:
             digest = digest_of(tables.authority)
             joined = grants.join(tables, request, digest, time.time())
             authority = tables.authority
@@ -146,10 +155,16 @@ class Cluster:
                 pinned_key=public_key_of(authority.cluster_keys[0]),
                 documents=(*tables.first_documents, joined.sealed_grant),
             )
-            return joined, answer
+            return joined, tables.grants[joined.uid], answer
 
-        joined, answer = await self.change(make)
+        try:
+            joined, grant, answer = await self.change(make)
+        except RefusedError as error:
+            self._tell(happenings.join_refused(request.name, error))
+            raise
         _log.info("joined", node=request.name, uid=joined.uid, replaces=joined.replaces)
+        if joined.is_new:
+            self._tell(happenings.joined(grant, joined.replaces))
         if not joined.replaces:
             return answer
         await self.reports.hand_over(joined.replaces, joined.uid)
@@ -204,7 +219,10 @@ class Cluster:
         except RefusedError as error:
             if error.refused.code is Code.CLONED:
                 _log.error("cloned identity", uid=uid, error=str(error))
-                await self.change(lambda tables: published.note_clone(tables, uid, time.time()))
+                grant = await self.change(
+                    lambda tables: published.note_clone(tables, uid, time.time())
+                )
+                self._tell(happenings.cloned(grant, error))
             raise
         for problem in after:
             if problem not in before:
@@ -214,13 +232,25 @@ class Cluster:
     async def request_segments(
         self, uid: str, revision: int, generation: int, versions: tuple[int, ...]
     ) -> Sealed:
-        sealed = await self.ask(
-            uid,
-            revision,
-            lambda tables: grants.request_segments(tables, uid, generation, versions, time.time()),
-        )
+        def make(tables: Tables) -> tuple[Sealed, Grant | None, Grant]:
+            before = tables.grants[uid]
+            sealed = grants.request_segments(tables, uid, generation, versions, time.time())
+            return sealed, before, tables.grants[uid]
+
+        try:
+            sealed, before, grant = await self.ask(uid, revision, make)
+        except RefusedError as error:
+            known = await self.change(lambda tables: tables.grants.get(uid))
+            if known is not None:
+                self._tell(happenings.segments_refused(known, error))
+            raise
         _log.info("granted segments", uid=uid)
+        self._tell(happenings.segments_granted(before, grant))
         return sealed
+
+    def _tell(self, happening: Happening | None) -> None:
+        if happening is not None:
+            self._on_happening(happening)
 
     async def put_pods(self, uid: str, revision: int, report: PodReport) -> int:
         self._pod_reports.take(uid, time.monotonic())
@@ -233,6 +263,7 @@ class Cluster:
         grant = await self.change(lambda tables: nodes.remove(tables, name_or_uid, time.time()))
         await self.reports.drop(grant.uid)
         _log.info("removed", node=grant.name, uid=grant.uid)
+        self._tell(happenings.removed(grant))
         return grant.uid
 
     async def set_network(

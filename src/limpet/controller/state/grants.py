@@ -43,6 +43,8 @@ class Joined:
     sealed_grant: Sealed
     replaces: str
     """Uid of the dead machine whose segments it took; empty: of none."""
+    is_new: bool = True
+    """False: it was let in before, and asks for the answer again."""
 
 
 # What every operation needs
@@ -107,7 +109,7 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid))
     if uid in tables.grants:
         live_grant(tables, uid)
-        return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid))
+        return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid), is_new=False)
     dead = [each for each in tables.uids_of(request.name) if tables.nodes[each].awaits_replacement]
     if dead:
         return _take_over(tables, dead[0], request, uid, now_s)

@@ -7,6 +7,7 @@ from msgspec.structs import replace as replace_fields
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.kinds import KINDS
+from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import check, read_sealed
 from limpet.controller.state.grants import live_grant
 from limpet.controller.state.records import PRESENCE, DocumentRecord, PresenceRecord, Record
@@ -69,8 +70,9 @@ def _presence_record(tables: Tables, document: Document, now_s: float) -> Presen
     )
 
 
-def note_clone(tables: Tables, uid: str, now_s: float) -> None:
-    """Kept for `limpet node show`: a person has to look."""
+def note_clone(tables: Tables, uid: str, now_s: float) -> Grant:
+    """Kept for `limpet node show`: a person has to look. Returns the node's grant."""
     known = tables.presences.get(uid)
     if known is not None and known.cloned_at_s is None:
         tables.put(PRESENCE, uid, replace_fields(known, cloned_at_s=now_s))
+    return tables.grants[uid]

@@ -1,0 +1,77 @@
+"""What a person who looks at a node should hear of, whoever tells it there. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limpet.cluster.api import Code, name_problem
+from limpet.cluster.kinds.grant import Grant
+from limpet.controller.state.refusal import RefusedError
+
+_SEGMENTS = frozenset({Code.QUOTA, Code.EXHAUSTED, Code.RECOVERING})
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Of one node."""
+
+    node: str
+    """Its name."""
+    reason: str
+    """One CamelCase word."""
+    message: str
+    """In words, with what to do."""
+    is_warning: bool = False
+    is_claimed: bool = False
+    """Somebody says that they are this node, and showed nothing for it."""
+
+
+def joined(grant: Grant, replaces: str) -> Happening:
+    where = f", with {_segments(grant)}" if grant.segments else ""
+    former = f" in place of the machine {replaces}, which was removed" if replaces else ""
+    words = f"joined the pod network as {grant.uid}{former}{where}"
+    return Happening(grant.name, "Joined", words)
+
+
+def join_refused(name: str, error: RefusedError) -> Happening | None:
+    """None: what was asked for is no name of a node."""
+    if name_problem(name):
+        return None
+    words = f"somebody asked to join under this name and was refused: {error}"
+    return Happening(name, "JoinRefused", words, is_warning=True, is_claimed=True)
+
+
+def segments_granted(before: Grant | None, grant: Grant) -> Happening | None:
+    """None: the node has no more than it had."""
+    had = frozenset(before.segments) if before is not None else frozenset()
+    more = [str(each) for each in grant.segments if each not in had]
+    if not more:
+        return None
+    words = f"was granted {', '.join(more)}; it holds {_segments(grant)}"
+    return Happening(grant.name, "SegmentsGranted", words)
+
+
+def segments_refused(grant: Grant, error: RefusedError) -> Happening | None:
+    """None: the node asks again by itself."""
+    if error.refused.code not in _SEGMENTS:
+        return None
+    words = f"its addresses are used up, and it gets no more: {error}"
+    return Happening(grant.name, "SegmentsRefused", words, is_warning=True)
+
+
+def removed(grant: Grant) -> Happening:
+    words = (
+        f"removed from the pod network for ever: {grant.uid}, with {_segments(grant)}, which rest "
+        "before another node gets them (to come back it needs a new key and a new join)"
+    )
+    return Happening(grant.name, "Removed", words)
+
+
+def cloned(grant: Grant, error: RefusedError) -> Happening:
+    return Happening(grant.name, "IdentityCloned", str(error), is_warning=True)
+
+
+def _segments(grant: Grant) -> str:
+    named = [str(each) for each in grant.segments[:8]]
+    more = len(grant.segments) - len(named)
+    return (", ".join(named) or "no segments") + (f" and {more} more" if more else "")

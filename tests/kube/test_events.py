@@ -1,0 +1,144 @@
+"""What a person sees with `kubectl describe node`, told by a real controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.controller.orchestrator.event_backlog import About, node
+from limpet.controller.orchestrator.events import COMPONENT, Events
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.kubeconfig import find_access
+from limpet.lab.kube.control_plane import ControlPlane
+from tests.controller.machines import Controller, Node, Refusal
+from tests.waiting import wait_until
+
+CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+NAMESPACE = "limpet-system"
+
+
+@pytest.fixture(scope="module", name="plane")
+def _plane(api: ControlPlane) -> ControlPlane:
+    api.kubectl("apply", "-f", str(CRDS))
+    api.kubectl("wait", "--for=condition=Established", "crd/nodegrants.limpet.dev")
+    api.kubectl("create", "namespace", NAMESPACE)
+    return api
+
+
+@pytest.fixture(name="controller")
+def _controller(plane: ControlPlane, tmp_path: Path) -> Iterator[Controller]:
+    found = Controller(
+        tmp_path / "c",
+        store="kubernetes",
+        kubeconfig=str(plane.kubeconfig),
+        namespace=NAMESPACE,
+        pod_cidrs=["10.0.0.0/29"],
+        segment_length_v4=30,
+    )
+    found.start()
+    try:
+        wait_until(lambda: "event=ready" in found.log.read_text(), "it leads")
+        yield found
+    finally:
+        found.kill_if_it_runs()
+
+
+def make_node(plane: ControlPlane, name: str) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    plane.kubectl("apply", "-f", "-", stdin=text)
+
+
+def described(plane: ControlPlane, name: str, *words: str) -> str:
+    """What `kubectl describe node` says of Events, as soon as it says these words."""
+
+    def look() -> str | None:
+        said = str(plane.kubectl("describe", "node", name)).partition("Events:")[2]
+        return said if all(each in said for each in words) else None
+
+    return str(wait_until(look, f"{name}: {words}"))
+
+
+def test_a_node_s_life_is_told_on_its_node(plane: ControlPlane, controller: Controller) -> None:
+    for name in ("one", "two", "three"):
+        make_node(plane, name)
+
+    async def work() -> None:
+        one, two, three = (Node(controller.url, name) for name in ("one", "two", "three"))
+        await one.join(await asyncio.to_thread(controller.token))
+        segment = str(one.grant.segments[0])
+        await asyncio.to_thread(described, plane, "one", "Joined", one.uid, segment)
+        token = await asyncio.to_thread(controller.token)
+        await one.request_segments(4)
+        await asyncio.to_thread(described, plane, "one", "SegmentsGranted")
+        with pytest.raises(Refusal):
+            await one.request_segments(4)
+        await asyncio.to_thread(described, plane, "one", "Warning", "SegmentsRefused", "used up")
+        with pytest.raises(Refusal):
+            await two.join(token)
+        await asyncio.to_thread(described, plane, "two", "Warning", "JoinRefused")
+        with pytest.raises(Refusal):
+            await three.join(token, proof=b"x" * 64)
+        await asyncio.to_thread(described, plane, "three", "JoinRefused", "does not hold the key")
+        await asyncio.to_thread(controller.ask, "node.remove", node="one")
+        said = await asyncio.to_thread(described, plane, "one", "Removed", "new key")
+        assert COMPONENT in said
+        await one.close()
+
+    asyncio.run(work())
+
+
+def test_repeated_ones_are_counted_and_long_or_odd_names_are_no_trouble(
+    plane: ControlPlane,
+) -> None:
+    async def work() -> None:
+        client = Client(find_access(plane.kubeconfig))
+        events = Events(client)
+        task = asyncio.create_task(events.run())
+        for _ in range(3):
+            events.tell(node("n" * 253), "Joined", "x" * 5000)
+        events.tell(About("Node", "Odd_Name..é", "u"), "Joined", "odd")
+        events.tell(About("Pod", "web", "u2", "v1", "nowhere"), "Joined", "no such namespace")
+        events.tell(node("last"), "Joined", "told")
+
+        def all_of(reason: str) -> list[dict[str, Any]] | None:
+            text = plane.kubectl(
+                *("get", "events", "-A", "-o", "json", f"--field-selector=reason={reason}")
+            )
+            items = json.loads(text)["items"]
+            return items if any(each["message"] == "told" for each in items) else None
+
+        found = await asyncio.to_thread(wait_until, lambda: all_of("Joined"))
+        assert found is not None
+        by_object = {each["involvedObject"]["name"]: each for each in found}
+        assert by_object["n" * 253]["count"] == 3
+        assert len(by_object["n" * 253]["message"]) == 1024
+        assert by_object["Odd_Name..é"]["message"] == "odd"
+        assert events.dropped == 1
+        task.cancel()
+        client.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(work())
+
+
+def test_a_controller_without_the_right_to_write_events_works_all_the_same(
+    plane: ControlPlane,
+) -> None:
+    async def work() -> None:
+        client = Client(find_access(plane.write_kubeconfig("mute", "mute")))
+        events = Events(client)
+        task = asyncio.create_task(events.run())
+        events.tell(node("one"), "Joined", "nobody will read it")
+        while events.dropped == 0:
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+        client.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(work())
