@@ -13,7 +13,8 @@ _RESAMPLES = 4000
 CpuTime = Literal["CPU ms", "CPU us", "CPU ms each", "CPU s/GB", "CPU %"]
 WallTime = Literal["ms", "s", "1/s", "Gbit/s", "Mbit/s", "kpps"]
 """Worth something on a quiet machine only, unless it is one of two in a ratio."""
-NoTime = Literal["MB", "objects"]
+NoTime = Literal["MB", "KB", "objects", "1/h", "KB/h"]
+"""What is told of an hour is counted over less of it."""
 Unit = CpuTime | WallTime | NoTime
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.controller import controller_https, controller_store, controller_watchers
 from bench.figures import Figure, Target, Unit
 from bench.idle import tunnel_idle
+from bench.kubernetes import kubernetes
 from bench.launch import launcher_floor, run
 from bench.member import member
 from bench.nats import nats_first, nats_silence
@@ -314,5 +315,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "controller-store": (controller_store, 5, 0),
     "controller-https": (controller_https, 5, 0),
     "controller-watchers": (controller_watchers, 15, 0),
+    "kubernetes": (kubernetes, 3, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

@@ -12,7 +12,7 @@ import pytest
 
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
-from limpet.lab.kube.programs import CONTROL_PLANE_PROGRAMS, find_programs
+from limpet.lab.kube.programs import CONTROL_PLANE_PROGRAMS, built_programs, find_programs
 from tests.kube.conftest import control_plane_alone
 from tests.waiting import wait_until
 
@@ -30,6 +30,11 @@ def test_an_administrator_reads_and_writes_from_outside_of_the_namespace(api: Co
     assert api.kubectl("get", "configmap", "a", "-o", "jsonpath={.data.word}") == "limpet"
     version = json.loads(api.kubectl("version", "-o", "json"))
     assert version["serverVersion"]["gitVersion"] == version["clientVersion"]["gitVersion"]
+
+
+def test_programs_that_are_built_are_found_without_building_any() -> None:
+    assert built_programs(*CONTROL_PLANE_PROGRAMS) == find_programs(*CONTROL_PLANE_PROGRAMS)
+    assert built_programs("etcd", "no-such-program") is None
 
 
 def test_a_user_without_rights_is_refused(api: ControlPlane) -> None:

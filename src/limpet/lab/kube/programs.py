@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,22 @@ API_SERVER_PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 CONTROL_PLANE_PROGRAMS = (*API_SERVER_PROGRAMS, "kube-controller-manager", "kube-scheduler")
 NODE_PROGRAMS = ("kubelet",)
 _SCRIPT = Path(limpet.__file__).parents[2] / "scripts" / "fetch-kubernetes"
+
+
+def built_programs(*names: str) -> Path | None:
+    """The folder that holds these programs, if this checkout has built them; nothing is built.
+
+    Source: how scripts/fetch-kubernetes names it.
+    """
+    tools = _SCRIPT.parents[1] / "tests" / "kube" / "tools"
+    pins = [path for name in ("mod", "sum") for path in sorted(tools.glob(f"*/go.{name}"))]
+    if not pins:
+        return None
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in [*pins, _SCRIPT])).hexdigest()
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache_folder = Path(os.environ.get("LIMPET_CACHE") or Path(caches) / "limpet")
+    folder = cache_folder / "kubernetes" / digest[:16]
+    return folder if all((folder / name).exists() for name in names) else None
 
 
 @cache
