@@ -12,6 +12,7 @@
 | `GET /v1/pods` | a node: its own | -> `PodReport` |
 | `POST /v1/pods` | a node | `PodReport` -> `PodAnswer` |
 | `GET /v1/watch?since=VERSION` | a node | -> `WatchLine` after `WatchLine`, one to a line |
+| `POST /v1/admin/VERB` | a person, by a token of the API server's | as at the admin socket |
 
 A node is who its TLS certificate says. Every request of a node carries `Limpet-Revision`, the
 highest revision that it knows. What is refused answers a `Refused`; the HTTP status follows from
@@ -36,6 +37,12 @@ from limpet.cluster.keys import is_signed, sign
 SERVER_NAME = "controller.limpet"
 """What the controller's certificate names, wherever it is reached: its addresses may change."""
 REVISION_HEADER = "Limpet-Revision"
+ADMIN_AUDIENCE = "limpet.dev/administration"
+"""Whom a person's token is for: nobody else takes it, the API server neither."""
+ADMIN_ACCOUNT = "limpet-administrator"
+"""The service account that a person asks the API server for a token of."""
+ADMIN_HEADER = "Limpet-Administrator"
+"""That the token comes in: the API server takes `Authorization` out of what it hands on."""
 MAX_BODY_BYTES = 1 << 20
 """Of one request."""
 MAX_SHOWN = 256

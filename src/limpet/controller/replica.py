@@ -12,6 +12,7 @@ import structlog
 
 from limpet.base.errors import StorageError
 from limpet.base.process import notify_service_manager, until_stopped
+from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
@@ -81,7 +82,9 @@ async def _lead(
         undo.callback(following.cancel)
         for each in (CommunityTeller(client, cluster), NodeLabels(nodes, cluster)):
             undo.callback(asyncio.create_task(each.run()).cancel)
-        listening = await serve(settings, cluster, undo)
+        reviews = Client(client.access)  # of its own: whoever asks does not hold up the Lease
+        undo.callback(reviews.close)
+        listening = await serve(settings, cluster, undo, Rights(reviews).check)
         _log.info("ready", listen=",".join(listening), leads=True)
         await _first(stopping, elector.turned(leads=False))
 

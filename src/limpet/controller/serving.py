@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+import structlog
 from aiohttp import web
 
 from limpet.base.addresses import Listen, endpoint_text
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 from limpet.base.process import listen_on_socket, open_listener
+from limpet.cluster.api import ADMIN_HEADER
 from limpet.controller.admin.commands import Admin
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
@@ -20,15 +24,25 @@ from limpet.controller.state.authority import server_context
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.records import AuthorityRecord
 
+CheckRights = Callable[[str], Awaitable[str]]
+"""Who holds a token, by name; raises RefusedError where they may not administer."""
+
+_log = structlog.get_logger("admin")
 _BACKLOG = 1024
 _GOODBYE_S = 2.0
 """For requests that are under way at the end, and for clients that do not stop sending."""
 
 
 async def serve(
-    settings: ControllerSettings, cluster: Cluster, undo: contextlib.AsyncExitStack
+    settings: ControllerSettings,
+    cluster: Cluster,
+    undo: contextlib.AsyncExitStack,
+    check_rights: CheckRights | None = None,
 ) -> list[str]:
-    """Answers until `undo` is; returns the addresses of the API. Raises: StorageError."""
+    """Answers until `undo` is; returns the addresses of the API. Raises: StorageError.
+
+    `check_rights`: of people who ask at the API; None: they ask at the admin socket alone.
+    """
     metrics = Metrics()
     authority = await cluster.change(lambda tables: tables.authority)
     admin = Admin(cluster, metrics, settings.restore_margin)
@@ -40,7 +54,8 @@ async def serve(
             await _add_site(runner, at, None)
     runner = await _runner(admin.application(), settings, undo)
     await _listen_on_socket(runner, settings.socket, undo)
-    api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s)
+    administer = partial(_administer, admin, check_rights) if check_rights is not None else None
+    api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s, administer)
     runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
     context = server_context(authority)
@@ -67,6 +82,16 @@ async def serve_following(
         context = server_context(authority)
         for at in settings.listen:
             await _add_site(runner, at, context)
+
+
+async def _administer(
+    admin: Admin, check_rights: CheckRights, request: web.Request
+) -> web.Response:
+    """Raises: RefusedError, LimpetError."""
+    verb = request.match_info["verb"]
+    who = await check_rights(request.headers.get(ADMIN_HEADER, ""))
+    _log.info("administered", verb=verb, by=who, peer=request.remote)
+    return await admin.answer(verb, request)
 
 
 async def _runner(

@@ -200,7 +200,7 @@ class Client:
             async with aclosing(chunks):
                 if status != 200:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
-                    self._check(Answer(status, body), resource, what)
+                    self.check(Answer(status, body), resource, what)
                 yield []
                 async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
                     async for lines in parts:
@@ -315,20 +315,26 @@ class Client:
         body: bytes = b"",
         form: str = "application/json",
     ) -> Answer:
-        headers = [*self._headers(), *([("Content-Type", form)] if body else [])]
-        answer = await self._requests.request(
+        headers = [("Content-Type", form)] if body else []
+        answer = await self.ask(verb, path, body=body, headers=headers)
+        self.check(answer, resource, what)
+        return answer
+
+    async def ask(
+        self, verb: str, path: str, *, body: bytes = b"", headers: Headers = ()
+    ) -> Answer:
+        """Whatever is answered, for requests that are none of the above; a write is sent once."""
+        return await self._requests.request(
             verb,
             self.access.server.path + path,
             body=body,
-            headers=headers,
+            headers=[*self._headers(), *headers],
             timeout_s=self._answer_s,
             once=verb != "GET",
         )
-        self._check(answer, resource, what)
-        return answer
 
-    def _check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
-        """Raises: StatusError."""
+    def check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
+        """Raises: StatusError where the answer is no success; `what`: as "list nodes"."""
         if 200 <= answer.status < 300:
             return
         try:

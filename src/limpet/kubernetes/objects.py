@@ -136,6 +136,36 @@ class Lease(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     spec: LeaseSpec = LeaseSpec()
 
 
+class Reviewed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whom a token is of."""
+
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class TokenReviewSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    token: str = ""
+    audiences: list[str] | None = None
+
+
+class TokenReviewStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    authenticated: bool = False
+    user: Reviewed = Reviewed()
+    audiences: list[str] | None = None
+    """Of those that were asked for; none: the API server knows nothing of audiences."""
+    error: str = ""
+
+
+class TokenReview(Object, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Nothing of it is kept: creating one is the question. Source: authentication/v1/types.go."""
+
+    spec: TokenReviewSpec = TokenReviewSpec()
+    status: TokenReviewStatus = TokenReviewStatus()
+
+
 SECRETS = Resource("Secret", "secrets", Secret, namespaced=True)
 CONFIG_MAPS = Resource("ConfigMap", "configmaps", ConfigMap, namespaced=True)
 LEASES = Resource("Lease", "leases", Lease, "coordination.k8s.io", namespaced=True)
+TOKEN_REVIEWS = Resource("TokenReview", "tokenreviews", TokenReview, "authentication.k8s.io")

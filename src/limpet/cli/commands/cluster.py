@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from limpet.cli.commands.controller import UNITS_S, age, ask
+from limpet.cli.commands.controller import UNITS_S, age
 from limpet.cli.commands.node import parse_label, value_text
-from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, say, show, show_table
+from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
 
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
@@ -26,6 +26,7 @@ pod = group("Pods of the cluster.")
 
 
 @token.command("create")
+@reaching
 def token_create(
     ttl: Annotated[
         str, typer.Option("--ttl", help="How long it lets a node in: 30m, 24h, 7d.")
@@ -37,12 +38,12 @@ def token_create(
         Words, typer.Option("--community", help="That the node is in; several.")
     ] = None,
     label: Annotated[Words, typer.Option("--label", help="KEY=VALUE of the node; several.")] = None,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """A token that lets one node in, once."""
     answer = ask(
-        config,
+        reach,
         "token.create",
         ttl_s=_duration_s(ttl),
         roles=role or ["edge"],
@@ -63,9 +64,10 @@ def _duration_s(text: str) -> int:
 
 
 @segment.command("list")
-def segment_list(config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def segment_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Which segments are held, and which rest."""
-    answer = ask(config, "segment.list")
+    answer = ask(reach, "segment.list")
     rows = [
         {
             "segment": each["segment"],
@@ -80,14 +82,16 @@ def segment_list(config: Config = None, output: Format = Output.TABLE) -> None:
 
 
 @network.command("show")
-def network_show(config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def network_show(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Address space, VXLAN and other values that hold for all nodes."""
-    shown = ask(config, "network.show")
+    shown = ask(reach, "network.show")
     lines = [f"{key.replace('_', ' ')}: {value_text(value)}" for key, value in shown.items()]
     show(shown, output, *lines)
 
 
 @network.command("set")
+@reaching
 def network_set(
     default_community: Annotated[
         DefaultCommunity | None,
@@ -107,7 +111,7 @@ def network_set(
             help="What makes the tunnels between nodes; for ipsec each needs strongSwan.",
         ),
     ] = None,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change what holds for all nodes; all hear of it."""
@@ -121,18 +125,19 @@ def network_set(
         raise typer.BadParameter(
             "name what to set: --default-community, --encryption or --tunnel-backend"
         )
-    answer = ask(config, "network.set", **wanted)
+    answer = ask(reach, "network.set", **wanted)
     show(answer, output, *(f"{key.replace('_', ' ')}: {answer[key]}" for key in wanted))
 
 
 @pod.command("list")
+@reaching
 def pod_list(
     name: Annotated[str | None, typer.Option("--node", help="Of this node only.")] = None,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Which pod holds which address, as the nodes reported last."""
-    found = ask(config, "pod.list", node=name)
+    found = ask(reach, "pod.list", node=name)
     reported = {each["uid"]: age(each["reported_at_s"]) for each in found["nodes"]}
     rows = [
         {**each, "addresses": ",".join(each["addresses"]), "reported": reported[each["uid"]]}

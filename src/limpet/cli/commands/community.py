@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.commands.controller import ask
-from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cluster.kinds.network import TunnelBackend
 
 community = group("Communities: who of the edge may talk to whom.")
@@ -27,6 +25,7 @@ Nodes = Annotated[Words, typer.Argument(metavar="[NODE]...", help="Names or uids
 
 
 @community.command("create")
+@reaching
 def community_create(
     name: Name,
     nodes: Nodes = None,
@@ -37,14 +36,15 @@ def community_create(
         ),
     ] = None,
     tunnel_backend: Backend = None,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Make a community of nodes, by their names, by a selector, or both."""
-    _change(config, output, "create", name, nodes, selector, tunnel_backend)
+    _change(reach, output, "create", name, nodes, selector, tunnel_backend)
 
 
 @community.command("add")
+@reaching
 def community_add(
     name: Name,
     nodes: Nodes = None,
@@ -55,16 +55,17 @@ def community_add(
         ),
     ] = None,
     tunnel_backend: Backend = None,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Put nodes into a community, let it choose by labels, or choose what makes its tunnels."""
     if not nodes and selector is None and tunnel_backend is None:
         raise typer.BadParameter("name nodes to add, a --selector, or a --tunnel-backend")
-    _change(config, output, "add", name, nodes, selector, tunnel_backend)
+    _change(reach, output, "add", name, nodes, selector, tunnel_backend)
 
 
 @community.command("remove")
+@reaching
 def community_remove(
     name: Name,
     nodes: Nodes = None,
@@ -75,7 +76,7 @@ def community_remove(
         bool, typer.Option("--tunnel-backend", help="The network's makes its tunnels again.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="The community itself.")] = False,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Take nodes out of a community; with --all, remove the community."""
@@ -83,16 +84,16 @@ def community_remove(
         if not nodes and not selector and not tunnel_backend:
             words = "name nodes to take out, or --selector, --tunnel-backend or --all"
             raise typer.BadParameter(words)
-        _change(config, output, "take-out", name, nodes, selector, tunnel_backend)
+        _change(reach, output, "take-out", name, nodes, selector, tunnel_backend)
         return
     if nodes or selector or tunnel_backend:
         raise typer.BadParameter("all of it goes, so name nothing else", param_hint="--all")
-    answer = ask(config, "community.dissolve", community=name)
+    answer = ask(reach, "community.dissolve", community=name)
     show(answer, output, f"community {name} removed; {answer['changed']} nodes were in it")
 
 
 def _change(
-    config: Path | None,
+    reach: Reach,
     output: Output,
     verb: str,
     name: str,
@@ -103,7 +104,7 @@ def _change(
     """Asks for it, and says who is in the community then."""
     backend = tunnel_backend.value if isinstance(tunnel_backend, TunnelBackend) else tunnel_backend
     asked = {"nodes": nodes or [], "selector": selector, "tunnel_backend": backend}
-    answer = ask(config, f"community.{verb}", community=name, **asked)
+    answer = ask(reach, f"community.{verb}", community=name, **asked)
     names = ",".join(each["name"] for each in answer["nodes"])
     show(answer, output, f"{answer['name']}: {names or 'no node'}")
     if output is Output.TABLE and not names and answer["selector"]:
@@ -111,9 +112,10 @@ def _change(
 
 
 @community.command("list")
-def community_list(config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def community_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """All communities, with how many nodes are in each."""
-    answer = ask(config, "community.list")
+    answer = ask(reach, "community.list")
     rows = [
         {
             "name": each["name"],
@@ -128,9 +130,10 @@ def community_list(config: Config = None, output: Format = Output.TABLE) -> None
 
 
 @community.command("show")
-def community_show(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def community_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Who is in a community, and why."""
-    shown = ask(config, "community.show", community=name)
+    shown = ask(reach, "community.show", community=name)
     if output is Output.JSON:
         put_json(shown)
         return

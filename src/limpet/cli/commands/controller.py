@@ -1,4 +1,4 @@
-"""`limpet controller`, and how a command asks it."""
+"""`limpet controller`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, put, put_json, say, show
-from limpet.controller.admin.client import call
+from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.controller.settings import DEFAULT_PATH, load_settings
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -23,10 +23,6 @@ controller = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
 )
-
-
-def ask(config: Path | None, verb: str, **arguments: Any) -> dict[str, Any]:
-    return call(load_settings(config).socket, verb, **arguments)
 
 
 def age(at_s: float | None) -> str:
@@ -79,14 +75,16 @@ def controller_restore(
 
 
 @controller.command("rotate-key")
-def controller_rotate_key(config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def controller_rotate_key(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Sign with a new cluster key from now on, and every grant anew."""
-    answer = ask(config, "rotate-key")
+    answer = ask(reach, "rotate-key")
     show(answer, output, f"{answer['grants_signed']} grants signed with the new key")
     say("limpet: make a back-up now: the ones before do not have the new key")
 
 
 @controller.command("recovery")
+@reaching
 def controller_recovery(
     resume: Annotated[
         bool,
@@ -96,11 +94,11 @@ def controller_recovery(
         bool,
         typer.Option("--force", help="End it now, and give free what is held back."),
     ] = False,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """What a restored controller waits for; exit code 1 while it does."""
-    answer = ask(config, "recovery", resume=resume, force=force)
+    answer = ask(reach, "recovery", resume=resume, force=force)
     if output is Output.JSON:
         put_json(answer)
     else:

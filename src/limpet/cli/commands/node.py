@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from limpet.cli.commands.controller import age, ask
-from limpet.cli.options import ControllerConfig as Config
+from limpet.cli.commands.controller import age
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, put, put_json, say, show, show_table
+from limpet.cli.reach import HERE, Reach, ask, reaching
 
 node = group("Nodes of the cluster.")
 
@@ -18,13 +18,14 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the no
 
 
 @node.command("list")
+@reaching
 def node_list(
     every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """The nodes of the cluster, with their segments."""
-    nodes = ask(config, "node.list")["nodes"]
+    nodes = ask(reach, "node.list")["nodes"]
     nodes = [each for each in nodes if every or each["state"] != "removed"]
     nothing = "no node has joined (make a token: limpet token create)"
     show_table({"nodes": nodes}, output, [_node_row(each) for each in nodes], nothing=nothing)
@@ -48,9 +49,10 @@ def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @node.command("show")
-def node_show(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def node_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """All that the controller knows of a node."""
-    shown = ask(config, "node.show", node=name)
+    shown = ask(reach, "node.show", node=name)
     if output is Output.JSON:
         put_json(shown)
         return
@@ -67,21 +69,23 @@ def node_show(name: Name, config: Config = None, output: Format = Output.TABLE) 
 
 
 @node.command("remove")
-def node_remove(name: Name, config: Config = None, output: Format = Output.TABLE) -> None:
+@reaching
+def node_remove(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Revoke a node for ever; its segments rest, then go to others."""
-    answer = ask(config, "node.remove", node=name)
+    answer = ask(reach, "node.remove", node=name)
     show(answer, output, f"{name} ({answer['removed']}) removed")
 
 
 @node.command("replace")
+@reaching
 def node_replace(
     name: Name,
     cancel: Annotated[bool, typer.Option("--cancel", help="Wait for none any more.")] = False,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Give a dead machine's segments to the next that joins under its name."""
-    answer = ask(config, "node.replace", node=name, cancel=cancel)
+    answer = ask(reach, "node.replace", node=name, cancel=cancel)
     if cancel:
         words = f"{answer['name']} ({answer['uid']}) stays as it is"
     else:
@@ -90,22 +94,24 @@ def node_replace(
 
 
 @node.command("label")
+@reaching
 def node_label(
     name: Name,
     labels: Annotated[
         list[str], typer.Argument(metavar="LABELS", help="KEY=VALUE sets, KEY- takes away.")
     ],
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change the labels of a node."""
     add = dict(parse_label(each) for each in labels if "=" in each or not each.endswith("-"))
     drop = [each[:-1] for each in labels if "=" not in each and each.endswith("-")]
-    answer = ask(config, "node.label", node=name, add=add, drop=drop)
+    answer = ask(reach, "node.label", node=name, add=add, drop=drop)
     show(answer, output, _labels(answer["labels"]) or "no labels")
 
 
 @node.command("set")
+@reaching
 def node_set(
     name: Name,
     role: Annotated[
@@ -137,7 +143,7 @@ def node_set(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Make it a relay although no public address is known.")
     ] = False,
-    config: Config = None,
+    reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
     """Change the roles of a node, and the networks behind it; all other nodes hear of it."""
@@ -148,7 +154,7 @@ def node_set(
             "name what to set: --role or --behind, or one of --add-role, --remove-role, "
             "--add-behind and --remove-behind"
         )
-    answer = ask(config, "node.set", node=name, anyway=anyway, **roles, **prefixes)
+    answer = ask(reach, "node.set", node=name, anyway=anyway, **roles, **prefixes)
     roles_now, behind_now = value_text(answer["roles"]), value_text(answer["prefixes_behind"])
     show(answer, output, f"roles: {roles_now}", f"behind: {behind_now}")
 

@@ -1,4 +1,5 @@
-"""What a person asks of the controller, over a unix socket that only root may connect to.
+"""What a person asks of the controller, over a unix socket that only root may connect to, or by the
+API server's road (`rights.py`).
 
 A verb is `POST /<verb>` with its arguments as a JSON object; the answer is a JSON object.
 """
@@ -61,7 +62,7 @@ class Admin:
         self._cluster = cluster
         self._metrics = metrics
         self._margin = restore_margin
-        self._verbs: dict[str, Verb] = {
+        verbs: dict[str, Verb] = {
             "token.create": self._token_create,
             "node.list": self._node_list,
             "node.show": self._node_show,
@@ -76,22 +77,26 @@ class Admin:
             "recovery": self._recovery,
             **CommunityAdmin(cluster).verbs,
         }
+        self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
 
     def application(self) -> web.Application:
         application = web.Application()
-        for name, verb in self._verbs.items():
-            kind = _arguments_of(name, verb)
-            application.router.add_post(f"/{name}", partial(self._answer, kind, verb))
+        for name in self._verbs:
+            application.router.add_post(f"/{name}", partial(self.answer, name))
         application.add_routes(self.health_routes())
         return application
 
     def health_routes(self) -> list[web.RouteDef]:
         return [web.get("/healthz", self._healthz), web.get("/metrics", self._metrics_text)]
 
-    async def _answer(
-        self, kind: type[msgspec.Struct], verb: Verb, request: web.Request
-    ) -> web.Response:
+    async def answer(self, name: str, request: web.Request) -> web.Response:
+        """What comes of the verb `name`, or why nothing does, in words. Who asks may."""
         try:
+            if name not in self._verbs:
+                raise ApiError(
+                    f"{name[:80]}: this controller knows no such command (another version?)"
+                )
+            kind, verb = self._verbs[name]
             arguments = decode(await request.read(), kind)
             return web.json_response(await verb(**msgspec.structs.asdict(arguments)))
         except LimpetError as error:

@@ -50,14 +50,22 @@ _UNREVISIONED = -1
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Administer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Api:
     """Requests in, answers out."""
 
     def __init__(
-        self, cluster: Cluster, ca_certificate: str, metrics: Metrics, patience_s: float
+        self,
+        cluster: Cluster,
+        ca_certificate: str,
+        metrics: Metrics,
+        patience_s: float,
+        administer: Administer | None = None,
     ) -> None:
+        """`administer`: answers people; None: they are answered at the admin socket alone."""
+        self._administer = administer
         self._cluster = cluster
         self._ca_certificate = ca_certificate
         self._metrics = metrics
@@ -81,6 +89,7 @@ class Api:
                 web.get("/v1/pods", self._own_pods),
                 web.post("/v1/pods", self._pods),
                 web.get("/v1/watch", self._watch),
+                web.post("/v1/admin/{verb}", self._administered),
             ]
         )
         return application
@@ -137,6 +146,17 @@ class Api:
 
     async def _join(self, request: web.Request) -> web.Response:
         return _json(await self._cluster.join(await self._body(request, JoinRequest)))
+
+    # People
+
+    async def _administered(self, request: web.Request) -> web.Response:
+        if self._administer is None:
+            raise RefusedError(
+                Code.NOT_FOUND,
+                "people ask this controller on its own machine (its store is not an API server, "
+                "which could say who may)",
+            )
+        return await self._administer(request)
 
     # Nodes
 

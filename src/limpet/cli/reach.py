@@ -1,0 +1,104 @@
+"""Which controller a command asks: the one of this machine, or that of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limpet.base.errors import ControllerUnavailable
+from limpet.cli.options import ControllerConfig
+from limpet.controller.settings import load_settings
+
+NAMESPACE = "limpet-system"
+"""Of Limpet, where deploy/limpet.yaml is applied."""
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Ask the controller of this Kubernetes cluster (default: KUBECONFIG, ~/.kube/config).",
+    ),
+]
+Context = Annotated[
+    str, typer.Option("--context", help="Of the kubeconfig (default: the current one).")
+]
+Namespace = Annotated[str, typer.Option("--namespace", help="Of Limpet in that cluster.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a person said about it; each field is an option."""
+
+    config: ControllerConfig = None
+    kubeconfig: Kubeconfig = None
+    context: Context = ""
+    namespace: Namespace = NAMESPACE
+
+    @property
+    def names_cluster(self) -> bool:
+        return self.kubeconfig is not None or bool(self.context)
+
+
+HERE = Reach()
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, whose parameter `reach` becomes the options of `Reach`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = inspect.signature(Reach, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        said = {each.name: arguments.pop(each.name) for each in fields(Reach)}
+        command(**arguments, reach=Reach(**said))
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        each.replace(kind=keyword) for each in signature.parameters.values() if each.name != "reach"
+    ]
+    parameters += [each.replace(kind=keyword) for each in own]
+    setattr(run, "__signature__", signature.replace(parameters=parameters))  # noqa: B010
+    del run.__wrapped__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
+    """The controller's answer: of this machine where one runs, else of the kubeconfig's cluster.
+
+    Raises: ControllerUnavailable, LimpetError with its words on failure.
+    """
+    path = load_settings(reach.config).socket
+    by_name = reach.names_cluster or (reach.config is None and not path.exists())
+    if by_name and (found := _kubeconfigs(reach)) is not None:
+        # Here: only who asks an API server waits for TLS and YAML to be loaded.
+        from limpet.controller.admin.api_server import Cluster, call_cluster
+        from limpet.kubernetes.kubeconfig import read_kubeconfig
+
+        access = read_kubeconfig(found, reach.context)
+        return call_cluster(Cluster(access, reach.namespace), verb, **arguments)
+    if by_name:
+        raise ControllerUnavailable(
+            f"find the controller: none runs on this machine ({path} is not there: systemctl "
+            "status limpet-controller), and no kubeconfig says which Kubernetes cluster's to ask "
+            "(name one by --kubeconfig or KUBECONFIG, or put it at ~/.kube/config)"
+        )
+    from limpet.controller.admin.client import call
+
+    return call(path, verb, **arguments)
+
+
+def _kubeconfigs(reach: Reach) -> list[Path] | None:
+    """None: nothing names one."""
+    if reach.kubeconfig is not None:
+        return [reach.kubeconfig]
+    from limpet.kubernetes.kubeconfig import find_kubeconfig
+
+    return find_kubeconfig() or None

@@ -1,0 +1,109 @@
+"""Pods as they are read, and how one is asked that only the API server reaches."""
+
+from __future__ import annotations
+
+import msgspec
+
+from limpet.base.http.connection import Answer, Headers
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.objects import Resource, Viewed
+
+
+class ContainerPort(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    container_port: int = 0
+
+
+class PodContainer(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    image: str = ""
+    ports: list[ContainerPort] | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    containers: list[PodContainer] | None = None
+
+
+class PodAddress(msgspec.Struct, frozen=True):
+    ip: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a container has not started."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(msgspec.Struct, frozen=True, rename="camel"):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    """What the container has written to its termination log."""
+
+
+class ContainerState(msgspec.Struct, frozen=True):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True):
+    name: str = ""
+    ready: bool = False
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    pod_i_ps: list[PodAddress] | None = msgspec.field(default=None, name="podIPs")
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def addresses(self) -> list[str]:
+        return [each.ip for each in self.status.pod_i_ps or () if each.ip]
+
+
+PODS = Resource("Pod", "pods", Pod, namespaced=True)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+async def post_to_pod(
+    client: Client, pod: Pod, port: int, path: str, body: bytes, headers: Headers
+) -> Answer:
+    """What the pod answers, whatever its status. The API server carries it there, by TLS whose
+    certificate it does not look at, and takes its own `Authorization` out.
+
+    Raises: StatusError where the API server refuses or does not get there, LinkError.
+    """
+    name, namespace = pod.metadata.name, pod.metadata.namespace
+    # The colons of SCHEME:NAME:PORT belong to the path as they are.
+    at = PODS.path(name, namespace=namespace, sub="proxy").replace(
+        f"/{name}/", f"/https:{name}:{port}/"
+    )
+    answer = await client.ask(
+        "POST",
+        f"{at}{path}",
+        body=body,
+        headers=[("Content-Type", "application/json"), *headers],
+    )
+    if answer.status >= 400 and _kind(answer.body) == "Status":
+        client.check(answer, PODS, f"ask pod {namespace}/{name}")
+    return answer
+
+
+def _kind(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Kind).kind
+    except msgspec.MsgspecError:
+        return ""

@@ -1,0 +1,227 @@
+"""A person's commands from a machine that has a kubeconfig, and nothing else of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from limpet.base.http.connection import Answer, Headers
+from limpet.cli.main import main
+from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.kubeconfig import read_kubeconfig
+from limpet.kubernetes.pods import PODS, post_to_pod
+from limpet.lab.kube.control_plane import ControlPlane
+from tests.controller.machines import Controller
+from tests.kube.test_accounts import kubeconfig_of, settings_in_the_manifests
+from tests.kube.test_manifests import MANIFEST, SPACE
+from tests.waiting import wait_until
+
+PORTS = {"limpet-controller-a": 7470, "limpet-controller-b": 7471}
+"""Of the two replicas, by their pods' names, which are asked in this order."""
+
+
+class Person:
+    """Runs `limpet` with one kubeconfig, and keeps what it said."""
+
+    def __init__(self, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.kubeconfig = kubeconfig
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *words: str) -> int:
+        self._capsys.readouterr()
+        code = main([*words, "--kubeconfig", str(self.kubeconfig)])
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.err
+        return code
+
+    def json(self, *words: str) -> dict[str, Any]:
+        assert self(*words, "--output", "json") == 0, self.err
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+def as_pod(api: ControlPlane, name: str, port: int) -> None:
+    """The API server takes what listens at its own address for the controller's pod."""
+    labels = {"app.kubernetes.io/part-of": "limpet", "app.kubernetes.io/component": "controller"}
+    container = {
+        "name": "controller",
+        "image": "none",
+        "ports": [{"name": "api", "containerPort": port}],
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": SPACE, "labels": labels},
+        "spec": {"serviceAccountName": "limpet-controller", "containers": [container]},
+    }
+    api.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(pod))
+    address = api.addresses[0]
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    api.kubectl(
+        *("patch", "pod", name, "-n", SPACE, "--subresource=status", "--type=merge"),
+        f"--patch={json.dumps({'status': status})}",
+    )
+
+
+def make_controller(api: ControlPlane, folder: Path, port: int) -> Controller:
+    """A replica beside the API server, as its account, with the manifests' settings."""
+    kubeconfig = kubeconfig_of(api, folder, "limpet-controller")
+    config = yaml.safe_load(kubeconfig.read_text())
+    for cluster in config["clusters"]:
+        cluster["cluster"]["server"] = api.url_inside
+    inside = folder / "inside.kubeconfig"
+    inside.write_text(yaml.safe_dump(config))
+    settings = {**settings_in_the_manifests(), "kubeconfig": str(inside)}
+    del settings["metrics_listen"]
+    controller = Controller(
+        folder / str(port),
+        pod_cidrs=["10.0.0.0/16"],
+        **settings,
+        listen=f"{api.addresses[0]}:{port}",
+    )
+    controller.prefix = ["nsenter", f"--net=/run/netns/{api.netns}"]
+    return controller
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    api: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Controller]]:
+    api.kubectl("apply", "-f", str(MANIFEST))
+    folder = tmp_path_factory.mktemp("controllers")
+    replicas = {}
+    try:
+        for name, port in PORTS.items():
+            replicas[name] = make_controller(api, folder, port).start()
+            as_pod(api, name, port)
+        yield replicas
+    finally:
+        for each in replicas.values():
+            each.kill_if_it_runs()
+
+
+@pytest.fixture
+def person(
+    api: ControlPlane, replicas: dict[str, Controller], capsys: pytest.CaptureFixture[str]
+) -> Person:
+    """May do everything at the API server, with a client certificate and no token."""
+    return Person(api.kubeconfig, capsys)
+
+
+def test_what_a_person_asks_gets_to_the_controller_that_leads(person: Person) -> None:
+    assert person.json("network", "show")["cluster"] == "limpet"
+    assert person("token", "create", "--role", "relay") == 0
+    assert person.out.startswith("lmp1_")
+    assert person("node", "list") == 0
+    assert "no node has joined" in person.err
+    assert person("segment", "list") == person("pod", "list") == 0
+
+
+def test_communities_that_are_made_so_are_objects_as_if_they_had_been_applied(
+    person: Person, api: ControlPlane
+) -> None:
+    assert person("community", "create", "cranes", "--selector", "site=harbour") == 0
+
+    spec = json.loads(api.kubectl("get", "community", "cranes", "-o", "json"))["spec"]
+    assert spec["nodeSelector"]
+    assert person("community", "remove", "cranes", "--all") == 0
+
+
+def test_the_controllers_own_words_come_back(person: Person) -> None:
+    assert person("node", "remove", "nobody") == 1
+    assert "nobody" in person.err
+    assert len(person.err.splitlines()) == 1
+
+
+def test_a_replica_that_is_gone_or_follows_is_passed_over(
+    person: Person, replicas: dict[str, Controller]
+) -> None:
+    first, second = replicas.values()
+    leader, other = (first, second) if first.socket.exists() else (second, first)
+
+    leader.kill()
+    assert person("network", "show") == 0, person.err  # when the other has become the leader
+
+    assert other.socket.exists()
+    leader.start()
+    assert person("network", "show") == 0, person.err
+
+
+def test_whoever_may_nothing_is_told_which_right_is_missing_and_gets_it_by_one_binding(
+    api: ControlPlane, person: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carla = Person(api.write_kubeconfig("carla", "carla"), capsys)
+
+    assert carla("node", "list") == 1
+    assert "limpet-administration" in carla.err
+    assert "carla" in carla.err
+
+    api.kubectl(
+        *("create", "rolebinding", "carla", "-n", SPACE),
+        *("--role=limpet-administration", "--user=carla"),
+    )
+    wait_until(lambda: carla("node", "list") == 0, "carla may ask")
+
+
+async def ask_each(kubeconfig: Path, headers: Headers) -> list[Answer]:
+    """For a join token, at both replicas."""
+    client = Client(read_kubeconfig([kubeconfig]))
+    try:
+        answers = []
+        for name, port in PORTS.items():
+            pod = await client.get(PODS, name, namespace=SPACE)
+            path, body = "/v1/admin/token.create", b'{"ttl_s": 60}'
+            answers.append(await post_to_pod(client, pod, port, path, body, headers))
+        return answers
+    finally:
+        client.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("account", "audience", "said"),
+    [
+        (ADMIN_ACCOUNT, "https://elsewhere", "does not take the token"),
+        ("limpet-agent", ADMIN_AUDIENCE, "limpet-system:limpet-agent may not"),
+        (None, ADMIN_AUDIENCE, "no token"),
+    ],
+    ids=["another audience", "another account", "no token"],
+)
+def test_a_token_of_another_kind_changes_nothing(
+    api: ControlPlane, person: Person, account: str | None, audience: str, said: str
+) -> None:
+    assert person("network", "show") == 0
+    token = ""
+    if account:
+        words = ("create", "token", account, "-n", SPACE, f"--audience={audience}")
+        token = api.kubectl(*words).strip()
+
+    answers = asyncio.run(ask_each(api.kubeconfig, [(ADMIN_HEADER, token)] if token else []))
+
+    assert sorted(each.status for each in answers) == [403, 503]
+    assert any(said in each.body.decode() for each in answers)
+
+
+def test_a_cluster_without_limpet_and_a_kubeconfig_that_points_nowhere_are_said_in_words(
+    api: ControlPlane, person: Person, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert person("node", "list", "--namespace", "elsewhere") == 1
+    assert "there is none in namespace elsewhere" in person.err
+    assert person("node", "list", "--context", "nowhere") == 1
+    assert "nowhere" in person.err
+
+    config = yaml.safe_load(api.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text(yaml.safe_dump(config))
+    lost = Person(nowhere, capsys)
+    assert lost("node", "list") == 1
+    assert "nothing listens there" in lost.err
