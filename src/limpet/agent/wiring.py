@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import assert_never
@@ -89,6 +90,7 @@ class ClusterSide:
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
         self._connected = False
+        self._told: deque[Event | News] = deque()
         folder = identity.folder
         self.membership = Membership(
             identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
@@ -170,11 +172,20 @@ class ClusterSide:
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
     def tell(self, event: Event | News) -> None:
-        """Who hears what, in which order. Nothing that a hearer does ends who tells it."""
-        with faults.noted(type(event).__name__):
-            self._pass_on(event)
+        """Everybody has heard an event before the next is passed on: also when a hearer tells it.
+
+        Nothing that a hearer does ends who tells it.
+        """
+        self._told.append(event)
+        if len(self._told) > 1:  # the call below, further up, passes it on
+            return
+        while self._told:
+            with faults.noted(type(self._told[0]).__name__):
+                self._pass_on(self._told[0])
+            self._told.popleft()
 
     def _pass_on(self, event: Event | News) -> None:
+        """Who hears what, in which order."""
         peer_parts, probing, nat_traversal = self.peer_parts, self.probing, self.nat_traversal
         match event:
             case News():  # Exchange, Prober, Session and what makes relays hear it themselves
@@ -186,10 +197,9 @@ class ClusterSide:
                 self.session.wake()
             # The datapath
             case LinksChanged(links):
-                # A round of the node may read them again, and tell that before this is done.
                 self.node.set_links(links)
                 if self._connected:
-                    self._set_links(peer_parts.own.links)
+                    self._set_links(links)
                     self.session.network_changed()
                     if self.api_server is not None:
                         self.api_server.network_changed()
