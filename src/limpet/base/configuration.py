@@ -17,6 +17,9 @@ from msgspec.structs import FieldInfo, fields
 from limpet.base.addresses import Listen, Prefix, parse_listen
 from limpet.base.errors import ConfigError
 
+CONTROLLER_PATH = Path("/etc/limpet/controller.toml")
+"""Where the controller's settings are, unless something else is said."""
+
 _Kind = TypeVar("_Kind", bound=Struct)
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from limpet.agent.settings import DEFAULT_PATH
+from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import LimpetError
 from limpet.cli.output import Output
-from limpet.controller.settings import DEFAULT_PATH as CONTROLLER_PATH
 
 Config = Annotated[
     Path | None,

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import ConfigError, KernelError, LimpetError
 from limpet.base.process import (
     allow_many_files,
@@ -25,7 +26,7 @@ from limpet.base.process import (
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.serving import serve
-from limpet.controller.settings import DEFAULT_PATH, ControllerSettings, load_settings
+from limpet.controller.settings import ControllerSettings, load_settings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.sqlite import SqliteStore
 
@@ -36,7 +37,7 @@ _TLS_BUFFER_BYTES = 32 << 10
 def main(arguments: Sequence[str]) -> int:
     """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
     parser = argparse.ArgumentParser(prog="limpet controller", description=__doc__)
-    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    parser.add_argument("--config", type=Path, help=f"settings (default: {CONTROLLER_PATH})")
     options = parser.parse_args(arguments)
     try:
         settings = load_settings(options.config)

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from limpet.base.configuration import (
+    CONTROLLER_PATH,
     AbsolutePath,
     Listens,
     LogLevel,
@@ -26,7 +27,6 @@ from limpet.cluster.api import name_problem
 from limpet.cluster.kinds.network import DefaultCommunity, Network
 from limpet.cluster.segments import network_problems
 
-DEFAULT_PATH = Path("/etc/limpet/controller.toml")
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
 """Fields of a network that can never change: every segment was cut by them."""
 
@@ -116,7 +116,7 @@ def load_settings(path: Path | None) -> ControllerSettings:
     Raises: ConfigError that names value, field and file.
     """
     document, source = read_configuration(
-        path, variable="LIMPET_CONTROLLER_CONFIG", default=DEFAULT_PATH
+        path, variable="LIMPET_CONTROLLER_CONFIG", default=CONTROLLER_PATH
     )
     return parse_settings(document, source)
 

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from limpet.base.configuration import CONTROLLER_PATH
 from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
 from limpet.cli.output import Output, put, put_json, say, show
 from limpet.cli.reach import HERE, Reach, ask, reaching
-from limpet.controller.settings import DEFAULT_PATH, load_settings
+from limpet.controller.settings import load_settings
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -138,7 +139,7 @@ def controller_install(
     ] = None,
     config: Annotated[
         Path, typer.Option("--config", help="Its configuration; written if it is not there.")
-    ] = DEFAULT_PATH,
+    ] = CONTROLLER_PATH,
     unit_dir: Annotated[
         Path, typer.Option("--unit-dir", help="Where the systemd unit is written.")
     ] = Path("/etc/systemd/system"),

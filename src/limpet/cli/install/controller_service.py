@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.disk import remove_durably
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.install.files import Manifest
@@ -17,7 +18,6 @@ from limpet.cli.install.uninstall import Removal, attempt, take_back
 from limpet.controller.backup import only_controller
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.settings import (
-    DEFAULT_PATH,
     ControllerSettings,
     load_settings,
     parse_settings,
@@ -80,7 +80,7 @@ class ControllerInstall:
 
     pod_cidrs: tuple[str, ...] = ()
     """Empty: as the configuration says, or its default."""
-    config: Path = DEFAULT_PATH
+    config: Path = CONTROLLER_PATH
     unit_dir: Path = DEFAULT_UNIT_DIR
     start: bool = True
 

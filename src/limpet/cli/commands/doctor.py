@@ -1,0 +1,27 @@
+"""`limpet doctor`."""
+
+from __future__ import annotations
+
+import typer
+
+from limpet.agent.settings import load_settings
+from limpet.cli.commands.install import BinDir, ConfDir
+from limpet.cli.options import Config, Format, require_root
+from limpet.cli.output import Output
+
+
+def doctor(
+    config: Config = None,
+    cni_bin_dir: BinDir = None,
+    cni_conf_dir: ConfDir = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Look for whatever may be wrong; exit code 1 when something is."""
+    from limpet.cli.doctor.doctor import diagnose
+    from limpet.cli.doctor.findings import errors, put_findings
+
+    require_root("doctor")
+    findings = diagnose(load_settings(config), cni_conf_dir, cni_bin_dir)
+    put_findings(findings, output)
+    if errors(findings):
+        raise typer.Exit(1)

@@ -1,0 +1,148 @@
+"""`limpet install` and `limpet uninstall`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limpet.agent.settings import DEFAULT_PATH, load_settings
+from limpet.base.errors import LimpetError
+from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
+from limpet.cli.install.service import DEFAULT_UNIT_DIR
+from limpet.cli.options import Config, Words, require_root
+from limpet.cli.output import put
+
+BinDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cni-bin-dir",
+        help=f"Where the runtime looks for CNI plugins (default: as it says, {DEFAULT_BIN_DIR}).",
+    ),
+]
+ConfDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cni-conf-dir",
+        help="Where the runtime looks for CNI configurations "
+        f"(default: as it says, {DEFAULT_CONF_DIR}).",
+    ),
+]
+
+
+def install(
+    segment: Annotated[
+        Words,
+        typer.Option(help="Address segment of this node's pods; one for each, IPv4 or IPv6."),
+    ] = None,
+    cluster_cidr: Annotated[
+        Words,
+        typer.Option(help="Prefix of all pods of the cluster; one for each."),
+    ] = None,
+    token: Annotated[
+        str, typer.Option(help="Join the cluster whose `limpet token create` printed it.")
+    ] = "",
+    controller: Annotated[
+        Words,
+        typer.Option(metavar="HOST:PORT", help="Where its controller is; once for each."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of the node in the cluster (default: the host name).")
+    ] = "",
+    cni_bin_dir: BinDir = None,
+    cni_conf_dir: ConfDir = None,
+    config: Annotated[
+        Path, typer.Option(help="The agent's configuration; written if it is not there.")
+    ] = DEFAULT_PATH,
+    unit_dir: Annotated[
+        Path, typer.Option(help="Where the systemd unit is written.")
+    ] = DEFAULT_UNIT_DIR,
+    network_name: Annotated[
+        str, typer.Option(help="Name of the network; that of an old one takes its addresses over.")
+    ] = "limpet",
+    allow_forward: Annotated[
+        bool,
+        typer.Option(
+            "--allow-forward", help="Keep accept rules in FORWARD chains of others that drop."
+        ),
+    ] = False,
+    no_cni: Annotated[
+        bool,
+        typer.Option(
+            "--no-cni", help="Attach no pods: they are another network's here (gateway mode)."
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on in spite of findings marked `error`.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look; change nothing.")] = False,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Do not start the agent (for disk images).")
+    ] = False,
+    cni_only: Annotated[
+        bool,
+        typer.Option(
+            "--cni-only",
+            help="Put only the CNI binary and its configuration in place; the agent is started "
+            "by something else (a DaemonSet).",
+        ),
+    ] = False,
+) -> None:
+    """Look at what is there, then install Limpet on this node."""
+    from limpet.cli.doctor.findings import put_findings
+    from limpet.cli.install.install import install as do_install
+    from limpet.cli.install.joining import JoinOptions
+    from limpet.cli.install.options import AskedSettings, InstallOptions, InstallPaths
+
+    require_root("install")
+    report = do_install(
+        InstallOptions(
+            AskedSettings(
+                tuple(segment or ()),
+                tuple(cluster_cidr or ()),
+                allow_forward=allow_forward,
+                cni=not no_cni,
+            ),
+            InstallPaths(
+                cni_bin_dir and cni_bin_dir.absolute(),
+                cni_conf_dir and cni_conf_dir.absolute(),
+                config.absolute(),
+                unit_dir.absolute(),
+            ),
+            JoinOptions(token, tuple(controller or ()), name),
+            network_name,
+            force=force,
+            dry_run=dry_run,
+            start=not no_start,
+            cni_only=cni_only,
+        )
+    )
+    put_findings(report.findings)
+    for step in report.steps:
+        put(step)
+    if report.failure:
+        raise LimpetError(f"install: {report.failure}")
+
+
+def uninstall(
+    config: Config = None,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge",
+            help="Address records, the written configuration, and what makes it a node of its "
+            "cluster go too.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take the interfaces of attached pods away.")
+    ] = False,
+) -> None:
+    """Take Limpet off this node and leave it as it was."""
+    from limpet.cli.install.uninstall import put_removal
+    from limpet.cli.install.uninstall import uninstall as do_uninstall
+
+    require_root("uninstall")
+    removal = do_uninstall(load_settings(config), purge=purge, force=force)
+    put_removal("uninstall", removal, nothing="nothing of Limpet was here")
