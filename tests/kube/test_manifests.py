@@ -314,14 +314,14 @@ def test_a_token_of_another_audience_is_nobodys(admin: User, tmp_path: Path) -> 
 def test_a_token_that_has_expired_is_nobodys(admin: User, tmp_path: Path) -> None:
     header, body, _ = bound_token(admin, "node-a").split(".")
     claims = json.loads(base64.urlsafe_b64decode(body + "=="))
-    assert _is_nobody(holder(admin, _signed(admin, header, {**claims, "exp": 1}), tmp_path))
+    assert _is_nobody(holder(admin, signed_token(admin, header, {**claims, "exp": 1}), tmp_path))
 
     # The same hand signs one that has not: it was refused for its age alone.
-    agent = holder(admin, _signed(admin, header, claims), tmp_path)
+    agent = holder(admin, signed_token(admin, header, claims), tmp_path)
     assert not agent.refusal("create", "--dry-run=server", about=presence("node-a"))
 
 
-def _signed(admin: User, header: str, claims: dict[str, Any]) -> str:
+def signed_token(admin: User, header: str, claims: dict[str, Any]) -> str:
     """By the cluster's own key for tokens; the API server issues none for less than ten minutes."""
     pem = (admin.api.folder / "pki" / "service-accounts.key").read_bytes()
     key = load_pem_private_key(pem, None)

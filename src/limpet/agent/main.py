@@ -8,9 +8,10 @@ import contextlib
 import gc
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,12 @@ from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.pod.reaper import Reaper
 from limpet.linux.nftables import give_memory_back
 from limpet.linux.sysctl import read_sysctl
+from limpet.linux.underlay import read_lan
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.metrics_server import MetricsServer
     from limpet.agent.wiring import ClusterSide
+    from limpet.cloud.enrollment import Enrollment
 
 _log = structlog.get_logger("agent")
 
@@ -81,29 +84,45 @@ async def _run(settings: Settings) -> None:
         taken="another agent runs",
         hint="stop it first: systemctl stop limpet-agent",
     ):
-        agent = _Agent(settings)
-        try:
-            await agent.start()
-            notify_service_manager("READY=1")
-            _log.info(
-                "ready",
-                socket=str(settings.folders.socket),
-                took_s=f"{time.monotonic() - started_s:.3f}",
-            )
+        stopping = asyncio.create_task(until_stopped())
+        while await _run_once(settings, started_s, stopping):
+            started_s = time.monotonic()
+
+
+async def _run_once(settings: Settings, started_s: float, stopping: asyncio.Task[None]) -> bool:
+    """True: the node has joined a cluster, and begins anew as a node of it."""
+    enrollment = _enrollment(settings)
+    agent = _Agent(settings, lambda: enrollment.problem if enrollment is not None else "")
+    try:
+        await agent.start()
+        notify_service_manager("READY=1")
+        _log.info(
+            "ready",
+            socket=str(settings.folders.socket),
+            took_s=f"{time.monotonic() - started_s:.3f}",
+        )
+        if enrollment is None:
             gc.collect()
             gc.freeze()
             gc.enable()
             give_memory_back()
-            await until_stopped()
-            _log.info("stopping")
-        finally:
-            await agent.stop()
+            await stopping
+        else:
+            enrolling = asyncio.create_task(enrollment.run())
+            try:
+                await asyncio.wait((stopping, enrolling), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                enrolling.cancel()
+        _log.info("stopping")
+    finally:
+        await agent.stop()
+    return not stopping.done()
 
 
 class _Agent:
     """All parts of the agent, put together."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, why_not_joined: Callable[[], str]) -> None:
         self._kernel = NodeKernel()
         self._announcer = Announcer()
         self._reaper = Reaper()
@@ -139,7 +158,7 @@ class _Agent:
         self._resync = partial(_resync, self._loop, repair, settings.resync_s)
         self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
-        admin = Admin(self._node, repair, self._cluster)
+        admin = Admin(self._node, repair, self._cluster, why_not_joined=why_not_joined)
         self._metrics = self._metrics_server(settings.metrics_listen, admin)
         dispatcher = Dispatcher(self._node, admin)
         self._server = Server(settings.folders.socket, dispatcher.answer)
@@ -219,6 +238,23 @@ class _Agent:
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)
+
+
+def _enrollment(settings: Settings) -> Enrollment | None:
+    """None: the node has joined, or a person lets it in, or it stays on its own."""
+    if settings.source.join_token_file is None or settings.pods.segments:
+        return None
+    if (settings.folders.cluster_dir / "cluster.json").exists():
+        return None
+    # Only now: a client of an API server is in memory where one is asked.
+    from limpet.cloud.enrollment import Enrollment
+
+    return Enrollment(
+        settings.folders,
+        settings.source,
+        lan=partial(read_lan, settings.peers.links),
+        random=random.random,
+    )
 
 
 async def _resync(loop: Loop, repair: Repair, every_s: float) -> None:

@@ -132,7 +132,7 @@ class ClusterSide:
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
-        self.api_server = _api_server(settings.source, self.membership)
+        self.api_server = _api_server(settings.source, self.membership, self.session)
         """None: the controller tells what there is."""
         self.node = NodeInCluster(
             self.membership,
@@ -255,13 +255,20 @@ class ClusterSide:
         )
 
 
-def _api_server(settings: SourceSettings, membership: Membership) -> SecondRoad | None:
+def _api_server(
+    settings: SourceSettings, membership: Membership, session: Session
+) -> SecondRoad | None:
     if settings.source != "kubernetes":
         return None
     # Only here: a node that hears its controller needs no client of an API server in memory.
     from limpet.cloud.api_server import ApiServerSource, find_api_server
 
-    return ApiServerSource(membership, partial(find_api_server, settings), random=random.random)
+    return ApiServerSource(
+        membership,
+        partial(find_api_server, settings),
+        random=random.random,
+        hear_controllers=session.hear_controllers,
+    )
 
 
 def _wanted_versions(

@@ -149,6 +149,7 @@ class SourceSettings(
         "server": "kubernetes_server",
         "token_file": "kubernetes_token_file",
         "ca_file": "kubernetes_ca_file",
+        "join_token_file": "kubernetes_join_token_file",
     },
 ):
     """By which road the node hears what the cluster knows."""
@@ -164,8 +165,15 @@ class SourceSettings(
     """Token to show, in place of the kubeconfig's or the account's."""
     ca_file: AbsolutePath | None = None
     """Certificates that the server is known by, in place of the kubeconfig's or the account's."""
+    join_token_file: AbsolutePath | None = None
+    """Token of the agent's pod for the controller: a node that has not joined does so with it."""
 
     def __post_init__(self) -> None:
+        if self.join_token_file is not None and self.source != "kubernetes":
+            raise ValueError(
+                f"kubernetes_join_token_file = {str(self.join_token_file)!r}: with source = "
+                f'"{self.source}" nothing says where the controllers are (source = "kubernetes")'
+            )
         if self.context is not None and self.kubeconfig is None:
             raise ValueError(
                 f"kubernetes_context = {self.context!r}: there is no kubernetes_kubeconfig that it "

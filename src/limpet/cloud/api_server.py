@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import structlog
 
 from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings
+from limpet.cloud.https import parse_controller
 from limpet.cloud.presence_object import PresenceWriter
 from limpet.cloud.second_road import ApiServerState
 from limpet.cluster.documents import Sealed, Source
@@ -44,6 +46,8 @@ class Carrier(Viewed, frozen=True, kw_only=True, rename="camel"):
     """An object that carries a document; what it says beside that is for people."""
 
     document: Signed | None = None
+    status: msgspec.Raw = msgspec.Raw(b"null")
+    """Read of the network alone."""
 
 
 CARRIERS = {
@@ -57,8 +61,11 @@ def find_api_server(settings: SourceSettings) -> Access:
     server = plain_access(settings.server) if settings.server is not None else None
     if settings.kubeconfig is not None:
         access = read_kubeconfig([settings.kubeconfig], settings.context or "")
+    elif server is not None and (not server.server.tls or settings.token_file is not None):
+        access = server  # a cache on this machine asks for no token
     else:
-        access = server or in_cluster_access()
+        access = in_cluster_access(server=settings.server or "")
+        server = None
     if server is not None and server is not access:
         access = replace(access, server=server.server, source=f"{server.source}, {access.source}")
     if settings.token_file is not None:
@@ -66,6 +73,35 @@ def find_api_server(settings: SourceSettings) -> Access:
     if settings.ca_file is not None:
         access = replace(access, ca=settings.ca_file)
     return access
+
+
+class _Controllers(msgspec.Struct, frozen=True, rename="camel"):
+    addresses: tuple[str, ...] = ()
+    ca_certificate: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    controllers: _Controllers = _Controllers()
+
+
+def told_controllers(status: object) -> tuple[tuple[str, ...], str]:
+    """Where the controllers are, and their CA's certificate, as a ClusterNetwork's status says.
+
+    What can't be used is left out.
+    """
+    try:
+        found = msgspec.convert(status or {}, _Status).controllers
+    except msgspec.ValidationError:
+        return (), ""
+    return tuple(each for each in found.addresses if _is_address(each)), found.ca_certificate
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_controller(text)
+    except LimpetError:
+        return False
+    return True
 
 
 class ApiServerSource:
@@ -77,11 +113,14 @@ class ApiServerSource:
         find_access: Callable[[], Access],
         *,
         random: Callable[[], float],
+        hear_controllers: Callable[[tuple[str, ...]], None] = lambda addresses: None,
     ) -> None:
         """`find_access`: is asked again while it raises LimpetError.
 
         `random`: from 0 to below 1; spreads the nodes that come back all at once.
+        `hear_controllers`: is told where they are now.
         """
+        self._hear_controllers = hear_controllers
         self._membership = membership
         self._find_access = find_access
         self._random = random
@@ -189,6 +228,8 @@ class ApiServerSource:
         told: dict[tuple[str, str], Sealed] = {}
         for item in changes.put:
             name = item.metadata.name
+            if kind == NETWORK.name:
+                self._hear_status(item)
             if item.document is None:
                 self._note(kind, name, "nobody has signed it (delete it)")
             else:
@@ -206,6 +247,11 @@ class ApiServerSource:
             await self._offer(dict(self._waiting))
         if changes.listed:
             self._listed[kind].set()
+
+    def _hear_status(self, network: Carrier) -> None:
+        addresses, _ = told_controllers(msgspec.json.decode(network.status))
+        if addresses:
+            self._hear_controllers(addresses)
 
     async def _offer(self, told: dict[tuple[str, str], Sealed]) -> bool:
         """Whether anything of it was news."""

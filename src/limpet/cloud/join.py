@@ -1,5 +1,7 @@
 """How a node gets into a cluster: its key, a token, and what the controller answers, on the disk.
 
+The token is one that a person made, or that of the service account of the agent's pod.
+
 Every step may be the last before the power goes: whoever runs it again goes on with the same key,
 and the controller gives the same key the same answer.
 """
@@ -32,6 +34,7 @@ from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
     Code,
     JoinAnswer,
+    JoinBy,
     JoinRequest,
     ca_digest,
     encode,
@@ -67,6 +70,12 @@ class JoinOrder:
     """With a new key, whatever the node was before; that is kept aside."""
     force: bool = False
     """Although pod addresses overlap the node's LAN."""
+    account_ca: str = ""
+    """Of the controllers, PEM: then `token` is that of the pod's account, which names no CA."""
+
+    @property
+    def by(self) -> JoinBy:
+        return JoinBy.ACCOUNT if self.account_ca else JoinBy.TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,8 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
 
 def _check(order: JoinOrder) -> None:
     """Raises: LimpetError for what no controller has to be asked about."""
-    parse_token(order.token)
+    if order.by is JoinBy.TOKEN:
+        parse_token(order.token)
     for controller in order.controllers:
         parse_controller(controller)
     if problem := name_problem(order.name):
@@ -200,13 +210,14 @@ async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None
 
 
 async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], None]) -> JoinAnswer:
-    context = await _trust(at, order.token)
+    context = await _trust(at, order)
     keep_key()
     request = JoinRequest(
         token=order.token.strip(),
         name=order.name,
         public_key=public_key_of(key),
         proof=join_proof(order.token.strip(), order.name, key),
+        by=order.by,
     )
     connection = await connect_to_controller(at, context)
     try:
@@ -219,8 +230,10 @@ async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], Non
         raise _in_words(error, at) from error
 
 
-async def _trust(at: str, token: str) -> ssl.SSLContext:
-    """The token tells whose certificates count. Raises: LinkError."""
+async def _trust(at: str, order: JoinOrder) -> ssl.SSLContext:
+    """The token tells whose certificates count, where they are not known. Raises: LinkError."""
+    if order.account_ca:
+        return _context_of(order.account_ca, at)
     connection = await connect_to_controller(at, client_context(None))
     try:
         answer = await connection.request("GET", "/v1/ca")
@@ -233,16 +246,21 @@ async def _trust(at: str, token: str) -> ssl.SSLContext:
         raise LinkError(
             f"join at {at}: what answers is no controller of Limpet: it has no certificate of a CA"
         ) from error
-    if digest != parse_token(token).ca_digest:
+    if digest != parse_token(order.token).ca_digest:
         raise LinkError(
             f"join at {at}: the controller there is not of the cluster that the token is of, or "
             "somebody answers in its place (is the address right? Make a token there: "
             "limpet token create)"
         )
+    return _context_of(ca, at)
+
+
+def _context_of(ca: str, at: str) -> ssl.SSLContext:
+    """Raises: LinkError."""
     try:
         return client_context(ca)
-    except ssl.SSLError as error:
-        raise LinkError(f"join at {at}: use its CA's certificate: {error.reason}") from error
+    except (ssl.SSLError, ValueError) as error:
+        raise LinkError(f"join at {at}: use its CA's certificate: {error}") from error
 
 
 def _in_words(error: RefusedError, at: str) -> LimpetError:
@@ -305,7 +323,12 @@ def _write(
     finally:
         file.close()
     keep_bindings(data_dir, answer.pods)
-    document = ClusterFile(grant.name, answer.pinned_key, order.controllers)
+    document = ClusterFile(
+        grant.name,
+        answer.pinned_key,
+        order.controllers,
+        by_account=order.by is JoinBy.ACCOUNT,
+    )
     write_durably(folder / "cluster.json", msgspec.json.encode(document))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from limpet.base.http.lines import read_lines, read_whole
 from limpet.base.tls import client_context
 from limpet.cloud.https import connect_to_controller
 from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
-from limpet.cluster.identity import Identity
+from limpet.cluster.identity import Identity, keep_controllers
 
 MAX_LINE_BYTES = 1 << 20
 """Longest line of a watch: an entry holds at most two documents of 64 KiB, in base64."""
@@ -71,6 +72,20 @@ class ControllerLink:
     @property
     def controllers(self) -> int:
         return len(self._identity.controllers)
+
+    def follow(self, addresses: tuple[str, ...]) -> bool:
+        """Asks these from the next connection on, the first of them first; they are kept.
+
+        False: nothing changes, also where a person said whom this node asks. Raises: StorageError,
+        and then they count until the agent ends.
+        """
+        before = self._identity
+        if not before.by_account or addresses == before.controllers:
+            return False
+        self._identity = replace(before, controllers=addresses)
+        self._turn = 0
+        keep_controllers(before, addresses)
+        return True
 
     def turn(self) -> None:
         """Asks the next controller from now on."""

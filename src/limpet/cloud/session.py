@@ -109,6 +109,17 @@ class Session:
         """Connects anew at once: old connections may be dead, or a way may be there now."""
         self._moved.set()
 
+    def hear_controllers(self, addresses: tuple[str, ...]) -> None:
+        """Where the controllers are now, as the cluster's API server says."""
+        try:
+            if not self._link.follow(addresses):
+                return
+        except LimpetError as error:
+            _log.warning("where the controllers are is not kept", error=str(error))
+        _log.info("the controllers are elsewhere", addresses=",".join(addresses))
+        if not self._connected:
+            self.network_changed()
+
     @property
     def state(self) -> SessionState:
         return SessionState(

@@ -4,7 +4,7 @@
 |---|---|---|
 | `GET /healthz` | anybody | -> `{"ok": true}` |
 | `GET /v1/ca` | anybody; check it against the token | -> the CA's certificate, PEM |
-| `POST /v1/join` | who has a token | `JoinRequest` -> `JoinAnswer` |
+| `POST /v1/join` | who has a token, of either kind | `JoinRequest` -> `JoinAnswer` |
 | `POST /v1/hello` | a node, first thing | `HelloRequest` -> `HelloAnswer` |
 | `POST /v1/show` | a node, when it was asked to | `ShowRequest` -> `ShowAnswer` |
 | `PUT /v1/documents` | a node: what it signs itself | `PublishRequest` -> `PublishAnswer` |
@@ -37,6 +37,10 @@ from limpet.cluster.keys import is_signed, sign
 SERVER_NAME = "controller.limpet"
 """What the controller's certificate names, wherever it is reached: its addresses may change."""
 REVISION_HEADER = "Limpet-Revision"
+ACCOUNT_AUDIENCE = "limpet.dev/controller"
+"""Whom a pod's token is for that lets its node in: no API server takes it for anything else."""
+AGENT_ACCOUNT = "limpet-agent"
+"""Name of the agents' service account, in the controller's namespace."""
 ADMIN_AUDIENCE = "limpet.dev/administration"
 """Whom a person's token is for: nobody else takes it, the API server neither."""
 ADMIN_ACCOUNT = "limpet-administrator"
@@ -132,12 +136,22 @@ class PodAddress(msgspec.Struct, frozen=True, omit_defaults=True):
     addresses: tuple[str, ...]
 
 
+class JoinBy(StrEnum):
+    """What lets a node in."""
+
+    TOKEN = "token"
+    """A join token, which a person made."""
+    ACCOUNT = "account"
+    """The token of the service account of the agent's pod, which says on which node that is."""
+
+
 class JoinRequest(msgspec.Struct, frozen=True):
     token: str
     name: str
     public_key: bytes
     proof: bytes
     """`join_proof`."""
+    by: JoinBy = JoinBy.TOKEN
 
 
 class JoinAnswer(msgspec.Struct, frozen=True):
@@ -306,7 +320,7 @@ def is_join_proof(request: JoinRequest) -> bool:
 
 
 def _claim(token: str, name: str) -> bytes:
-    """The token carries the CA's digest: the claim is for that cluster alone."""
+    """For one cluster alone: a join token carries its CA's digest, a pod's names its issuer."""
     return hashlib.sha256(token.encode()).digest() + name.encode()
 
 

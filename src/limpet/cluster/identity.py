@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from limpet.base.disk import cause
+from limpet.base.disk import cause, write_durably
 from limpet.base.errors import ConfigError, StorageError
 from limpet.cluster.keys import public_key_of, uid_of
 
@@ -33,6 +33,8 @@ class Identity:
     """The cluster's first signing key; all others follow from it."""
     controllers: tuple[str, ...]
     """`host:port` of each."""
+    by_account: bool = False
+    """Let in by the account of the agent's pod: the API server says where the controllers are."""
 
     @property
     def public_key(self) -> bytes:
@@ -67,6 +69,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
     pinned_key: bytes
     controllers: tuple[str, ...]
     version: int = VERSION
+    by_account: bool = False
 
 
 class _Versioned(msgspec.Struct):
@@ -96,7 +99,15 @@ def load_identity(folder: Path) -> Identity | None:
         raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
     if len(key) != KEY_BYTES:
         raise _damaged(folder / _KEY_FILE, f"{len(key)} bytes instead of {KEY_BYTES}")
-    return Identity(folder, key, found.name, found.pinned_key, found.controllers)
+    return Identity(folder, key, found.name, found.pinned_key, found.controllers, found.by_account)
+
+
+def keep_controllers(identity: Identity, controllers: tuple[str, ...]) -> None:
+    """Asks these from now on, also after a restart. Raises: StorageError."""
+    document = ClusterFile(
+        identity.name, identity.pinned_key, controllers, by_account=identity.by_account
+    )
+    write_durably(identity.folder / _CLUSTER_FILE, msgspec.json.encode(document))
 
 
 def _damaged(path: Path, cause: str) -> ConfigError:

@@ -10,15 +10,19 @@ from collections.abc import Coroutine
 import msgspec
 import structlog
 
-from limpet.base.errors import StorageError
+from limpet.base.addresses import UnderlayLink
+from limpet.base.errors import KernelError, StorageError
 from limpet.base.process import notify_service_manager, until_stopped
 from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
+from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.events import Events, NodeEvents
 from limpet.controller.orchestrator.nodes import Nodes
+from limpet.controller.orchestrator.reached_at import ReachTeller
+from limpet.controller.reach import read_links
 from limpet.controller.serving import serve, serve_following
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
@@ -36,7 +40,7 @@ async def run_replica(settings: ControllerSettings) -> None:
     """Until SIGTERM or SIGINT. Raises: LimpetError for what a person has to put right."""
     place = settings.place
     async with contextlib.AsyncExitStack() as undo:
-        client = Client(find_access(place.kubeconfig))
+        client = Client(find_access(place.kubeconfig, server=place.server or ""))
         undo.callback(client.close)
         elector = Elector(client, place.namespace, own_identity())
         store = KubernetesStore(client, place.namespace, may_write=elector.check)
@@ -75,18 +79,34 @@ async def _lead(
     async with contextlib.AsyncExitStack() as undo:
         events = Events(client)
         undo.callback(asyncio.create_task(events.run()).cancel)
-        cluster = Cluster(store, settings, NodeEvents(events).tell)
+        reviews = Client(client.access)  # of its own: whoever asks does not hold up the Lease
+        undo.callback(reviews.close)
+        cluster = Cluster(
+            store,
+            settings,
+            NodeEvents(events).tell,
+            check_account=AccountCheck(reviews, settings.place.namespace),
+        )
         await cluster.start()
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
         for each in (CommunityTeller(client, cluster), NodeLabels(nodes, cluster)):
             undo.callback(asyncio.create_task(each.run()).cancel)
-        reviews = Client(client.access)  # of its own: whoever asks does not hold up the Lease
-        undo.callback(reviews.close)
         listening = await serve(settings, cluster, undo, Rights(reviews).check)
+        reach = ReachTeller(client, cluster, settings, _links())
+        undo.callback(asyncio.create_task(reach.run()).cancel)
         _log.info("ready", listen=",".join(listening), leads=True)
         await _first(stopping, elector.turned(leads=False))
+
+
+def _links() -> tuple[UnderlayLink, ...]:
+    """Of this machine, as far as they can be read."""
+    try:
+        return read_links()
+    except KernelError as error:
+        _log.warning("addresses of this machine are not known", error=str(error))
+        return ()
 
 
 async def _follow(

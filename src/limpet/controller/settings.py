@@ -18,6 +18,7 @@ from limpet.base.configuration import (
     LogLevel,
     Port,
     Prefixes,
+    Text,
     parse_configuration,
     read_configuration,
     written,
@@ -67,7 +68,7 @@ class NetworkSettings(Struct, frozen=True, kw_only=True):
         return Network(generation=0, revision=0, keys=(), segment_lengths=lengths, **values)
 
 
-class StoreSettings(Struct, frozen=True, kw_only=True):
+class StoreSettings(Struct, frozen=True, kw_only=True, rename={"server": "kubernetes_server"}):
     """Where the controller's state lives."""
 
     store: Literal["sqlite", "kubernetes"] = "sqlite"
@@ -75,6 +76,10 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     """Of the API server; None: KUBECONFIG, the account of the pod that this runs in, ~/.kube."""
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")] = "limpet"
     """Of its Secrets, ConfigMaps and Lease at the API server."""
+    server: Text | None = None
+    """URL of the API server, in place of the kubeconfig's or of what the pod's environment says."""
+    advertise: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_\[\]-]{1,300}\Z")], ...] = ()
+    """Where nodes reach the controllers; empty: each that leads tells its own addresses."""
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):

@@ -96,9 +96,33 @@ def plain_access(url: str) -> Access:
 
 
 def in_cluster_access(
-    environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT
+    environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT, *, server: str = ""
 ) -> Access:
-    """The account of the pod that this runs in. Raises: AccessError."""
+    """The account of the pod that this runs in. Raises: AccessError.
+
+    `server`: URL in place of what the environment says, which is an address that a Service proxy
+    has to translate.
+    """
+    if server:
+        at, source = plain_access(server).server, f"{server}, the pod's service account"
+    else:
+        at, source = _told_server(environment), "the pod's service account"
+    if not (account / "token").exists():
+        raise AccessError(
+            f"use the pod's service account: {account / 'token'} is not there (is "
+            "automountServiceAccountToken false in its spec?)"
+        )
+    return Access(
+        at,
+        source,
+        ca=account / "ca.crt",
+        token_file=account / "token",
+        namespace=_namespace(account / "namespace"),
+    )
+
+
+def _told_server(environment: Mapping[str, str]) -> ServerAddress:
+    """As each pod is told. Raises: AccessError."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -106,18 +130,7 @@ def in_cluster_access(
             "use the pod's service account: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT "
             "are not set, so this is no pod (give a kubeconfig file instead)"
         )
-    if not (account / "token").exists():
-        raise AccessError(
-            f"use the pod's service account: {account / 'token'} is not there (is "
-            "automountServiceAccountToken false in its spec?)"
-        )
-    return Access(
-        ServerAddress(host, int(port), tls=True),
-        "the pod's service account",
-        ca=account / "ca.crt",
-        token_file=account / "token",
-        namespace=_namespace(account / "namespace"),
-    )
+    return ServerAddress(host, int(port), tls=True)
 
 
 def _namespace(path: Path) -> str:

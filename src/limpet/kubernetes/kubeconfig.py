@@ -7,6 +7,7 @@ import binascii
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from limpet.kubernetes.access import (
     Material,
     in_cluster_access,
     parse_server,
+    plain_access,
 )
 
 _MAX_BYTES = 1 << 20
@@ -198,11 +200,16 @@ def _named(files: Sequence[_Table], what: str, inner: str, name: str, asked_by: 
     raise files[0].problem(asked_by or what, words)
 
 
-def find_access(kubeconfig: Path | None = None, *, context: str = "") -> Access:
+def find_access(kubeconfig: Path | None = None, *, context: str = "", server: str = "") -> Access:
     """What is named, else the files of KUBECONFIG, else the pod's account, else the home folder's.
 
-    Raises: AccessError.
+    `server`: URL of the API server, in place of theirs. Raises: AccessError.
     """
+    if server:
+        access = find_access(kubeconfig, context=context)
+        return replace(
+            access, server=plain_access(server).server, source=f"{server}, {access.source}"
+        )
     if kubeconfig is not None:
         return read_kubeconfig([kubeconfig], context)
     found = find_kubeconfig()

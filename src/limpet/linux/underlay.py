@@ -55,6 +55,16 @@ def read_underlay(
     )
 
 
+def read_lan(patterns: Collection[str] = ()) -> list[Prefix]:
+    """Prefixes of the links that lead to other nodes, in order. Raises: KernelError."""
+    with RouteSocket() as route:
+        links = read_underlay(route, patterns=patterns)
+    return sorted(
+        {address.network for link in links for address in link.addresses},
+        key=lambda prefix: (prefix.version, prefix),
+    )
+
+
 def default_gateway() -> IPv4Address | None:
     """Of IPv4, by the default route that counts; in the namespace of the thread.
 

@@ -59,6 +59,7 @@ kubernetes_context = "edge"
 kubernetes_server = "http://127.0.0.1:10261"
 kubernetes_token_file = "/k/token"
 kubernetes_ca_file = "/k/ca.crt"
+kubernetes_join_token_file = "/k/join"
 """
 
 
@@ -99,6 +100,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             kubeconfig=Path("/k/config"),
             context="edge",
             server="http://127.0.0.1:10261",
+            join_token_file=Path("/k/join"),
             token_file=Path("/k/token"),
             ca_file=Path("/k/ca.crt"),
         ),

@@ -49,9 +49,19 @@ Arguments = dict[str, Any]
 class Admin:
     """Verbs by name; each takes a JSON object and answers one."""
 
-    def __init__(self, node: Node, repair: Repair, cluster: ClusterSide | None = None) -> None:
-        """`cluster`: None where the node has joined none."""
+    def __init__(
+        self,
+        node: Node,
+        repair: Repair,
+        cluster: ClusterSide | None = None,
+        *,
+        why_not_joined: Callable[[], str] = str,
+    ) -> None:
+        """`cluster`: None where the node has joined none. `why_not_joined`: in words, where it
+        is about to join by itself; empty: it is not.
+        """
         self._node = node
+        self._why_not_joined = why_not_joined
         self._cluster: ClusterAdmin | None = None
         if cluster is not None:
             # A node on its own does without a cluster's side in memory.
@@ -87,7 +97,7 @@ class Admin:
             ]
         reasons = []
         if not node.state.segments:
-            reasons.append("no segments" if cluster is None else cluster.why_no_segments())
+            reasons.append(self._why_alone() if cluster is None else cluster.why_no_segments())
         reasons += [
             why
             for folder, why in node.ledgers.failed.items()
@@ -96,6 +106,14 @@ class Admin:
         refusals = (ledger.refusal for ledger in node.ledgers)
         reasons += [str(refusal) for refusal in refusals if refusal is not None]
         return [*reasons, *node.node_part.troubles]
+
+    def _why_alone(self) -> str:
+        why = self._why_not_joined()
+        return (
+            f"no segments, since this node has not joined its cluster yet: {why}"
+            if why
+            else "no segments"
+        )
 
     async def _status(self, _: Arguments) -> Status:
         node, node_part = self._node, self._node.node_part

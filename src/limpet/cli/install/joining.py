@@ -120,6 +120,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
     """
     from limpet.cloud.join import join
     from limpet.cloud.link import RefusedError
+    from limpet.linux.underlay import read_lan
 
     if segments := settings.pods.segments:
         raise ConfigError(
@@ -133,7 +134,7 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
         manifest.make_folder(folder)
     try:
         with _private_files():
-            return join(settings.folders, order, _read_lan(settings))
+            return join(settings.folders, order, read_lan(settings.peers.links))
     except LimpetError as error:
         if fresh and isinstance(error.__cause__, RefusedError):
             shutil.rmtree(settings.folders.cluster_dir)
@@ -141,22 +142,6 @@ def join_cluster(settings: Settings, order: JoinOrder) -> Joined:
             remove_durably(manifest.path)
             manifest.remove_folders()
         raise
-
-
-def _read_lan(settings: Settings) -> list[Prefix]:
-    """Prefixes of the links that lead to other nodes. Raises: KernelError."""
-    from limpet.linux.netlink.socket import RouteSocket
-    from limpet.linux.underlay import read_underlay
-
-    route = RouteSocket()
-    try:
-        links = read_underlay(route, patterns=settings.peers.links)
-    finally:
-        route.close()
-    return sorted(
-        {address.network for link in links for address in link.addresses},
-        key=lambda prefix: (prefix.version, prefix),
-    )
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """What the controller hears of Kubernetes' own objects (Nodes, Pods), and what it tells there.
 
 Call `nodes` for the one watch of Nodes (`node_objects` are its values, pure) and `events` for what
-a person sees with `kubectl describe`. Must not import the API, the stores or the commands.
+a person sees with `kubectl describe`. `account_check` asks whose a pod's token is (`account`
+judges, pure), `reached_at` tells nodes where the controller is. Must not import the API, the stores
+or the commands.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from limpet.cluster.api import (
     HelloAnswer,
     HelloRequest,
     JoinAnswer,
+    JoinBy,
     JoinRequest,
     PodReport,
 )
@@ -68,10 +69,17 @@ class Cluster:
         store: Store,
         settings: ControllerSettings,
         on_happening: Callable[[Happening], None] = lambda _: None,
+        *,
+        check_account: Callable[[JoinRequest], Awaitable[None]] | None = None,
     ) -> None:
-        """`on_happening`: told what a person should hear of a node; it returns at once."""
+        """`on_happening`: told what a person should hear of a node; it returns at once.
+
+        `check_account`: returns when the node's name is that of the account whose token it
+        shows, else raises RefusedError; None: nobody is let in by an account.
+        """
         self._settings = settings
         self._on_happening = on_happening
+        self._check_account = check_account
         self._store = store
         self._since = ""
         self.community_problems: dict[str, str] = {}
@@ -145,10 +153,14 @@ class Cluster:
         return await self.change(checked)
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
+        by_account = request.by is JoinBy.ACCOUNT
+
         def make(tables: Tables) -> tuple[grants.Joined, Grant, JoinAnswer]:
-            digest = digest_of(tables.authority)
-            joined = grants.join(tables, request, digest, time.time())
             authority = tables.authority
+            if by_account:
+                joined = grants.join_by_account(tables, request, time.time())
+            else:
+                joined = grants.join(tables, request, digest_of(authority), time.time())
             answer = JoinAnswer(
                 certificate=node_certificate(authority, request.public_key),
                 ca=authority.ca_certificate,
@@ -158,11 +170,19 @@ class Cluster:
             return joined, tables.grants[joined.uid], answer
 
         try:
+            if by_account:
+                await self._review(request)
             joined, grant, answer = await self.change(make)
         except RefusedError as error:
             self._tell(happenings.join_refused(request.name, error))
             raise
-        _log.info("joined", node=request.name, uid=joined.uid, replaces=joined.replaces)
+        _log.info(
+            "joined",
+            node=request.name,
+            uid=joined.uid,
+            replaces=joined.replaces,
+            by=request.by.value,
+        )
         if joined.is_new:
             self._tell(happenings.joined(grant, joined.replaces))
         if not joined.replaces:
@@ -170,6 +190,17 @@ class Cluster:
         await self.reports.hand_over(joined.replaces, joined.uid)
         report = await self.reports.get(joined.uid)
         return answer if report is None else replace_fields(answer, pods=report.pods)
+
+    async def _review(self, request: JoinRequest) -> None:
+        """Raises: RefusedError."""
+        grants.check_proof(request)  # costs nobody but us: nothing else is asked for a stranger
+        if self._check_account is None:
+            raise RefusedError(
+                Code.BAD_TOKEN,
+                f"join {request.name}: this controller is not in a Kubernetes cluster, so it knows "
+                'no accounts (store = "kubernetes"; or join with a token: limpet token create)',
+            )
+        await self._check_account(request)
 
     async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
         margin = self._settings.restore_margin

@@ -6,8 +6,8 @@ Each raises RefusedError before or after it has put something: the registry undo
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
 
@@ -45,6 +45,16 @@ class Joined:
     """Uid of the dead machine whose segments it took; empty: of none."""
     is_new: bool = True
     """False: it was let in before, and asks for the answer again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """As what a node is let in that nobody knew."""
+
+    roles: frozenset[Role] = frozenset({Role.EDGE})
+    communities: tuple[str, ...] = ()
+    """Into which it is put by name."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 # What every operation needs
@@ -107,27 +117,71 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
     token = tables.tokens[token_id]
     if not token.used_by:
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid))
+    if (known := _known(tables, request, uid, now_s)) is not None:
+        return known
+    _check_communities(tables, request.name, token)
+    roles = frozenset(map(Role, token.roles))
+    return _let_in(tables, request, Admission(roles, token.communities, token.labels), now_s)
+
+
+def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> Joined:
+    """Lets in the node of a name that its pod's account has proven.
+
+    A machine of that name that is known stays what it is: only a person says that another one
+    takes its place. Raises: RefusedError.
+    """
+    uid = check_proof(request)
+    known = tables.grants.get(uid)
+    if known is not None and not known.tombstone and known.name != request.name:
+        raise RefusedError(
+            Code.NOT_YOURS,
+            f"join {request.name}: this machine's key is that of node {known.name} (was its Node "
+            f"given another name, or its disk copied from there? As another machine: stop the "
+            f"agent, remove its folder cluster in /var/lib/limpet, start it; if {known.name} is "
+            f"gone for good: limpet node remove {known.name})",
+        )
+    if (found := _known(tables, request, uid, now_s)) is not None:
+        return found
+    if others := tables.uids_of(request.name):
+        raise RefusedError(
+            Code.NOT_YOURS,
+            f"join {request.name}: another machine is the node {request.name} here (uid "
+            f"{', '.join(others)}), and this one has a key of its own (new hardware, or its disk "
+            f"was emptied? `limpet node replace {request.name}` where the controller runs lets it "
+            "take that one's place, with the addresses of its pods)",
+        )
+    return _let_in(tables, request, Admission(), now_s)
+
+
+def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Joined | None:
+    """A node that is in already gets the same answer, one that is awaited takes its place.
+
+    None: it is neither. Raises: RefusedError for one that was removed.
+    """
     if uid in tables.grants:
         live_grant(tables, uid)
         return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid), is_new=False)
     dead = [each for each in tables.uids_of(request.name) if tables.nodes[each].awaits_replacement]
-    if dead:
-        return _take_over(tables, dead[0], request, uid, now_s)
-    _check_communities(tables, request.name, token)
+    return _take_over(tables, dead[0], request, uid, now_s) if dead else None
+
+
+def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: float) -> Joined:
+    """With a segment of each family. Raises: RefusedError."""
+    uid, name = uid_of(request.public_key), request.name
     taken = [_take(tables, uid, version, now_s) for version in tables.space.versions]
     grant = Grant(
         uid=uid,
-        name=request.name,
+        name=name,
         public_key=request.public_key,
         generation=1,
         revision=tables.next_revision(),
         segments=tuple(prefix for prefix, _ in taken),
-        communities=communities_of(tables, request.name, token.communities, token.labels),
-        roles=frozenset(map(Role, token.roles)),
-        labels=token.labels,
+        communities=communities_of(tables, name, admission.communities, admission.labels),
+        roles=admission.roles,
+        labels=admission.labels,
         supersedes=_superseding((), (before for _, before in taken)),
     )
-    return Joined(uid, _put_first(tables, grant, token.communities, now_s), "")
+    return Joined(uid, _put_first(tables, grant, admission.communities, now_s), "")
 
 
 def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
@@ -155,17 +209,22 @@ def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: 
     token = tables.tokens.get(parsed.id)
     if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
         raise _bad_token(request, "nobody made this token, or it has expired and is forgotten")
-    if not is_join_proof(request):
-        raise RefusedError(
-            Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
-        )
-    uid = uid_of(request.public_key)
+    uid = check_proof(request)
     if token.used_by and token.used_by != uid:
         raise _bad_token(request, "the token was used by another node; each lets one in")
     if not token.used_by and now_s > token.expires_at_s:
         ago_s = now_s - token.expires_at_s
         raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
     return uid
+
+
+def check_proof(request: JoinRequest) -> str:
+    """The uid of the key that whoever wants in holds. Raises: RefusedError."""
+    if not is_join_proof(request):
+        raise RefusedError(
+            Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
+        )
+    return uid_of(request.public_key)
 
 
 def _bad_token(request: JoinRequest, why: str) -> RefusedError:
