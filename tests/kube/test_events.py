@@ -142,3 +142,65 @@ def test_a_controller_without_the_right_to_write_events_works_all_the_same(
         await asyncio.sleep(0)
 
     asyncio.run(work())
+
+
+def condition(plane: ControlPlane, kind: str, name: str, of: str) -> str:
+    """Status and reason; empty: it has none."""
+    path = f'{{.status.conditions[?(@.type=="{of}")]'
+    template = f"jsonpath={path}.status}} {path}.reason}}"
+    return str(plane.kubectl("get", kind, name, "-o", template)).strip()
+
+
+def apply(plane: ControlPlane, kind: str, name: str, spec: dict[str, Any]) -> None:
+    head = {"apiVersion": "limpet.dev/v1alpha1", "kind": kind, "metadata": {"name": name}}
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps({**head, "spec": spec}))
+
+
+def test_all_four_resources_have_conditions_that_are_written_when_something_turns(
+    plane: ControlPlane, controller: Controller
+) -> None:
+    def becomes(kind: str, name: str, of: str, wanted: str) -> None:
+        wait_until(lambda: condition(plane, kind, name, of) == wanted, f"{kind} {name} {of}")
+
+    async def work() -> None:
+        node = Node(controller.url, "five")
+        await node.join(await asyncio.to_thread(controller.token))
+        await node.publish()
+        for kind, name, of, wanted in (
+            ("clusternetwork", "default", "Ready", "True Signed"),
+            ("clusternetwork", "default", "Granting", "True Granting"),
+            ("nodegrant", "five", "Ready", "True Granted"),
+            ("nodegrant", "five", "SegmentsLeft", "True WithinQuota"),
+            ("nodepresence", "five", "Signed", "True Signed"),
+            ("nodepresence", "five", "UnderItsGrant", "True Granted"),
+            ("nodepresence", "five", "IdentityUnique", "True Unique"),
+        ):
+            await asyncio.to_thread(becomes, kind, name, of, wanted)
+
+        def version() -> str:
+            template = "jsonpath={.metadata.resourceVersion}"
+            return str(plane.kubectl("get", "nodegrant", "five", "-o", template))
+
+        # A presence that says something else turns no condition: nothing is written.
+        before = await asyncio.to_thread(version)
+        await node.publish()
+        await asyncio.to_thread(apply, plane, "Community", "nobody", {"members": ["six"]})
+        await asyncio.to_thread(becomes, "community", "nobody", "Ready", "False NamesNobody")
+        assert await asyncio.to_thread(version) == before
+
+        def described_community() -> str:
+            return str(plane.kubectl("describe", "community", "nobody")).partition("Events:")[2]
+
+        await asyncio.to_thread(
+            wait_until, lambda: "NamesNobody" in described_community(), "an Event on it"
+        )
+        await asyncio.to_thread(apply, plane, "Community", "nobody", {"members": ["five"]})
+        await asyncio.to_thread(becomes, "community", "nobody", "Ready", "True Granted")
+        await asyncio.to_thread(
+            wait_until, lambda: "ReadyAgain" in described_community(), "an Event on it"
+        )
+        shown = await asyncio.to_thread(plane.kubectl, "get", "nodepresences,nodegrants,cnet")
+        assert "SIGNED" in shown
+        await node.close()
+
+    asyncio.run(work())

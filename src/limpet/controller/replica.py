@@ -15,12 +15,13 @@ from limpet.base.errors import KernelError, StorageError
 from limpet.base.process import notify_service_manager, until_stopped
 from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
-from limpet.controller.communities.object_status import CommunityTeller
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
 from limpet.controller.orchestrator.account_check import AccountCheck
+from limpet.controller.orchestrator.conditions import Facts
 from limpet.controller.orchestrator.events import Events, NodeEvents
 from limpet.controller.orchestrator.nodes import Nodes
+from limpet.controller.orchestrator.object_status import ObjectStatus
 from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.reach import read_links
 from limpet.controller.serving import serve, serve_following
@@ -91,7 +92,10 @@ async def _lead(
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
-        for each in (CommunityTeller(client, cluster), NodeLabels(nodes, cluster)):
+        status = ObjectStatus(
+            client, cluster, events, lambda: Facts(dict(cluster.community_problems))
+        )
+        for each in (status, NodeLabels(nodes, cluster)):
             undo.callback(asyncio.create_task(each.run()).cancel)
         listening = await serve(settings, cluster, undo, Rights(reviews).check)
         reach = ReachTeller(client, cluster, settings, _links())

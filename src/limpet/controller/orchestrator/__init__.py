@@ -1,7 +1,7 @@
 """What the controller hears of Kubernetes' own objects (Nodes, Pods), and what it tells there.
 
-Call `nodes` for the one watch of Nodes (`node_objects` are its values, pure) and `events` for what
-a person sees with `kubectl describe`. `account_check` asks whose a pod's token is (`account`
-judges, pure), `reached_at` tells nodes where the controller is. Must not import the API, the stores
-or the commands.
+Call `nodes` for the one watch of Nodes (`node_objects` are its values, pure), `events` for what a
+person sees with `kubectl describe`, `object_status` for the conditions of Limpet's own objects
+(`conditions` says which, pure). `account_check` asks whose a pod's token is (`account` judges,
+pure), `reached_at` tells nodes where the controller is. Must not import the API or the commands.
 """

@@ -137,6 +137,11 @@ class Cluster:
             _log.info("changed the network", generation=tables.network.generation)
         grants.forget_tokens(tables, time.time())
 
+    @property
+    def turn(self) -> int:
+        """Another number when the records are others than they were."""
+        return self._registry.turn
+
     async def change(self, make: Callable[[Tables], T]) -> T:
         return await self._registry.change(make)
 

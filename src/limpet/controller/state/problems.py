@@ -16,7 +16,13 @@ def problems_of(tables: Tables, grant: Grant) -> list[str]:
     presence = tables.presence(grant.uid)
     if presence is None:
         return []
-    found = [problem] if (problem := _as_relay(grant, presence)) else []
+    found = [problem] if (problem := unreached_relay(grant, presence)) else []
+    return found + shared_endpoints(tables, grant, presence)
+
+
+def shared_endpoints(tables: Tables, grant: Grant, presence: Presence) -> list[str]:
+    """In words; empty: no other node names one of its endpoints."""
+    found = []
     for at, port in presence.endpoints:
         names = sorted(
             tables.grants[uid].name for uid in tables.uids_at(at, port) if uid != grant.uid
@@ -48,7 +54,8 @@ def relay_problem(tables: Tables, grant: Grant) -> str:
     )
 
 
-def _as_relay(grant: Grant, presence: Presence) -> str:
+def unreached_relay(grant: Grant, presence: Presence) -> str:
+    """In words; empty: it is no relay, or can be reached as one."""
     if Role.RELAY not in grant.roles or _is_reached(presence):
         return ""
     return (

@@ -47,6 +47,8 @@ class Registry:
         self._writing: asyncio.Task[None] | None = None
         self._heard: set[Key] = set()
         self._is_stale = False
+        self.turn = 0
+        """Another number when the records are others."""
 
     async def start(self) -> None:
         """Reads the store. Raises: StorageError."""
@@ -152,6 +154,7 @@ class Registry:
                 versions[kind, item.name] = item.version
         tables.commit()
         self._tables, self._versions = tables, versions
+        self.turn += 1
 
     async def _write_all(self) -> None:
         while True:
@@ -225,6 +228,7 @@ class Registry:
             else:
                 self._versions[key] = version
         self._tables.commit()
+        self.turn += 1
 
     def _change(self, kind: str, name: str, record: Any) -> Change | None:
         version = self._versions.get((kind, name))

@@ -1,0 +1,219 @@
+"""Keeps the conditions of Limpet's objects as things are, and tells a person what turned."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.kinds import NETWORK
+from limpet.controller.orchestrator.conditions import (
+    FOLLOWED,
+    Condition,
+    Facts,
+    Shown,
+    Written,
+    conditions_of,
+    nodes_in,
+    read_written,
+    status_of,
+    turned,
+    wanted,
+)
+from limpet.controller.orchestrator.event_backlog import About, node
+from limpet.controller.orchestrator.events import Events
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE
+from limpet.controller.state.tables import Tables
+from limpet.controller.store.kubernetes.items import Kept, row_of
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.errors import NotFoundError
+from limpet.kubernetes.objects import Resource
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.resources import (
+    API_VERSION,
+    GROUP,
+    RESOURCES,
+    VERSION,
+    ResourceError,
+    read_document,
+    spec_problem,
+)
+from limpet.kubernetes.resources import COMMUNITY as COMMUNITY_RESOURCE
+
+_log = structlog.get_logger("status")
+_LOOK_S = 2.0
+"""Between two looks at what has changed, which cost no request."""
+
+
+class Carrying(Kept, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    status: Any = None
+
+
+_CUSTOM = {**RESOURCES, COMMUNITY: COMMUNITY_RESOURCE}
+OBJECTS = {
+    kind: Resource(_CUSTOM[kind].object_kind, _CUSTOM[kind].plural, Carrying, GROUP, VERSION)
+    for kind in (NETWORK.name, NODE, PRESENCE, COMMUNITY)
+}
+
+
+def read_shown(kind: str, found: Carrying) -> Shown:
+    """What of an object its conditions need; of thousands, so equal words are one."""
+    shown = Shown(kind, found.metadata.name, found.metadata.uid, found.metadata.generation)
+    status = found.status if isinstance(found.status, dict) else {}
+    observed, nodes = status.get("observedGeneration"), status.get("nodes")
+    shown = replace(
+        shown,
+        written=tuple(map(_interned, read_written(status))),
+        observed=observed if isinstance(observed, int) else 0,
+        nodes=nodes if isinstance(nodes, int) else None,
+    )
+    try:
+        if kind not in RESOURCES:
+            return replace(shown, subject=row_of(kind).decode(found)[0])
+        body = found.builtins
+        document = read_document(kind, body)
+        row_of(kind).decode(found)
+    except ResourceError as error:
+        return replace(shown, unreadable=str(error))
+    node_name = row_of(kind).place(found).node
+    return replace(
+        shown,
+        subject=document.name,
+        signature=document.sealed.signature,
+        differs=spec_problem(document, body, node_name),
+    )
+
+
+def _interned(each: Written) -> Written:
+    return Written(
+        *map(sys.intern, (each.type, each.status, each.reason, each.message, each.since))
+    )
+
+
+class ObjectStatus:
+    """Of all four resources. Of the controller that leads."""
+
+    def __init__(
+        self, client: Client, cluster: Cluster, events: Events, facts: Callable[[], Facts]
+    ) -> None:
+        """`facts`: what is known beside the tables, now."""
+        self._client = client
+        self._cluster = cluster
+        self._events = events
+        self._facts = facts
+        self._objects: dict[tuple[str, str], Shown] = {}
+        self._fresh: set[tuple[str, str]] = set()
+        """Objects that are another look away from being judged: what a node has just written, the
+        controller may not have taken yet."""
+        self._looked: tuple[int, Facts] | None = None
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        following = [
+            asyncio.create_task(
+                Reflector(
+                    self._client,
+                    resource,
+                    partial(self._hear, kind),
+                    mirror=True,
+                    random=random.random,
+                ).run()
+            )
+            for kind, resource in OBJECTS.items()
+        ]
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                await self._look()
+        finally:
+            for each in following:
+                each.cancel()
+
+    async def _hear(self, kind: str, changes: Changes[Carrying]) -> None:
+        for _, name in changes.gone:
+            self._objects.pop((kind, name), None)
+        for each in changes.put:
+            key = (kind, each.metadata.name)
+            shown = read_shown(kind, each)
+            before = self._objects.get(key)
+            self._objects[key] = shown
+            if before is None or replace(before, written=shown.written) != shown:
+                self._fresh.add(key)
+                self._looked = None
+
+    async def _look(self) -> None:
+        facts = self._facts()
+        now = (self._cluster.turn, facts)
+        if self._looked == now:
+            return
+        fresh, self._fresh = self._fresh, set()
+        self._looked = None if fresh else now
+        objects = [each for key, each in self._objects.items() if key not in fresh]
+        # Those of people are judged at once: nobody else writes them.
+        objects += [
+            self._objects[key] for key in fresh & self._objects.keys() if key[0] == COMMUNITY
+        ]
+        try:
+            moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            found = await self._cluster.change(partial(_judge, objects, facts))
+            for shown, conditions, nodes, node_name in found:
+                await self._tell(shown, wanted(shown, conditions, moment), nodes, node_name)
+            self._said = ""
+        except LimpetError as error:
+            self._looked = None
+            if str(error) != self._said:
+                _log.warning("status not written", error=str(error))
+            self._said = str(error)
+
+    async def _tell(
+        self, shown: Shown, written: tuple[Written, ...], nodes: int | None, node_name: str
+    ) -> None:
+        is_seen = shown.kind not in FOLLOWED or shown.observed == shown.generation
+        if shown.written == written and shown.nodes == nodes and is_seen:
+            return
+        status = status_of(shown, written, nodes)
+        try:
+            await self._client.patch(
+                OBJECTS[shown.kind], shown.name, {"status": status}, status=True
+            )
+        except NotFoundError:
+            return
+        key = (shown.kind, shown.name)
+        if self._objects.get(key) == shown:
+            self._objects[key] = replace(
+                shown, written=written, nodes=nodes, observed=shown.generation
+            )
+        for each in turned(shown.written, written):
+            kind = OBJECTS[shown.kind].kind
+            about = About(kind, shown.name, shown.object_uid, API_VERSION)
+            if node_name:
+                about = node(node_name)
+            reason = each.reason if each.status != "True" else f"{each.type}Again"
+            self._events.tell(
+                about, reason, each.message, "Normal" if each.status == "True" else "Warning"
+            )
+
+
+Judged = tuple[Shown, list[Condition], int | None, str]
+"""The object, its conditions, how many nodes it says that it has, the name of the node it is of."""
+
+
+def _judge(objects: list[Shown], facts: Facts, tables: Tables) -> list[Judged]:
+    found: list[Judged] = []
+    for shown in objects:
+        nodes = nodes_in(shown.subject, tables) if shown.kind == COMMUNITY else None
+        grant = tables.grants.get(shown.subject) if shown.kind in (NODE, PRESENCE) else None
+        name = grant.name if grant is not None else ""
+        found.append((shown, conditions_of(shown, tables, facts), nodes, name))
+    return found
