@@ -121,9 +121,9 @@ class Membership:
         return entry.grant.name if entry is not None else uid
 
     def contact(self, uid: str) -> Contact | None:
-        """Where the node says that it is; None: it has not, or was removed."""
+        """Where the node says that it is; None: it has not, or was removed, or hears nobody."""
         entry = self.snapshot.nodes.get(uid)
-        if entry is None or entry.presence is None:
+        if entry is None or entry.presence is None or entry.grant.is_flannel:
             return None
         return Contact(entry.presence.addresses, entry.presence.port)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -20,6 +21,7 @@ from limpet.controller.leader.follower_api import follower_application, health_a
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.conditions import Facts
 from limpet.controller.orchestrator.events import Events, NodeEvents
+from limpet.controller.orchestrator.flannel import FlannelBeside
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.orchestrator.object_status import ObjectStatus
 from limpet.controller.orchestrator.reached_at import ReachTeller
@@ -35,6 +37,11 @@ from limpet.kubernetes.kubeconfig import find_access
 _log = structlog.get_logger("replica")
 _AGAIN_S = 2.0
 """After the API server has failed it."""
+
+
+class _Follower(Protocol):
+    async def run(self) -> None:
+        """Until it is cancelled."""
 
 
 async def run_replica(settings: ControllerSettings) -> None:
@@ -95,7 +102,10 @@ async def _lead(
         status = ObjectStatus(
             client, cluster, events, lambda: Facts(dict(cluster.community_problems))
         )
-        for each in (status, NodeLabels(nodes, cluster)):
+        followers: list[_Follower] = [status, NodeLabels(nodes, cluster)]
+        if settings.place.flannel:
+            followers.append(FlannelBeside(client, nodes, cluster))
+        for each in followers:
             undo.callback(asyncio.create_task(each.run()).cancel)
         listening = await serve(settings, cluster, undo, Rights(reviews).check)
         reach = ReachTeller(client, cluster, settings, _links())

@@ -80,6 +80,14 @@ class StoreSettings(Struct, frozen=True, kw_only=True, rename={"server": "kubern
     """URL of the API server, in place of the kubeconfig's or of what the pod's environment says."""
     advertise: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_\[\]-]{1,300}\Z")], ...] = ()
     """Where nodes reach the controllers; empty: each that leads tells its own addresses."""
+    flannel: bool = False
+    """Some of the Nodes are run by flannel: they and ours are peers on one VXLAN."""
+
+    def __post_init__(self) -> None:
+        if self.flannel and self.store != "kubernetes":
+            raise ValueError(
+                'flannel = true: its nodes are heard of by their Nodes (set store = "kubernetes")'
+            )
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from limpet.datapath.event import (
     TunnelOnlyChanged,
 )
 from limpet.paths.ladder.candidates import Facts, usable
-from limpet.paths.ladder.peer_facts import OwnEnds, own_facts
+from limpet.paths.ladder.peer_facts import OwnEnds, flannel_path, own_facts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
 from limpet.paths.ladder.tunnel_only import TunnelOnly
@@ -183,6 +183,9 @@ class Prober:
             if entry is not None and self._port.view.grant is not None:
                 self._paths.note(uid, None)
             return False
+        if entry.grant.is_flannel:
+            self._paths.note(uid, flannel_path(entry.presence))
+            return False
         if peer is None:
             peer = self._ladders.add(uid, self.paths.get(uid))
         peer.facts = self._facts(entry, peer)
@@ -333,8 +336,8 @@ class Prober:
         peer = self._ladders.get(uid)
         if peer is None:
             raise LimpetError(
-                f"probe {uid}: it is no peer of this node (removed, in no shared community, or not "
-                "heard of; `limpet node list` in the cloud tells)"
+                f"probe {uid}: it is no peer of this node that answers (run by flannel, removed, "
+                "in no shared community, or not heard of; `limpet node list` in the cloud tells)"
             )
         return await measure_ways(self._port, uid, peer.ladder)
 

@@ -19,6 +19,8 @@ class Role(Enum):
     EDGE = "edge"
     CLOUD = "cloud"
     RELAY = "relay"
+    FLANNEL = "flannel"
+    """Run by flannel: it speaks VXLAN alone, and the cluster says what there is to know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class Grant:
     def prefixes(self) -> tuple[Prefix, ...]:
         """Everything that is reached through the node."""
         return self.segments + self.prefixes_behind
+
+    @property
+    def is_flannel(self) -> bool:
+        """It has no agent of ours: it answers no probe, and signs nothing."""
+        return Role.FLANNEL in self.roles
 
 
 def _parse(found: dict[str, Any]) -> Grant:

@@ -12,6 +12,7 @@ from limpet.base.addresses import Address
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import by_version, text, whole
 from limpet.cluster.kinds.grant import GRANT
+from limpet.cluster.kinds.network import cluster_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,11 @@ def _mac(value: object) -> str:
 
 
 def node_key(presence: Presence, known: Lookup) -> tuple[bytes, ...]:
-    """The key that the grant of the node names: who signs what a node says of itself."""
+    """The key that the grant of the node names: who signs what a node says of itself. A node of
+    flannel's signs nothing: the cluster says it."""
     grant = known.value(GRANT.name, presence.uid)
+    if grant is not None and grant.is_flannel:
+        return tuple(cluster_keys(presence, known))
     return (grant.public_key,) if grant is not None else ()
 
 

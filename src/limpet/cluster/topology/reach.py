@@ -6,15 +6,18 @@ from __future__ import annotations
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 
+_OF_ALL = frozenset({Role.CLOUD, Role.FLANNEL})
+
 
 def may_talk(network: Network, one: Grant, other: Grant) -> bool:
     """Whether the two may reach each other: the cloud always, the edge in a shared community.
 
     Nodes that are in no community share one if the network says so. A revoked node reaches nobody.
+    flannel knows no communities: its nodes reach all.
     """
     if one.tombstone or other.tombstone or one.uid == other.uid:
         return False
-    if Role.CLOUD in one.roles or Role.CLOUD in other.roles:
+    if not _OF_ALL.isdisjoint(one.roles) or not _OF_ALL.isdisjoint(other.roles):
         return True
     if one.communities or other.communities:
         return not set(one.communities).isdisjoint(other.communities)

@@ -11,6 +11,8 @@ import msgspec
 from limpet.base.addresses import Address, Prefix
 from limpet.kubernetes.objects import Resource, Viewed
 
+FLANNEL_PREFIX = "flannel.alpha.coreos.com/"
+
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
@@ -49,6 +51,8 @@ class NodeObject:
     pod_cidrs: tuple[Prefix, ...] = ()
     unreadable_cidrs: tuple[str, ...] = ()
     addresses: tuple[Address, ...] = ()
+    flannel: Mapping[str, str] = field(default_factory=dict)
+    """flannel's annotations, by what follows its prefix."""
 
 
 def read_node(node: Node) -> NodeObject:
@@ -67,6 +71,11 @@ def read_node(node: Node) -> NodeObject:
         tuple(prefixes),
         tuple(unreadable),
         tuple(filter(None, (_address(each.address) for each in node.status.addresses or ()))),
+        {
+            key.removeprefix(FLANNEL_PREFIX): value
+            for key, value in (node.metadata.annotations or {}).items()
+            if key.startswith(FLANNEL_PREFIX)
+        },
     )
 
 

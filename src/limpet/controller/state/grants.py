@@ -142,7 +142,8 @@ def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> Joine
         )
     if (found := _known(tables, request, uid, now_s)) is not None:
         return found
-    if others := tables.uids_of(request.name):
+    others = [each for each in tables.uids_of(request.name) if not tables.grants[each].is_flannel]
+    if others:
         raise RefusedError(
             Code.NOT_YOURS,
             f"join {request.name}: another machine is the node {request.name} here (uid "
@@ -168,7 +169,9 @@ def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Join
 def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: float) -> Joined:
     """With a segment of each family. Raises: RefusedError."""
     uid, name = uid_of(request.public_key), request.name
-    taken = [_take(tables, uid, version, now_s) for version in tables.space.versions]
+    taken = _from_flannel(tables, name, uid)
+    missing = set(tables.space.versions) - {prefix.version for prefix, _ in taken}
+    taken += [_take(tables, uid, version, now_s) for version in sorted(missing)]
     grant = Grant(
         uid=uid,
         name=name,
@@ -182,6 +185,19 @@ def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: f
         supersedes=_superseding((), (before for _, before in taken)),
     )
     return Joined(uid, _put_first(tables, grant, admission.communities, now_s), "")
+
+
+def _from_flannel(tables: Tables, name: str, uid: str) -> list[tuple[Prefix, str]]:
+    """The segments of the node of that name that flannel runs, and its uid: that one is no more,
+    since Limpet runs it from now on."""
+    taken = []
+    for former in (tables.grants[each] for each in tables.uids_of(name)):
+        if former.is_flannel:
+            for prefix in former.segments:
+                tables.hold(prefix, uid)
+                taken.append((prefix, former.uid))
+            bury(tables, former)
+    return taken
 
 
 def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:

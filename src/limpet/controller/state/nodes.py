@@ -99,6 +99,12 @@ def set_node(
     `anyway`: a relay without a public address too. Raises: RefusedError, and then nothing counts.
     """
     grant = find_node(tables, name_or_uid)
+    if grant.is_flannel:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"set {grant.name}: flannel runs it, and knows neither roles nor what is behind it "
+            "(move it first: limpet install --take-over flannel, on the node)",
+        )
     wanted = roles.of(grant.roles)
     if not wanted:
         raise RefusedError(

@@ -103,7 +103,9 @@ def waiting_for(tables: Tables) -> list[Grant]:
     return by_name(
         grant
         for uid, grant in tables.grants.items()
-        if not grant.tombstone and tables.nodes[uid].reported_epoch < tables.state.epoch
+        if not grant.tombstone
+        and not grant.is_flannel  # it reports nothing
+        and tables.nodes[uid].reported_epoch < tables.state.epoch
     )
 
 

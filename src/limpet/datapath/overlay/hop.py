@@ -38,11 +38,11 @@ HopPlanner = Callable[
 that are let in from it."""
 
 
-def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
-    """How VXLAN finds the peer, or why it does not."""
-    if path.underlay is None:
+def vxlan_entry(view: View, entry: NodeEntry, underlay: Address | None) -> FdbEntry | str:
+    """How VXLAN finds the peer at that address, or why it does not."""
+    if underlay is None:
         return "no address for VXLAN is known"
-    version = path.underlay.version
+    version = underlay.version
     device = view.devices.get(version)
     if device is None:
         return f"this node has no VXLAN device over IPv{version}"
@@ -55,7 +55,7 @@ def vxlan_entry(view: View, entry: NodeEntry, path: PeerPath) -> FdbEntry | str:
         return f"it has announced {mac!r} as MAC, which is none of one device"
     if mac == device.mac:
         return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"
-    return FdbEntry(device.ifname, mac, path.underlay)
+    return FdbEntry(device.ifname, mac, underlay)
 
 
 def overlay_hops(
@@ -66,7 +66,9 @@ def overlay_hops(
     _sources: Collection[Prefix],
 ) -> dict[int, Hop | str]:
     """In clear: by the path's link, else by VXLAN."""
-    vxlan = vxlan_entry(view, entry, path)
+    if entry.grant.is_flannel:
+        return flannel_hops(view, entry, path, firsts)
+    vxlan = vxlan_entry(view, entry, path.underlay)
     mtu_bytes = _underlay_mtu_bytes(view, entry, path)
     # A path outlives its link: it may be from the disk, or the link has gone just now.
     on_link = path.device in view.own.links
@@ -78,10 +80,7 @@ def overlay_hops(
         elif next_hop is not None:
             hops[version] = _fitting(Hop(path.device, next_hop, mtu_bytes), version)
         elif isinstance(vxlan, FdbEntry):
-            room_bytes = mtu_bytes - VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
-            # As flannel: the network address stands for the peer, and never travels.
-            hop = Hop(vxlan.device, first.network_address, room_bytes, vxlan)
-            hops[version] = _fitting(hop, version)
+            hops[version] = _by_vxlan(vxlan, first, mtu_bytes)
         elif on_link:
             hops[version] = f"it has no next hop for IPv{version} on {path.device}, and {vxlan}"
         elif path.device:
@@ -89,6 +88,32 @@ def overlay_hops(
         else:
             hops[version] = vxlan
     return hops
+
+
+def flannel_hops(
+    view: View, entry: NodeEntry, path: PeerPath, firsts: Mapping[int, Prefix]
+) -> dict[int, Hop | str]:
+    """To a node that flannel runs: what its pods have of IPv4 goes over IPv4, of IPv6 over IPv6."""
+    said = entry.presence.addresses if entry.presence is not None else ()
+    ends: dict[int, Address] = {each.version: each for each in reversed(said)}
+    mtu_bytes = _underlay_mtu_bytes(view, entry, path)
+    hops: dict[int, Hop | str] = {}
+    for version, first in firsts.items():
+        vxlan = vxlan_entry(view, entry, ends.get(version))
+        if version not in view.sources:
+            hops[version] = f"this node has no segment of IPv{version}"
+        elif isinstance(vxlan, FdbEntry):
+            hops[version] = _by_vxlan(vxlan, first, mtu_bytes)
+        else:
+            hops[version] = vxlan
+    return hops
+
+
+def _by_vxlan(vxlan: FdbEntry, first: Prefix, mtu_bytes: int) -> Hop | str:
+    room_bytes = mtu_bytes - VXLAN_OVERHEAD_BYTES[vxlan.underlay.version]
+    # As flannel: the network address stands for the peer, and never travels.
+    hop = Hop(vxlan.device, first.network_address, room_bytes, vxlan)
+    return _fitting(hop, first.version)
 
 
 def tunnel_hops(

@@ -109,8 +109,10 @@ def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address
     underlay = path.underlay if path is not None else None
     found = [] if underlay is None else [underlay]
     if entry.presence is not None:
+        signed = entry.grant.is_flannel  # by the cluster, not by the peer itself
         for each in entry.presence.addresses[:_OUTER_MOST]:
-            if is_within(int(each), view.sites[each.version]) and each not in found:
+            here = signed or is_within(int(each), view.sites[each.version])
+            if here and each not in found:
                 found.append(each)
     return tuple(each for each in found if not is_within(int(each), NO_NODE_BOUNDS[each.version]))
 
@@ -146,7 +148,7 @@ def _reach(
     return PeerPart(
         tuple(routes),
         tuple([Neighbour(hop.device, hop.address, entry.mac) for hop, entry in vxlans]),
-        (vxlans[0][1],) if vxlans else (),
+        tuple({entry: None for _, entry in vxlans}),
         part.sources,
         part.outer,
         part.in_clear,

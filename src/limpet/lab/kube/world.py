@@ -12,7 +12,7 @@ from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.programs import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS, find_programs
 from limpet.lab.topology import Topology
-from limpet.lab.world.machine import UPLINK
+from limpet.lab.world.machine import UPLINK, Machine
 from limpet.lab.world.site import FIRST_NODE, ROUTER, Interface, Site, host
 from limpet.lab.world.wires import configure, create_namespace
 from limpet.lab.world.world import World, silent
@@ -26,7 +26,7 @@ _ASK_AGAIN_S = 0.2
 class KubeWorld(World):
     """`plane` is the control plane; every node of the world joins it after the Limpet cluster."""
 
-    machine_type = KubeMachine
+    machine_type: type[Machine] = KubeMachine
 
     def __init__(self, topology: Topology, name: str, folder: Path) -> None:
         super().__init__(topology, name, folder)

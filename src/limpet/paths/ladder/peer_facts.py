@@ -9,8 +9,8 @@ from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.cluster.kinds.network import Encryption
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.topology.paths import RelayEnd
-from limpet.cluster.topology.transports import devices_of
+from limpet.cluster.topology.paths import PeerPath, RelayEnd
+from limpet.cluster.topology.transports import VXLAN, devices_of
 from limpet.cluster.topology.view import View
 from limpet.paths.ladder.candidates import Facts, tunnel_endpoints, usable
 
@@ -74,6 +74,14 @@ class OwnEnds:
         """The object that others of thousands of peers have too."""
         shared: T = self._shared.setdefault(value, value)
         return shared
+
+
+def flannel_path(presence: Presence | None) -> PeerPath | None:
+    """The way to a node that flannel runs: it answers nothing, so nothing of it is proven. Its own
+    peers send there too."""
+    if presence is None or not presence.addresses:
+        return None
+    return PeerPath(VXLAN, presence.link_mtu_bytes, underlay=presence.addresses[0])
 
 
 def own_facts(view: View) -> tuple[object, ...]:

@@ -63,6 +63,7 @@ def test_who_may_talk_to_whom_is_the_same_from_both_ends(one, other, default) ->
 
 
 CLOUD = {"roles": frozenset({Role.CLOUD})}
+FLANNEL = {"roles": frozenset({Role.FLANNEL})}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,7 @@ CLOUD = {"roles": frozenset({Role.CLOUD})}
         ({"communities": ("a",)}, CLOUD, DefaultCommunity.NONE, True),
         (CLOUD, CLOUD, DefaultCommunity.NONE, True),
         (CLOUD, {"tombstone": True}, DefaultCommunity.ALL, False),
+        ({"communities": ("a",)}, FLANNEL, DefaultCommunity.NONE, True),
     ],
 )
 def test_the_cloud_talks_to_all_and_the_edge_inside_a_community(
@@ -587,3 +589,39 @@ def test_a_route_is_told_by_prefix_and_metric() -> None:
 
     assert route.key == other._replace(metric=200).key != other.key
     assert transports.ROUTE.name == "route"
+
+
+# A peer that flannel runs.
+
+
+def test_a_peer_that_flannel_runs_gets_each_family_over_its_own_underlay() -> None:
+    far = {"addresses": (ip_address("198.51.100.9"), ip_address("2001:db8:9::9"))}
+    peer = entry(a_grant(2, roles=frozenset({Role.FLANNEL})), a_presence(2, port=0, **far))
+    planned = part(peer, path=PeerPath(transports.VXLAN, underlay=far["addresses"][0]))
+
+    assert [(route.device, route.mtu_bytes) for route in planned.routes] == [
+        ("limvx4", 1450),
+        ("limvx6", 1430),
+    ]
+    assert planned.neighbours == (
+        Neighbour("limvx4", ip_address("10.244.2.0"), mac(2, 4)),
+        Neighbour("limvx6", ip_address("fd00:0:0:2::"), mac(2, 6)),
+    )
+    assert planned.fdb == (
+        FdbEntry("limvx4", mac(2, 4), far["addresses"][0]),
+        FdbEntry("limvx6", mac(2, 6), far["addresses"][1]),
+    )
+    # The cluster says where it sends from, wherever that is.
+    assert planned.outer == far["addresses"]
+
+
+def test_a_peer_that_flannel_runs_without_ipv6_gets_none_and_says_why() -> None:
+    four = (ip_address("192.0.2.2"),)
+    peer = entry(
+        a_grant(2, roles=frozenset({Role.FLANNEL})),
+        a_presence(2, addresses=four, vtep_macs={4: mac(2, 4)}),
+    )
+    planned = part(peer, path=vxlan(2))
+
+    assert [route.device for route in planned.routes] == ["limvx4"]
+    assert [why for _, why in planned.without] == ["no address for VXLAN is known"]
