@@ -160,18 +160,26 @@ def tunnel_is_needed(
     view: View,
     admitted: Mapping[str, Admitted],
     backend: TunnelBackend = TunnelBackend.WIREGUARD,
+    *,
+    needless: tuple[View, Mapping[str, Admitted]] | None = None,
 ) -> bool:
     """Whether some peer may come, or be sent to, by the tunnel of that backend.
 
     A peer that is not reached yet and tells an address of one of this node's subnets will be
-    reached in clear, most likely.
+    reached in clear, most likely. `needless`: an older view for which none was needed, and who was
+    admitted then; only what has changed since is looked at.
     """
     if view.network is None or view.grant is None:
         return False
+    uids: Iterable[str] = admitted
+    if needless is not None and needless[0].same_node(view):
+        old, known = needless
+        uids = differing(old.snapshot.nodes, view.snapshot.nodes)
+        uids |= differing(old.paths, view.paths) | differing(known, admitted)
     return any(
         is_by(view, uid, backend) and _may_come(view, uid)
-        for uid, each in admitted.items()
-        if each.sources
+        for uid in uids
+        if uid in admitted and admitted[uid].sources
     )
 
 

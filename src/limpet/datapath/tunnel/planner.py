@@ -9,7 +9,13 @@ from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.cluster.topology.view import View
 from limpet.datapath.admitted import Admitted
-from limpet.datapath.tunnel.plan import TunnelView, plan_tunnel, replan_tunnel, tunnel_ends
+from limpet.datapath.tunnel.plan import (
+    TunnelView,
+    plan_tunnel,
+    replan_tunnel,
+    tunnel_ends,
+    tunnel_is_needed,
+)
 from limpet.datapath.tunnel.state import TunnelKey, TunnelPlan, TunnelState
 
 
@@ -27,6 +33,14 @@ class TunnelPlanner:
         """The next plan may be made of this one."""
         self._view: TunnelView | None = None
         self._ends: tuple[View, Mapping[str, TunnelEnd]] | None = None
+        self._needless: tuple[View, Mapping[str, Admitted]] | None = None
+        """The last view for which no tunnel was needed, and who was admitted then."""
+
+    def is_needed(self, view: View, admitted: Mapping[str, Admitted]) -> bool:
+        """Whether some peer may come, or be sent to, by the tunnel."""
+        found = tunnel_is_needed(view, admitted, self.backend, needless=self._needless)
+        self._needless = None if found else (view, admitted)
+        return found
 
     def replan(self, view: View, admitted: Mapping[str, Admitted]) -> frozenset[bytes] | None:
         """Keys of peers that may differ; None: any may, and the device's addresses."""

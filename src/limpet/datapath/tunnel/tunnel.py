@@ -28,7 +28,6 @@ from limpet.datapath.tunnel.diff import (
     TunnelChange,
     diff_tunnel,
 )
-from limpet.datapath.tunnel.plan import tunnel_is_needed
 from limpet.datapath.tunnel.planner import TunnelPlanner
 from limpet.datapath.tunnel.program import TunnelProgram
 from limpet.datapath.tunnel.state import PeerReading, TunnelKey, TunnelPlan, TunnelState
@@ -219,7 +218,7 @@ class Tunnel:
 
     def replan(self, view: View, admitted: Mapping[str, Admitted]) -> None:
         """Plans from these; `admitted` was planned from `view`."""
-        self.needed = self.needed or tunnel_is_needed(view, admitted, self.backend)
+        self.needed = self.needed or self.planner.is_needed(view, admitted)
         if not self.needed:
             return
         if self.problem:

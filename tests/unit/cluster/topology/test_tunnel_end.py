@@ -213,6 +213,28 @@ def needs(found: NodeEntry, *paths: PeerPath, own: OwnSide = SIDE, **net: object
     return tunnel_is_needed(view, plan_overlay(view).parts)
 
 
+def _seen_views() -> st.SearchStrategy[View]:
+    def made(found: NodeEntry | None, path: PeerPath | None, own: OwnSide) -> View:
+        entries = () if found is None else (found,)
+        return seen(*entries, paths={} if path is None else {PEER: path}, own=own)
+
+    paths = st.sampled_from([None, by(), plain(2), vxlan(2)])
+    return st.builds(made, _peers, paths, st.sampled_from([SIDE, OWN]))
+
+
+@given(st.lists(_seen_views(), min_size=2, max_size=5))
+def test_whether_a_device_is_needed_is_told_by_what_changed_since_it_was_not(
+    views: list[View],
+) -> None:
+    needless = None
+    for view in views:
+        parts = plan_overlay(view).parts
+        needed = tunnel_is_needed(view, parts)
+
+        assert tunnel_is_needed(view, parts, needless=needless) == needed
+        needless = None if needed else (view, parts)
+
+
 def test_a_device_is_needed_by_peers_that_may_come_by_it() -> None:
     near = replace(SIDE, link_prefixes=(ip_network("198.51.100.0/24"),))
 
