@@ -7,7 +7,7 @@ two is found (`differing`) without a look at what they share.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,10 +34,21 @@ def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
         return set()
     base, changes = _parts(before)
     other_base, other_changes = _parts(after)
-    keys = changes.keys() | other_changes.keys()
     if base is not other_base:
         keys = before.keys() | after.keys()
-    return {key for key in keys if before.get(key) is not after.get(key)}
+        return {key for key in keys if before.get(key) is not after.get(key)}
+    found = {
+        key
+        for key, value in other_changes.items()
+        if (changes[key] if key in changes else base.get(key)) is not value
+    }
+    # What was put back as it was in the base.
+    found |= {
+        key
+        for key, value in changes.items()
+        if key not in other_changes and base.get(key) is not value
+    }
+    return found
 
 
 class _Altered(Mapping[K, V]):
@@ -56,6 +67,11 @@ class _Altered(Mapping[K, V]):
         if value is None:
             raise KeyError(key)
         return value
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """As a Mapping's, without an error that is raised and caught."""
+        value = self.changes[key] if key in self.changes else self.base.get(key)
+        return default if value is None else value
 
     def __iter__(self) -> Iterator[K]:
         return iter(_copy(self.base, self.changes))

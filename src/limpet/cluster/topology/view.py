@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 from operator import attrgetter
 
@@ -97,6 +97,17 @@ def view_of(
     network = snapshot.network
     if entry is None or network is None or entry.grant.tombstone:
         return View(snapshot, uid, paths, own, segments, network, None)
+    if (
+        before is not None
+        and before.grant is entry.grant
+        and before.network is network
+        and before.own == own
+        and before.uid == uid
+        and before.segments.get(uid, ()) == segments.get(uid, ())
+    ):
+        return replace(
+            before, snapshot=snapshot, paths=paths, segments=segments, tunnel_only=tunnel_only
+        )
     firsts = _first_of_each_version(segments.get(uid, ()))
     taken: dict[int, list[tuple[int, int, str]]] = {4: [], 6: []}
     for prefixes, what in (
