@@ -20,6 +20,8 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
+from limpet.controller.orchestrator.node_objects import SegmentSource
 from limpet.controller.state import nodes
 from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.records import NODE, NodeRecord
@@ -31,6 +33,7 @@ from limpet.kubernetes.client import Client
 from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal
+from tests.unit.controller.orchestrator.node_keeper.node_tables import Told
 from tests.unit.controller.state.cluster_tables import join, network
 from tests.waiting import wait_until
 
@@ -308,5 +311,55 @@ def test_a_community_that_is_applied_is_in_the_grants_and_says_so(
         )
         shown = leader_of(controllers).ask("node.show", node="one")
         assert shown["communities"] == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_a_late_leader_grants_no_cidr_that_the_next_one_has_granted(
+    plane: ControlPlane, namespace: str, after: int
+) -> None:
+    """Two nodes, and one podCIDR: the Nodes have changed from one leader to the next."""
+
+    async def run() -> None:
+        client = Client(find_access(plane.kubeconfig))
+        store = KubernetesStore(client, namespace)
+        then, now = Told(), Told()
+        then.put("n1", "10.0.7.0/24")
+        now.put("n2", "10.0.7.0/24")
+        first = Registry(store, 0.0, SegmentSource(True, (), Told()))
+        await first.start()
+        await first.change(lambda tables: create_cluster(tables, network("10.0.0.0/16")))
+        for number in (1, 2):
+            await first.change(lambda tables, n=number: join(tables, n, f"n{n}"))  # type: ignore[misc]
+        await first.stop()
+
+        paused = Paused(store, after)
+        late = Registry(paused, 0.0, SegmentSource(True, (), then))
+        next_one = Registry(store, 0.0, SegmentSource(True, (), now))
+        await late.start()
+        asked = asyncio.create_task(late.change(lambda tables: settle_cidrs(tables, 0.0)))
+        await paused.stopped.wait()
+        await next_one.start()
+        other = next_one.change(lambda tables: settle_cidrs(tables, 0.0))
+        outcomes: list[Any] = [*await asyncio.gather(other, return_exceptions=True)]
+        paused.woken.set()
+        outcomes += await asyncio.gather(asked, return_exceptions=True)
+        await late.stop()
+        await next_one.stop()
+
+        known = await granted(store)
+        held = [each for grant in known.values() for each in grant.segments]
+        assert len(held) <= 1
+        answered = [each for each in outcomes if not isinstance(each, BaseException)]
+        for settled in answered:
+            for _, grant in settled.granted:
+                assert known[grant.uid].segments == grant.segments
+        assert all(
+            not isinstance(each, BaseException) or isinstance(each, RefusedError)
+            for each in outcomes
+        )
+        await store.close()
+        client.close()
 
     asyncio.run(run())

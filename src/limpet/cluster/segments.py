@@ -4,17 +4,18 @@ A node asks before it runs out, so that it can grow while cut off.
 
 The address space of a family is cut into segments of one length, numbered from 0. Space that was
 never used goes first; what a removed node held rests, and is granted again when nothing else is
-left, the longest rested first.
+left, the longest rested first. Where somebody else hands out segments too (Kubernetes), only the
+controller's own part of the space is granted here; what the others handed out is held all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from itertools import combinations
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Prefix, bounds_of
 from limpet.base.errors import ExhaustedError
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
@@ -51,12 +52,25 @@ class Holding:
 class AddressSpace:
     """The cluster's segments: which are held, which rest, and which is next."""
 
-    def __init__(self, network: Network, quarantine_s: float) -> None:
+    def __init__(
+        self, network: Network, quarantine_s: float, own_cidrs: Sequence[Prefix] | None = None
+    ) -> None:
+        """`own_cidrs`: parts of the pod CIDRs that segments are granted from; None: all of them."""
         self._cidrs: dict[int, Prefix] = {cidr.version: cidr for cidr in network.pod_cidrs}
         self._lengths = dict(network.segment_lengths)
         self._quarantine_s = quarantine_s
+        own = network.pod_cidrs if own_cidrs is None else own_cidrs
+        self._own = {version: self._numbers(version, own) for version in self._cidrs}
         self._holdings: dict[Prefix, Holding] = {}
         self._resting: dict[Prefix, Holding] = {}
+
+    def _numbers(self, version: int, cidrs: Sequence[Prefix]) -> range:
+        for cidr in cidrs:
+            if cidr.version == version:
+                whole, bits = self._cidrs[version], cidr.max_prefixlen - self._lengths[version]
+                first, last = ((at - int(whole.network_address)) >> bits for at in bounds_of(cidr))
+                return range(first, last + 1)
+        return range(0)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -66,9 +80,17 @@ class AddressSpace:
     def holdings(self) -> Mapping[Prefix, Holding]:
         return self._holdings
 
-    def size(self, version: int) -> int:
-        """How many segments the family has."""
-        return 1 << (self._lengths[version] - self._cidrs[version].prefixlen)
+    def own(self, version: int) -> range:
+        """Numbers of the segments of the family that are granted here; there may be none."""
+        return self._own[version]
+
+    def free(self, version: int) -> int:
+        """How many segments of those nobody has or had."""
+        own = self._own[version]
+        held = (self.number(each) for each in self._holdings if each.version == version)
+        return (
+            own.stop - own.start - sum(1 for number in held if number is not None and number in own)
+        )
 
     def number(self, prefix: Prefix) -> int | None:
         """None for what is no segment of this cluster."""
@@ -77,7 +99,8 @@ class AddressSpace:
             return None
         offset = int(prefix.network_address) - int(cidr.network_address)
         number = offset >> (cidr.max_prefixlen - prefix.prefixlen)
-        return number if 0 <= number < self.size(prefix.version) else None
+        size = 1 << (prefix.prefixlen - cidr.prefixlen)
+        return number if 0 <= number < size else None
 
     def segment(self, version: int, number: int) -> Prefix:
         cidr, length = self._cidrs[version], self._lengths[version]
@@ -95,51 +118,80 @@ class AddressSpace:
                 self._resting[prefix] = holding
 
     def next_free(
-        self, version: int, mark: int, now_s: float, *, only_unused: bool = False
+        self,
+        version: int,
+        mark: int,
+        now_s: float,
+        *,
+        only_unused: bool = False,
+        avoid: Collection[Prefix] = (),
     ) -> Prefix:
-        """`mark`: the highest number that was ever granted, -1 for none. Raises: ExhaustedError."""
-        for number in range(mark + 1, self.size(version)):
-            segment = self.segment(version, number)
-            if segment not in self._holdings:
-                return segment
-        if only_unused:
+        """`mark`: the highest number that was ever granted, -1 for none. `avoid`: segments that
+        somebody else has handed out. Raises: ExhaustedError."""
+        own = self._own[version]
+        unused = self._first_free(version, mark + 1, avoid)
+        if unused is not None:
+            return unused
+        if only_unused and own:
             raise ExhaustedError(
                 f"grant an IPv{version} segment: after the restore only space that was never used "
                 "may be granted, and none is left (see `limpet controller recovery`)"
             )
-        free = self._gap(version) or self._longest_rested(version, now_s)
+        free = self._first_free(version, 0, avoid) or self._longest_rested(version, now_s, avoid)
         if free is None:
             raise ExhaustedError(self._full(version))
         return free
 
-    def _gap(self, version: int) -> Prefix | None:
-        """The lowest that nobody has and nobody had."""
-        of_family = sum(1 for prefix in self._holdings if prefix.version == version)
-        if of_family >= self.size(version):
-            return None
-        for number in range(of_family + 1):
+    def _first_free(self, version: int, start: int, avoid: Collection[Prefix]) -> Prefix | None:
+        """The lowest from `start` on that nobody has and nobody had."""
+        own = self._own[version]
+        for number in range(max(start, own.start), own.stop):
             segment = self.segment(version, number)
-            if segment not in self._holdings:
+            if segment not in self._holdings and segment not in avoid:
                 return segment
         return None
 
-    def _longest_rested(self, version: int, now_s: float) -> Prefix | None:
+    def _longest_rested(
+        self, version: int, now_s: float, avoid: Collection[Prefix]
+    ) -> Prefix | None:
         rested = [
             (holding.resting_since_s, holding.prefix)
             for holding in self._resting.values()
             if holding.prefix.version == version
             and holding.resting_since_s is not None
             and now_s - holding.resting_since_s >= self._quarantine_s
+            and self.number(holding.prefix) in self._own[version]
+            and holding.prefix not in avoid
         ]
         return min(rested)[1] if rested else None
 
+    def rests_until_s(self, holding: Holding) -> float | None:
+        """When it is free again, by the controller's clock; None: it is held."""
+        since_s = holding.resting_since_s
+        return None if since_s is None else since_s + self._quarantine_s
+
     def _full(self, version: int) -> str:
-        resting = sum(1 for prefix in self._resting if prefix.version == version)
+        own = self._own[version]
+        if not own:
+            return (
+                f"grant an IPv{version} segment: the controller has no IPv{version} addresses of "
+                "its own, since nodes have the podCIDRs of their Nodes in Kubernetes (name in "
+                "own_cidrs of the controller's configuration a part of pod_cidrs that Kubernetes "
+                "does not hand out)"
+            )
+        size = own.stop - own.start  # of IPv6 there may be more than len() can say
+        cidr = self._cidrs[version]
+        whole = size == 1 << (self._lengths[version] - cidr.prefixlen)
+        of = f"{cidr}" if whole else "the controller's own_cidrs"
+        resting = sum(1 for each in self._resting if self._is_own(each, version))
         return (
-            f"grant an IPv{version} segment: all {self.size(version)} of {self._cidrs[version]} "
+            f"grant an IPv{version} segment: all {size} of {of} "
             f"are taken, {resting} of them rest after their node was removed "
             "(remove nodes that are gone for good: limpet node remove NAME)"
         )
+
+    def _is_own(self, prefix: Prefix, version: int) -> bool:
+        return prefix.version == version and self.number(prefix) in self._own[version]
 
 
 def network_problems(network: Network) -> list[str]:
@@ -211,6 +263,33 @@ def overlaps_with(network: Network, used: Iterable[Prefix]) -> list[tuple[Prefix
     """Pod or service CIDRs, each with a prefix that the node uses otherwise (its LAN) and meets."""
     own = (*network.pod_cidrs, *network.service_cidrs)
     return [(cidr, other) for other in used for cidr in own if _overlap(cidr, other)]
+
+
+def own_cidr_problems(network: Network, own_cidrs: Sequence[Prefix]) -> list[str]:
+    """Why these can't be the part of the pod CIDRs that the controller grants from; empty: none."""
+    problems = []
+    for number, cidr in enumerate(own_cidrs):
+        if any(cidr.version == before.version for before in own_cidrs[:number]):
+            problems.append(f"own_cidrs: more than one of IPv{cidr.version} (name one)")
+        whole = [each for each in network.pod_cidrs if each.version == cidr.version]
+        length = network.segment_lengths[cidr.version]
+        if not whole or not _is_inside(cidr, whole[0]):
+            inside = ", ".join(map(str, network.pod_cidrs))
+            problems.append(
+                f"own_cidrs: {cidr} is not inside of pod_cidrs ({inside}): all pods' addresses are"
+            )
+        elif cidr.prefixlen > length:
+            problems.append(
+                f"own_cidrs: no segment of /{length} fits into {cidr} (name one of /{length} or "
+                "wider)"
+            )
+    return problems
+
+
+def _is_inside(prefix: Prefix, cidr: Prefix) -> bool:
+    first, last = bounds_of(cidr)
+    inner_first, inner_last = bounds_of(prefix)
+    return prefix.version == cidr.version and first <= inner_first and inner_last <= last
 
 
 def _overlap(one: Prefix, other: Prefix) -> bool:

@@ -18,14 +18,13 @@ from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
-from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.conditions import Facts
 from limpet.controller.orchestrator.events import Events, NodeEvents
 from limpet.controller.orchestrator.flannel import FlannelBeside
+from limpet.controller.orchestrator.node_keeper.keeper import NodeKeeper
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.orchestrator.object_status import ObjectStatus
-from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.reach import read_links
 from limpet.controller.serving import serve, serve_following
@@ -91,36 +90,31 @@ async def _lead(
         undo.callback(asyncio.create_task(events.run()).cancel)
         reviews = Client(client.access)  # of its own: whoever asks does not hold up the Lease
         undo.callback(reviews.close)
+        tell = NodeEvents(events).tell
         cluster = Cluster(
             store,
             settings,
-            NodeEvents(events).tell,
+            tell,
+            nodes=nodes,
             check_account=AccountCheck(reviews, settings.place.namespace),
         )
         await cluster.start()
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
-        pods = Pods(client, cluster, events)
         status = ObjectStatus(
-            client,
-            cluster,
-            events,
-            lambda: Facts(dict(cluster.community_problems), held_twice=pods.held_twice),
+            client, cluster, events, lambda: Facts(dict(cluster.community_problems))
         )
-        followers: list[_Follower] = [pods, status, NodeLabels(nodes, cluster)]
+        followers: list[_Follower] = [
+            status,
+            NodeLabels(nodes, cluster),
+            NodeKeeper(nodes, cluster, tell),
+        ]
         if settings.place.flannel:
             followers.append(FlannelBeside(client, nodes, cluster))
         for each in followers:
             undo.callback(asyncio.create_task(each.run()).cancel)
-        metrics = Metrics()
-        metrics.watch(
-            "addresses_held_twice", "Addresses that two live pods hold.", lambda: pods.count
-        )
-        metrics.watch(
-            "events_dropped", "Events of Kubernetes that were not written.", lambda: events.dropped
-        )
-        listening = await serve(settings, cluster, undo, Rights(reviews).check, metrics)
+        listening = await serve(settings, cluster, undo, Rights(reviews).check)
         reach = ReachTeller(client, cluster, settings, _links())
         undo.callback(asyncio.create_task(reach.run()).cancel)
         _log.info("ready", listen=",".join(listening), leads=True)

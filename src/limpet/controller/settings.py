@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from limpet.base.addresses import Prefix
 from limpet.base.configuration import (
     CONTROLLER_PATH,
     AbsolutePath,
@@ -26,7 +27,7 @@ from limpet.base.configuration import (
 from limpet.base.errors import ConfigError
 from limpet.cluster.api import name_problem
 from limpet.cluster.kinds.network import DefaultCommunity, Network
-from limpet.cluster.segments import network_problems
+from limpet.cluster.segments import network_problems, own_cidr_problems
 
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
 """Fields of a network that can never change: every segment was cut by them."""
@@ -90,6 +91,30 @@ class StoreSettings(Struct, frozen=True, kw_only=True, rename={"server": "kubern
             )
 
 
+class NodeObjectSettings(Struct, frozen=True, kw_only=True):
+    """What is made of Kubernetes' Nodes."""
+
+    segments_from: Literal["controller", "nodes"] = "controller"
+    own_cidrs: Prefixes = ()
+    """With `segments_from = "nodes"`: the part of the pod CIDRs that Kubernetes leaves to the
+    controller."""
+
+    def __post_init__(self) -> None:
+        if self.own_cidrs and not self.from_nodes:
+            raise ValueError(
+                'own_cidrs: is for segments_from = "nodes"; else it has all of pod_cidrs'
+            )
+
+    @property
+    def from_nodes(self) -> bool:
+        return self.segments_from == "nodes"
+
+    @property
+    def cidrs(self) -> tuple[Prefix, ...] | None:
+        """What the controller grants from; None: all."""
+        return self.own_cidrs if self.from_nodes else None
+
+
 class ControllerSettings(Struct, frozen=True, kw_only=True):
     """Settings of the controller; docs/controller.md says the same in words."""
 
@@ -110,6 +135,13 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     cluster: NetworkSettings = NetworkSettings()
     place: StoreSettings = StoreSettings()
+    nodes: NodeObjectSettings = NodeObjectSettings()
+
+    def __post_init__(self) -> None:
+        if self.nodes.from_nodes and self.place.store != "kubernetes":
+            raise ValueError('segments_from = "nodes" needs store = "kubernetes": Nodes are there')
+        for problem in own_cidr_problems(self.network, self.nodes.own_cidrs):
+            raise ValueError(problem)
 
     @property
     def database(self) -> Path:

@@ -81,6 +81,40 @@ def test_nothing_is_granted_that_is_held_or_rests_and_something_is_when_there_is
             resting[segment] = now_s
 
 
+@pytest.mark.parametrize("own", ["10.0.0.0/24", "10.0.2.0/23", "10.0.0.0/22"])
+def test_segments_are_granted_of_the_own_part_only(own: str) -> None:
+    others = {ip_network("10.0.3.0/24")}
+    part = ip_network(own)
+    space = AddressSpace(
+        network(pod_cidrs=(ip_network("10.0.0.0/22"),), segment_lengths={4: 24, 6: 64}),
+        QUARANTINE_S,
+        [part],
+    )
+    space.put(ip_network("10.0.1.0/24"), Holding(ip_network("10.0.1.0/24"), "a", -QUARANTINE_S))
+    wanted = {each for each in part.subnets(new_prefix=24) if each not in others}
+    assert space.free(4) == len(list(part.subnets(new_prefix=24))) - part.overlaps(
+        ip_network("10.0.1.0/24")
+    )
+    mark = -1
+    for _ in range(len(wanted)):
+        segment = space.next_free(4, mark, 0.0, avoid=others)
+        wanted.remove(segment)
+        space.put(segment, Holding(segment, "b"))
+        number = space.number(segment)
+        assert number is not None
+        mark = max(mark, number)
+    with pytest.raises(ExhaustedError):
+        space.next_free(4, mark, 0.0, avoid=others)
+
+
+def test_a_space_of_more_segments_than_a_machine_word_counts_says_how_many_are_free() -> None:
+    space = AddressSpace(
+        network(pod_cidrs=(ip_network("fd00::/32"),), segment_lengths={4: 24, 6: 126}), 0.0
+    )
+    assert space.free(6) == 1 << 94
+    assert space.next_free(6, -1, 0.0) == ip_network("fd00::/126")
+
+
 def test_after_a_restore_only_space_above_the_mark_is_granted() -> None:
     space = small_space()
     assert space.next_free(4, 2, 0.0, only_unused=True) == ip_network("10.0.3.0/24")

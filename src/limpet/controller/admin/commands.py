@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from inspect import signature
@@ -248,11 +247,10 @@ class Admin:
     async def _network_show(self) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:
             space = tables.space
-            taken: Counter[int] = Counter(each.version for each in space.holdings)
             return {
                 **network_document(tables.network),
                 "cluster_revision": tables.state.revision,
-                "free_segments": {f"ipv{v}": space.size(v) - taken[v] for v in space.versions},
+                "free_segments": {f"ipv{v}": space.free(v) for v in space.versions},
             }
 
         return await self._cluster.change(make)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
         **{key: said[key] for key in _OF_A_GRANT},
         "roles": sorted(said["roles"]),
         "state": state,
-        "problems": problems_of(tables, grant),
+        "problems": problems_of(tables, grant, time.time()),
         "joined_at_s": record.joined_at_s,
         "presence_at_s": presence.at_s if presence else None,
         "presence_sequence": presence.sequence if presence else None,

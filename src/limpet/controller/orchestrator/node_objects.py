@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
+from typing import Protocol
 
 import msgspec
 
 from limpet.base.addresses import Address, Prefix
+from limpet.cluster.kinds.network import Network
+from limpet.cluster.segments import AddressSpace
 from limpet.kubernetes.objects import Resource, Viewed
 
 FLANNEL_PREFIX = "flannel.alpha.coreos.com/"
@@ -53,6 +56,42 @@ class NodeObject:
     addresses: tuple[Address, ...] = ()
     flannel: Mapping[str, str] = field(default_factory=dict)
     """flannel's annotations, by what follows its prefix."""
+
+
+class KnownNodes(Protocol):
+    """All Nodes, as they are now."""
+
+    @property
+    def objects(self) -> Mapping[str, NodeObject]: ...
+
+    @property
+    def listed(self) -> bool:
+        """False: one that is missing may be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NoNodes:
+    objects: Mapping[str, NodeObject] = field(default_factory=dict)
+    listed: bool = False
+
+
+NO_NODES: KnownNodes = _NoNodes()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSource:
+    """Where nodes' segments are from."""
+
+    from_nodes: bool = False
+    """From `Node.spec.podCIDRs` where Kubernetes has handed them out; else the controller's."""
+    own_cidrs: tuple[Prefix, ...] | None = None
+    """What the controller grants from; None: all of the cluster's pod CIDRs."""
+    nodes: KnownNodes = NO_NODES
+    quarantine_s: float = 0.0
+
+    def address_space(self, network: Network) -> AddressSpace:
+        """Nothing of it is held."""
+        return AddressSpace(network, self.quarantine_s, self.own_cidrs)
 
 
 def read_node(node: Node) -> NodeObject:

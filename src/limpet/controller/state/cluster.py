@@ -29,6 +29,7 @@ from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, 
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
+from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes, SegmentSource
 from limpet.controller.settings import ControllerSettings, next_network
 from limpet.controller.state import grants, happenings, nodes, published, recovery
 from limpet.controller.state.authority import (
@@ -70,12 +71,14 @@ class Cluster:
         settings: ControllerSettings,
         on_happening: Callable[[Happening], None] = lambda _: None,
         *,
+        nodes: KnownNodes = NO_NODES,
         check_account: Callable[[JoinRequest], Awaitable[None]] | None = None,
     ) -> None:
         """`on_happening`: told what a person should hear of a node; it returns at once.
 
-        `check_account`: returns when the node's name is that of the account whose token it
-        shows, else raises RefusedError; None: nobody is let in by an account.
+        `nodes`: of Kubernetes, as they are now. `check_account`: returns when the node's name is
+        that of the account whose token it shows, else raises RefusedError; None: nobody is let in
+        by an account.
         """
         self._settings = settings
         self._on_happening = on_happening
@@ -84,7 +87,8 @@ class Cluster:
         self._since = ""
         self.community_problems: dict[str, str] = {}
         """Why one is not as its object in Kubernetes says."""
-        self._registry = Registry(store, settings.quarantine_s)
+        source = SegmentSource(settings.nodes.from_nodes, settings.nodes.cidrs, nodes)
+        self._registry = Registry(store, settings.quarantine_s, source)
         self.reports = Reports(store)
         self.feed = Feed(store)
         self._published = WriteRate("documents", per_s=_PUBLISHED_PER_S, burst=_PUBLISHED)
@@ -246,9 +250,10 @@ class Cluster:
 
         def make(tables: Tables) -> tuple[int, list[str], list[str]]:
             grant = tables.grants[uid]
-            before = problems_of(tables, grant)
-            version = published.publish(tables, uid, sealed, time.time())
-            return version, before, problems_of(tables, grant)
+            now_s = time.time()
+            before = problems_of(tables, grant, now_s)
+            version = published.publish(tables, uid, sealed, now_s)
+            return version, before, problems_of(tables, grant, now_s)
 
         try:
             version, before, after = await self.ask(uid, revision, make)

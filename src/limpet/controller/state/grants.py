@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
 
-from limpet.base.addresses import Prefix
-from limpet.base.errors import ExhaustedError
 from limpet.cluster.api import (
     Code,
     JoinRequest,
@@ -27,6 +25,7 @@ from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.controller.communities.membership import communities_of
+from limpet.controller.orchestrator.node_keeper.segments import Taken, first_segments, more_segments
 from limpet.controller.state.records import (
     AUTHORITY,
     TOKEN,
@@ -84,27 +83,6 @@ def change_grant(tables: Tables, grant: Grant, **changes: object) -> Sealed:
         **changes,  # type: ignore[arg-type]
     )
     return tables.sign(GRANT, following)
-
-
-def _take(tables: Tables, uid: str, version: int, now_s: float) -> tuple[Prefix, str]:
-    """A segment for the node, and the uid of who had it before. Raises: RefusedError."""
-    state = tables.state
-    if state.recovery is not None and state.recovery.paused:
-        raise RefusedError(
-            Code.RECOVERING,
-            "the controller was restored from an old back-up and grants nothing until its nodes "
-            "have reported (a person can tell more: limpet controller recovery)",
-        )
-    mark = state.marks.get(version, -1)
-    try:
-        prefix = tables.space.next_free(
-            version, mark, now_s, only_unused=state.recovery is not None
-        )
-    except ExhaustedError as error:
-        raise RefusedError(Code.EXHAUSTED, str(error)) from error
-    before = tables.space.holdings.get(prefix)
-    tables.hold(prefix, uid)
-    return prefix, before.uid if before else ""
 
 
 # Nodes come
@@ -167,11 +145,10 @@ def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Join
 
 
 def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: float) -> Joined:
-    """With a segment of each family. Raises: RefusedError."""
+    """With a segment of each family, unless it has to wait for them. Raises: RefusedError."""
     uid, name = uid_of(request.public_key), request.name
     taken = _from_flannel(tables, name, uid)
-    missing = set(tables.space.versions) - {prefix.version for prefix, _ in taken}
-    taken += [_take(tables, uid, version, now_s) for version in sorted(missing)]
+    taken += first_segments(tables, name, uid, [prefix for prefix, _ in taken], now_s)
     grant = Grant(
         uid=uid,
         name=name,
@@ -187,7 +164,7 @@ def _let_in(tables: Tables, request: JoinRequest, admission: Admission, now_s: f
     return Joined(uid, _put_first(tables, grant, admission.communities, now_s), "")
 
 
-def _from_flannel(tables: Tables, name: str, uid: str) -> list[tuple[Prefix, str]]:
+def _from_flannel(tables: Tables, name: str, uid: str) -> list[Taken]:
     """The segments of the node of that name that flannel runs, and its uid: that one is no more,
     since Limpet runs it from now on."""
     taken = []
@@ -321,9 +298,14 @@ def request_segments(
     wanted = sorted(set(versions))
     for version in wanted:
         _check_quota(tables, grant, version)
-    taken = [_take(tables, uid, version, now_s) for version in wanted]
+    taken = more_segments(tables, grant, wanted, now_s)
     if not taken:
         raise RefusedError(Code.BAD_REQUEST, f"grant segments to {grant.name}: of no IP version")
+    return add_segments(tables, grant, taken)
+
+
+def add_segments(tables: Tables, grant: Grant, taken: Sequence[Taken]) -> Sealed:
+    """The node's grant with these, too."""
     return change_grant(
         tables,
         grant,

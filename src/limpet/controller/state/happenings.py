@@ -59,6 +59,10 @@ def segments_refused(grant: Grant, error: RefusedError) -> Happening | None:
     return Happening(grant.name, "SegmentsRefused", words, is_warning=True)
 
 
+def cidrs_refused(name: str, problem: str) -> Happening:
+    return Happening(name, "PodCIDRsRefused", problem, is_warning=True)
+
+
 def removed(grant: Grant) -> Happening:
     words = (
         f"removed from the pod network for ever: {grant.uid}, with {_segments(grant)}, which rest "

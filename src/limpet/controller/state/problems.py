@@ -8,15 +8,18 @@ from __future__ import annotations
 from limpet.base.addresses import is_public
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
+from limpet.controller.orchestrator.node_keeper.pod_cidrs import problems_of_cidrs
 from limpet.controller.state.tables import Tables
 
 
-def problems_of(tables: Tables, grant: Grant) -> list[str]:
+def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:
     """In words; empty: nothing is wrong, as far as the controller knows."""
+    found = problems_of_cidrs(tables, grant, now_s)
     presence = tables.presence(grant.uid)
     if presence is None:
-        return []
-    found = [problem] if (problem := unreached_relay(grant, presence)) else []
+        return found
+    if problem := unreached_relay(grant, presence):
+        found.append(problem)
     return found + shared_endpoints(tables, grant, presence)
 
 

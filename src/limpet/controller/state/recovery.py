@@ -55,7 +55,7 @@ def begin(
         below=max(state.revision, known.revision) + _JUMP,
         marks=marks,
         granted={
-            version: max(state.marks.get(version, -1), known.marks.get(version, -1))
+            version: max(_mark(tables, state, version), _mark(tables, known, version))
             for version in tables.space.versions
         },
         highest_lost=above,
@@ -81,18 +81,23 @@ def _reserve(tables: Tables, margin: int) -> None:
     recovery = tables.state.recovery
     assert recovery is not None
     for version in tables.space.versions:
-        end = min(_end(recovery, version, margin), tables.space.size(version))
-        for number in range(recovery.marks.get(version, -1) + 1, end):
+        end = min(_end(tables, recovery, version, margin), tables.space.own(version).stop)
+        for number in range(_mark(tables, recovery, version) + 1, end):
             prefix = tables.space.segment(version, number)
             if prefix not in tables.space.holdings:
                 tables.put_segment(prefix, SegmentRecord(""))
         tables.raise_mark(version, end - 1)
 
 
-def _end(recovery: RecoveryRecord, version: int, margin: int) -> int:
+def _mark(tables: Tables, of: StateRecord | RecoveryRecord, version: int) -> int:
+    """The highest number that was granted, or the one before the first that can be."""
+    return max(of.marks.get(version, -1), tables.space.own(version).start - 1)
+
+
+def _end(tables: Tables, recovery: RecoveryRecord, version: int, margin: int) -> int:
     """Numbers below this may be in use. Earlier recoveries left revisions out."""
     lost = (recovery.highest_lost - recovery.above) % _JUMP
-    mark = recovery.marks.get(version, -1)
+    mark = _mark(tables, recovery, version)
     return max(recovery.granted[version] + margin, mark + lost) + 1
 
 
@@ -115,8 +120,9 @@ def is_clipped(tables: Tables, margin: int) -> bool:
     if recovery is None:
         return False
     return any(
-        _end(recovery, version, margin) > tables.space.size(version)
+        _end(tables, recovery, version, margin) > tables.space.own(version).stop
         for version in tables.space.versions
+        if tables.space.own(version)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from limpet.cluster.documents import Key
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
+from limpet.controller.orchestrator.node_objects import SegmentSource
 from limpet.controller.state.records import (
     COMMUNITY,
     SEGMENT,
@@ -38,10 +40,13 @@ _Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
 class Registry:
     """Records in memory, in step with the store."""
 
-    def __init__(self, store: Store, quarantine_s: float) -> None:
+    def __init__(
+        self, store: Store, quarantine_s: float, source: SegmentSource | None = None
+    ) -> None:
+        """`source`: where segments are from, None: the controller's space."""
         self._store = store
-        self._quarantine_s = quarantine_s
-        self._tables = Tables(quarantine_s)
+        self._new_tables = partial(Tables, quarantine_s, source)
+        self._tables = self._new_tables()
         self._versions: dict[Key, str] = {}
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writing: asyncio.Task[None] | None = None
@@ -146,7 +151,7 @@ class Registry:
     # Reading and writing
 
     async def _load(self) -> None:
-        tables = Tables(self._quarantine_s)
+        tables = self._new_tables()
         versions: dict[Key, str] = {}
         for kind, of in record_types().items():
             for item in (await self._store.listing(kind)).items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
+from limpet.controller.orchestrator.node_objects import SegmentSource
 from limpet.controller.state.records import (
     AUTHORITY,
     COMMUNITY,
@@ -46,8 +48,9 @@ T = TypeVar("T")
 class Tables:
     """Records by kind and name; what was put since the last commit is known."""
 
-    def __init__(self, quarantine_s: float) -> None:
-        self._quarantine_s = quarantine_s
+    def __init__(self, quarantine_s: float, source: SegmentSource | None = None) -> None:
+        """`source`: None: segments are the controller's."""
+        self.source = replace(source or SegmentSource(), quarantine_s=quarantine_s)
         self._records: dict[str, dict[str, Any]] = {kind: {} for kind in record_types()}
         self.nodes: Mapping[str, NodeRecord] = self._records[NODE]
         self.presences: Mapping[str, PresenceRecord] = self._records[PRESENCE]
@@ -183,11 +186,11 @@ class Tables:
         self.put(SEGMENT, segment_name(prefix), record)
 
     def hold(self, prefix: Prefix, uid: str) -> None:
-        """The segment is the node's; its number was granted."""
+        """The segment is the node's; its number, if the controller grants it, was granted."""
         self.put_segment(prefix, SegmentRecord(uid))
         number = self.space.number(prefix)
-        assert number is not None
-        self.raise_mark(prefix.version, number)
+        if number is not None and number in self.space.own(prefix.version):
+            self.raise_mark(prefix.version, number)
 
     def raise_mark(self, version: int, number: int) -> None:
         state = self.state
@@ -254,7 +257,7 @@ class Tables:
             self._documents[key] = document
         if key == _NETWORK:
             if self._space is None and document is not None:
-                self._space = AddressSpace(document.value, self._quarantine_s)
+                self._space = self.source.address_space(document.value)
                 # Those that were read while the network was missing.
                 for name, record in self._records[SEGMENT].items():
                     self._hold(name, record)

@@ -161,7 +161,7 @@ def test_a_relay_has_a_public_address_or_one_that_is_forwarded_to_it(
     with pytest.raises(RefusedError, match=r"a relay without a public address .* --anyway"):
         make_relay(tables, "n1")
     assert Role.RELAY in make_relay(tables, "n1", anyway=True).roles
-    assert "a relay without a public address" in problems_of(tables, _only(tables))[0]
+    assert "a relay without a public address" in problems_of(tables, _only(tables), 0.0)[0]
 
 
 def test_of_a_node_that_was_never_heard_nobody_knows_whether_it_can_be_a_relay() -> None:
@@ -169,7 +169,7 @@ def test_of_a_node_that_was_never_heard_nobody_knows_whether_it_can_be_a_relay()
     with pytest.raises(RefusedError, match=r"has not told its addresses yet, .* --anyway"):
         make_relay(tables, "n1")
     assert make_relay(tables, "n1", anyway=True).roles == {Role.EDGE, Role.RELAY}
-    assert problems_of(tables, _only(tables)) == []
+    assert problems_of(tables, _only(tables), 0.0) == []
 
 
 def test_nodes_that_name_one_endpoint_are_told_apart_until_one_of_them_names_another() -> None:
@@ -179,18 +179,18 @@ def test_nodes_that_name_one_endpoint_are_told_apart_until_one_of_them_names_ano
     second = publish(tables, 2, endpoints=((ip_address("203.0.113.7"), 51821), same, same))
     third = publish(tables, 3, endpoints=((ip_address("203.0.113.7"), 51822),))
 
-    (problem,) = problems_of(tables, first)
+    (problem,) = problems_of(tables, first, 0.0)
     assert "[203.0.113.7]:51820 is also that of n2" in problem
-    assert all("also that of n1" in each for each in problems_of(tables, second))
-    assert problems_of(tables, third) == []
-    assert problems_of(copy(tables), first) == [problem]
+    assert all("also that of n1" in each for each in problems_of(tables, second, 0.0))
+    assert problems_of(tables, third, 0.0) == []
+    assert problems_of(copy(tables), first, 0.0) == [problem]
 
     publish(tables, 2, 2, endpoints=((ip_address("203.0.113.7"), 51821),))
-    assert problems_of(tables, first) == []
+    assert problems_of(tables, first, 0.0) == []
     publish(tables, 3, 2, endpoints=(same,))
-    assert "also that of n3" in problems_of(tables, first)[0]
+    assert "also that of n3" in problems_of(tables, first, 0.0)[0]
     nodes.remove(tables, "n3", 0.0)
-    assert problems_of(tables, first) == []
+    assert problems_of(tables, first, 0.0) == []
 
 
 def _only(tables: Tables) -> Grant:

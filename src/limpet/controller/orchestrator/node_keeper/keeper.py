@@ -1,0 +1,92 @@
+"""Keeps nodes as their Nodes in Kubernetes are. Of the controller that leads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.cluster.kinds.grant import Grant
+from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
+from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
+from limpet.controller.orchestrator.nodes import Nodes
+from limpet.controller.state import happenings
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.grants import add_segments
+from limpet.controller.state.happenings import Happening
+from limpet.controller.state.tables import Tables
+
+_log = structlog.get_logger("nodes")
+_LOOK_S = 10.0
+"""Between two looks where nothing is told: what rested may be free by now."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of podCIDRs."""
+
+    granted: list[tuple[Grant, Grant]] = field(default_factory=list)
+    """Grants before and after."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a node has not what its Node has, in words, by name."""
+
+
+def settle_cidrs(tables: Tables, now_s: float) -> Settled:
+    """Gives each node the podCIDRs of its Node that it may have."""
+    settled = Settled()
+    for name in tables.source.nodes.objects:
+        for uid in tables.uids_of(name):
+            if tables.grants[uid].is_flannel:
+                continue
+            found = offer(tables, name, uid, now_s)
+            if found.problems:
+                settled.problems[name] = "; ".join(found.problems)
+            # After a restore the controller must see the grant that the node has first.
+            if found.prefixes and tables.nodes[uid].reported_epoch >= tables.state.epoch:
+                before = tables.grants[uid]
+                taken = [hold_cidr(tables, prefix, uid) for prefix in found.prefixes]
+                add_segments(tables, before, taken)
+                settled.granted.append((before, tables.grants[uid]))
+    return settled
+
+
+class NodeKeeper:
+    """The process around it."""
+
+    def __init__(self, nodes: Nodes, cluster: Cluster, tell: Callable[[Happening], None]) -> None:
+        """`tell`: told what a person should hear of a node."""
+        self._nodes = nodes
+        self._cluster = cluster
+        self._tell = tell
+        self._told: dict[str, str] = {}
+        """Problems, by the node's name."""
+        self._said = ""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            changed = self._nodes.changed
+            try:
+                await self._settle()
+                self._said = ""
+            except LimpetError as error:
+                if str(error) != self._said:
+                    _log.warning("nodes are not as their Nodes are", error=str(error))
+                self._said = str(error)
+            await asyncio.wait((changed,), timeout=_LOOK_S)
+
+    async def _settle(self) -> None:
+        settled = await self._cluster.change(lambda tables: settle_cidrs(tables, time.time()))
+        for before, grant in settled.granted:
+            _log.info("granted podCIDRs", node=grant.name, uid=grant.uid)
+            if happening := happenings.segments_granted(before, grant):
+                self._tell(happening)
+        for name, problem in settled.problems.items():
+            if self._told.get(name) != problem:
+                _log.warning("podCIDRs not granted", node=name, why=problem)
+                self._tell(happenings.cidrs_refused(name, problem))
+        self._told = settled.problems

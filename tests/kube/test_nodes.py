@@ -1,0 +1,159 @@
+"""Kubernetes' Nodes and nodes of the pod network, at a real API server with a real controller."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.lab.kube.control_plane import ControlPlane
+from tests.controller.machines import Controller, Node
+from tests.waiting import wait_until
+
+CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
+MakeController = Callable[..., Controller]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", name="plane")
+def _plane(api: ControlPlane) -> ControlPlane:
+    api.kubectl("apply", "-f", str(CRDS))
+    for plural in PLURALS:
+        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    return api
+
+
+@pytest.fixture(name="controllers")
+def _controllers(plane: ControlPlane, tmp_path: Path) -> Iterator[MakeController]:
+    """Makes controllers of one new cluster, started; they are killed afterwards."""
+    plane.kubectl("delete", ",".join(PLURALS), "--all")
+    plane.kubectl("delete", "nodes", "--all")
+    namespace = f"limpet-{next(_numbers)}"
+    plane.kubectl("create", "namespace", namespace)
+    made: list[Controller] = []
+
+    def make(**settings: Any) -> Controller:
+        controller = Controller(
+            tmp_path / f"c{len(made)}",
+            store="kubernetes",
+            kubeconfig=str(plane.kubeconfig),
+            namespace=namespace,
+            **settings,
+        )
+        made.append(controller)
+        return controller.start()
+
+    yield make
+    for each in made:
+        each.kill_if_it_runs()
+
+
+def put_node(plane: ControlPlane, name: str, *cidrs: str, **labels: str) -> None:
+    """As a kubelet makes it, and Kubernetes' controller manager gives it podCIDRs."""
+    metadata = {"name": name, "labels": labels}
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+    if cidrs:
+        spec = {"spec": {"podCIDR": cidrs[0], "podCIDRs": list(cidrs)}}
+        plane.kubectl("patch", "node", name, "-p", json.dumps(spec))
+
+
+async def joined(controller: Controller, name: str, key: bytes | None = None) -> Node:
+    node = Node(controller.url, name, key)
+    await node.join(await asyncio.to_thread(token_of, controller))
+    return node
+
+
+def token_of(controller: Controller) -> str:
+    """As soon as it leads."""
+    return str(wait_until(lambda: _token(controller)))
+
+
+def _token(controller: Controller) -> str | None:
+    try:
+        return controller.token()
+    except Exception:  # noqa: BLE001 - it does not lead yet
+        return None
+
+
+def segments_of(controller: Controller, name: str) -> list[str]:
+    found: list[str] = controller.ask("node.show", node=name)["segments"]
+    return found
+
+
+def test_nodes_get_the_cidrs_that_kubernetes_gave_them_and_more_of_the_controllers_own(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    controller = controllers(
+        segments_from="nodes",
+        pod_cidrs=["10.244.0.0/15", "fd00:244::/48"],
+        own_cidrs=["10.245.0.0/16"],
+    )
+    put_node(plane, "one", "10.244.7.0/24", "fd00:244:0:7::/64")
+    put_node(plane, "two")
+
+    async def run() -> None:
+        one = await joined(controller, "one")
+        assert [str(each) for each in one.grant.segments] == ["10.244.7.0/24", "fd00:244:0:7::/64"]
+        more = await one.request_segments(4)
+        assert str(more.segments[-1]) == "10.245.0.0/24"
+
+        # It has none yet, and hears of them as soon as they are there.
+        two = await joined(controller, "two")
+        assert two.grant.segments == ()
+        (problem,) = controller.ask("node.show", node="two")["problems"]
+        assert "has no podCIDRs yet" in problem
+        async with two.watch() as lines:
+            await asyncio.to_thread(put_node, plane, "two", "10.244.8.0/24")
+            async for line in lines:
+                document = line.document
+                if document is not None and document.kind == "grant":
+                    grant = two.open(document)
+                    if grant.uid == two.uid and grant.segments:
+                        assert [str(each) for each in grant.segments] == ["10.244.8.0/24"]
+                        break
+        await one.close()
+        await two.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_node_may_not_have_is_told_and_given_when_it_is_free(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    """Kubernetes hands on what a removed node had; its addresses rest first."""
+    controller = controllers(segments_from="nodes", pod_cidrs=["10.244.0.0/16"], quarantine_s=3600)
+    put_node(plane, "one", "10.244.7.0/24")
+
+    async def run() -> None:
+        one = await joined(controller, "one")
+        assert [str(each) for each in one.grant.segments] == ["10.244.7.0/24"]
+        await asyncio.to_thread(put_node, plane, "two", "10.244.7.0/24")
+        two = await joined(controller, "two")
+        assert two.grant.segments == ()
+        (problem,) = controller.ask("node.show", node="two")["problems"]
+        assert "also that of Node one, which is older" in problem
+        events = "{.items[*].message}"
+        await asyncio.to_thread(
+            wait_until,
+            lambda: "which is older" in plane.kubectl("get", "events", "-o", f"jsonpath={events}"),
+        )
+
+        controller.ask("node.remove", node="one")
+        await asyncio.to_thread(plane.kubectl, "delete", "node", "one")
+        await asyncio.to_thread(wait_until, lambda: "rests until" in str(problems("two")))
+        controller.kill()
+        rested = controllers(segments_from="nodes", pod_cidrs=["10.244.0.0/16"], quarantine_s=0)
+        await asyncio.to_thread(token_of, rested)
+        await asyncio.to_thread(wait_until, lambda: segments_of(rested, "two") == ["10.244.7.0/24"])
+
+    def problems(name: str) -> Any:
+        return controller.ask("node.show", node=name)["problems"]
+
+    asyncio.run(run())
