@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from limpet.cluster import api
 from limpet.controller.orchestrator.event_backlog import About, node
 from limpet.controller.orchestrator.events import COMPONENT, Events
 from limpet.kubernetes.client import Client
@@ -201,6 +202,63 @@ def test_all_four_resources_have_conditions_that_are_written_when_something_turn
         )
         shown = await asyncio.to_thread(plane.kubectl, "get", "nodepresences,nodegrants,cnet")
         assert "SIGNED" in shown
+        await node.close()
+
+    asyncio.run(work())
+
+
+def put_pod(plane: ControlPlane, name: str, node: str, address: str) -> None:
+    """A pod as a kubelet would tell of it."""
+    spec = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
+    head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "apart"}}
+    plane.kubectl("apply", "-f", "-", stdin=json.dumps({**head, "spec": spec}))
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    words = ("-n", "apart", "--subresource=status", "--type=merge", "-p")
+    plane.kubectl("patch", "pod", name, *words, json.dumps({"status": status}))
+
+
+def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_is_over(
+    plane: ControlPlane, controller: Controller
+) -> None:
+    """One pod is on a node of Limpet's, whose agent hears of it; the other network's is not."""
+
+    def becomes(kind: str, name: str, wanted: str) -> None:
+        def is_so() -> bool:
+            return condition(plane, kind, name, "PodAddressesUnique") == wanted
+
+        wait_until(is_so, f"{kind} {name}")
+
+    def events_of(pod: str) -> str:
+        found = plane.kubectl("describe", "pod", pod, "-n", "apart")
+        return str(found).partition("Events:")[2]
+
+    async def work() -> None:
+        node = Node(controller.url, "six")
+        await node.join(await asyncio.to_thread(controller.token))
+        await node.publish()
+        address = str(node.grant.segments[0].network_address + 2)
+        held = api.PodAddress("limpet", "apart", "ours", "eth0", (address,))
+        await node.report(1, [held], None)
+
+        def make() -> None:
+            plane.kubectl("create", "namespace", "apart")
+            plane.kubectl("create", "serviceaccount", "default", "-n", "apart")
+            put_pod(plane, "theirs", "seven", address)
+            put_pod(plane, "ours", "six", address)
+            put_pod(plane, "alone", "six", "192.0.2.77")
+
+        await asyncio.to_thread(make)
+        await asyncio.to_thread(becomes, "nodepresence", "six", "False HeldTwice")
+        await asyncio.to_thread(becomes, "clusternetwork", "default", "False HeldTwice")
+        for pod in ("ours", "theirs"):
+            assert "AddressHeldTwice" in await asyncio.to_thread(events_of, pod)
+        assert "AddressHeldTwice" not in await asyncio.to_thread(events_of, "alone")
+
+        await asyncio.to_thread(
+            plane.kubectl, "delete", "pod", "theirs", "-n", "apart", "--force", "--grace-period=0"
+        )
+        await asyncio.to_thread(becomes, "nodepresence", "six", "True Unique")
+        await asyncio.to_thread(becomes, "clusternetwork", "default", "True Unique")
         await node.close()
 
     asyncio.run(work())

@@ -139,6 +139,40 @@ def test_two_nodes_hear_of_each_other_by_the_api_server_alone_and_lose_nothing_t
     run(work())
 
 
+def test_what_the_controller_says_of_a_node_in_its_objects_is_told_on_the_node(
+    plane: ControlPlane, members: list[Member]
+) -> None:
+    def say(status: str) -> None:
+        condition = {
+            "type": "PodAddressesUnique",
+            "status": status,
+            "reason": "HeldTwice",
+            "message": "two pods hold 10.0.0.9",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        for name in ("one", "two"):
+            plane.kubectl(
+                *("patch", "nodepresences.limpet.dev", name, "--subresource=status"),
+                *("--type=merge", "-p", json.dumps({"status": {"conditions": [condition]}})),
+            )
+
+    async def work() -> None:
+        one, two = (Listener(each, plane.kubeconfig) for each in members)
+        one.running.announce("192.0.2.1")
+        two.running.announce("192.0.2.2")
+        async with listening(one, two):
+            await show(plane, one, two)
+            while len(await objects_of(plane, "nodepresences")) < 2:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(say, "False")
+            words = ("PodAddressesUnique: two pods hold 10.0.0.9",)
+            await until(lambda: one.road.state.told == words)
+            await asyncio.to_thread(say, "True")
+            await until(lambda: one.road.state.told == ())
+
+    run(work())
+
+
 def test_what_is_forged_old_or_in_a_strange_place_counts_for_nothing_and_is_named(
     plane: ControlPlane, members: list[Member]
 ) -> None:

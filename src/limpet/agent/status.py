@@ -182,6 +182,7 @@ class ApiServerStatus(Said, frozen=True, kw_only=True):
     error: str
     refused: str
     unusable: list[str]
+    told: list[str]
 
 
 class LinkStatus(Said, frozen=True, kw_only=True):

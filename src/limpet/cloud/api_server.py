@@ -30,7 +30,7 @@ from limpet.kubernetes.kubeconfig import read_kubeconfig
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
-from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION, Signed
+from limpet.kubernetes.resources import GROUP, RESOURCES, UID_LABEL, VERSION, Signed
 
 _log = structlog.get_logger("api server")
 
@@ -47,7 +47,7 @@ class Carrier(Viewed, frozen=True, kw_only=True, rename="camel"):
 
     document: Signed | None = None
     status: msgspec.Raw = msgspec.Raw(b"null")
-    """Read of the network alone."""
+    """Read of the network, and of this node's own objects."""
 
 
 CARRIERS = {
@@ -130,6 +130,8 @@ class ApiServerSource:
         self._waiting: dict[tuple[str, str], Sealed] = {}
         """By kind and name of the object."""
         self._unusable: dict[str, str] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+        """By kind: what the controller says of this node."""
         self._task: asyncio.Task[None] | None = None
         self._state = ApiServerState("", False, time.monotonic())
         membership.subscribe(self._heard)
@@ -165,6 +167,7 @@ class ApiServerSource:
             unusable=tuple(
                 f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]
             ),
+            told=tuple(words for several in self._told.values() for words in several),
         )
 
     def _heard(self, news: News) -> None:
@@ -230,6 +233,8 @@ class ApiServerSource:
             name = item.metadata.name
             if kind == NETWORK.name:
                 self._hear_status(item)
+            elif (item.metadata.labels or {}).get(UID_LABEL) == self._membership.uid:
+                self._told[kind] = _not_as_it_should_be(item)
             if item.document is None:
                 self._note(kind, name, "nobody has signed it (delete it)")
             else:
@@ -285,6 +290,27 @@ class ApiServerSource:
             self._unusable.pop(called, None)
         elif called in self._unusable or len(self._unusable) < _MOST_WAITING:
             self._unusable[called] = why
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class _Conditions(msgspec.Struct, frozen=True):
+    conditions: list[_Condition] | None = None
+
+
+def _not_as_it_should_be(found: Carrier) -> tuple[str, ...]:
+    """What the controller says of the object, in words; nonsense says nothing."""
+    try:
+        status = msgspec.json.decode(found.status, type=_Conditions | None)
+    except msgspec.MsgspecError:
+        return ()
+    conditions = (status.conditions if status is not None else None) or ()
+    wrong = [each for each in conditions if each.status == "False"]
+    return tuple(f"{each.type}: {each.message}" for each in wrong[:_MOST_TOLD])
 
 
 def _batches(names: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:

@@ -27,6 +27,8 @@ class ApiServerState:
     """Why this node's own presence is not there, in its words."""
     unusable: tuple[str, ...] = ()
     """Objects that count for nothing, a few of them, and why."""
+    told: tuple[str, ...] = ()
+    """What the controller says is not as it should be with this node, in the objects' status."""
 
 
 class SecondRoad(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from limpet.controller.state.tables import Tables
@@ -34,6 +36,10 @@ class Metrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"limpet_controller_{name}", text, registry=self._registry)
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A gauge more, whose value is asked for each time."""
+        self._gauge(name, text).set_function(read)
 
     def count(self, path: str, code: str) -> None:
         self._requests.labels(path, code).inc()

@@ -18,6 +18,7 @@ from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.leader.elector import Elector, own_identity
 from limpet.controller.leader.follower_api import follower_application, health_application
+from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.conditions import Facts
 from limpet.controller.orchestrator.events import Events, NodeEvents
@@ -25,6 +26,7 @@ from limpet.controller.orchestrator.flannel import FlannelBeside
 from limpet.controller.orchestrator.node_keeper.keeper import NodeKeeper
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.orchestrator.object_status import ObjectStatus
+from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.reach import read_links
 from limpet.controller.serving import serve, serve_following
@@ -102,10 +104,15 @@ async def _lead(
         undo.push_async_callback(cluster.stop)
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
+        pods = Pods(client, cluster, events)
         status = ObjectStatus(
-            client, cluster, events, lambda: Facts(dict(cluster.community_problems))
+            client,
+            cluster,
+            events,
+            lambda: Facts(dict(cluster.community_problems), held_twice=pods.held_twice),
         )
         followers: list[_Follower] = [
+            pods,
             status,
             NodeLabels(nodes, cluster),
             NodeKeeper(nodes, cluster, tell),
@@ -114,7 +121,14 @@ async def _lead(
             followers.append(FlannelBeside(client, nodes, cluster))
         for each in followers:
             undo.callback(asyncio.create_task(each.run()).cancel)
-        listening = await serve(settings, cluster, undo, Rights(reviews).check)
+        metrics = Metrics()
+        metrics.watch(
+            "addresses_held_twice", "Addresses that two live pods hold.", lambda: pods.count
+        )
+        metrics.watch(
+            "events_dropped", "Events of Kubernetes that were not written.", lambda: events.dropped
+        )
+        listening = await serve(settings, cluster, undo, Rights(reviews).check, metrics)
         reach = ReachTeller(client, cluster, settings, _links())
         undo.callback(asyncio.create_task(reach.run()).cancel)
         _log.info("ready", listen=",".join(listening), leads=True)

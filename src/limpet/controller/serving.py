@@ -38,12 +38,13 @@ async def serve(
     cluster: Cluster,
     undo: contextlib.AsyncExitStack,
     check_rights: CheckRights | None = None,
+    metrics: Metrics | None = None,
 ) -> list[str]:
     """Answers until `undo` is; returns the addresses of the API. Raises: StorageError.
 
     `check_rights`: of people who ask at the API; None: they ask at the admin socket alone.
     """
-    metrics = Metrics()
+    metrics = metrics or Metrics()
     authority = await cluster.change(lambda tables: tables.authority)
     admin = Admin(cluster, metrics, settings.restore_margin)
     if settings.metrics_listen:

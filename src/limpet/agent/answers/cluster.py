@@ -228,6 +228,7 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
         error=state.error,
         refused=state.refused,
         unusable=list(state.unusable),
+        told=list(state.told),
     )
 
 

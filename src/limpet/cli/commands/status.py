@@ -148,6 +148,8 @@ def _api_server(api: ApiServerStatus) -> Iterator[str]:
         yield f"  this node's presence is not there: {api.refused}"
     for problem in api.unusable:
         yield f"  counts for nothing: {problem}"
+    for words in api.told:
+        yield f"  the controller says: {words}"
 
 
 # Between sites

@@ -131,6 +131,12 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
             "what is known of it already goes on; nothing new is heard by it",
             "delete it with kubectl; who has signed a good one writes it again",
         )
+    for words in api.told:
+        yield warn(
+            f"the controller says of this node: {words}",
+            "it is told at the node's objects too: kubectl describe nodepresence, nodegrant",
+            "do what the message says",
+        )
 
 
 def _links(cluster: ClusterStatus) -> Iterator[Finding]:

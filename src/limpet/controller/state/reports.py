@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import msgspec
@@ -68,6 +69,11 @@ class Reports:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._hear: list[Callable[[str, ReportRecord], None]] = []
+
+    def subscribe(self, hear: Callable[[str, ReportRecord], None]) -> None:
+        """`hear`: told the uid and the report of a node that has reported."""
+        self._hear.append(hear)
 
     async def put(self, uid: str, report: PodReport, now_s: float) -> int:
         """The sequence that counts now. Raises: RefusedError, StorageError."""
@@ -78,6 +84,8 @@ class Reports:
                 await self._store.write([_put(uid, record, item)])
             except ConflictError:
                 continue
+            for hear in self._hear:
+                hear(uid, record)
             return record.sequence
         raise RefusedError(Code.TRY_AGAIN, "two reports of this node at once")
 

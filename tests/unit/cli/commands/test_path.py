@@ -388,6 +388,7 @@ def test_how_the_api_server_is_reached_is_told_where_it_is_heard() -> None:
         "error": "nothing listens there",
         "refused": "it may not write it",
         "unusable": ["NodeGrant a: nobody has signed it"],
+        "told": ["PodAddressesUnique: two pods hold 10.0.0.9"],
     }
 
     told = status(api_server=api)
@@ -396,5 +397,6 @@ def test_how_the_api_server_is_reached_is_told_where_it_is_heard() -> None:
     assert ": nothing listens there" in told
     assert "  this node's presence is not there: it may not write it" in told
     assert "  counts for nothing: NodeGrant a: nobody has signed it" in told
+    assert "  the controller says: PodAddressesUnique: two pods hold 10.0.0.9" in told
     assert "\nconnected to the API server at" in status(api_server={**api, "connected": True})
     assert "API server" not in status()

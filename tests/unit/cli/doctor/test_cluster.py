@@ -26,6 +26,7 @@ API_SERVER = {
     "error": "",
     "refused": "",
     "unusable": [],
+    "told": [],
 }
 NO_API_SERVER = {**API_SERVER, "connected": False, "error": "nothing listens there"}
 CUT_OFF = {**CLUSTER["controller"], "connected": False, "error": "no route to host"}
@@ -63,6 +64,7 @@ def test_a_sound_node_is_all_ok() -> None:
         ),
         ({"api_server": {**API_SERVER, "refused": "403"}}, "warn", "presence is not at the API"),
         ({"api_server": {**API_SERVER, "unusable": ["NodeGrant a: x"]}}, "warn", "NodeGrant a: x"),
+        ({"api_server": {**API_SERVER, "told": ["Signed: it is old"]}}, "warn", "it is old"),
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
         ({"contested": 1}, "warn", "wanted by several nodes"),

@@ -1,0 +1,185 @@
+"""The one watch of Pods: finds addresses that two of them hold, and tells it on both.
+
+Of thousands of pods only names, node and addresses are kept (`held_twice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+
+import msgspec
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.controller.orchestrator.event_backlog import About
+from limpet.controller.orchestrator.events import Events
+from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, Pod, by_node
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.records import ReportRecord
+from limpet.controller.state.tables import Tables
+from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes
+
+_log = structlog.get_logger("pods")
+_LOOK_S = 2.0
+"""Between two looks at what is known, which cost no request."""
+_AGAIN_S = 10.0
+_LIVE = Selection(fields="status.phase!=Succeeded,status.phase!=Failed")
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    host_network: bool = False
+
+
+class PodIP(msgspec.Struct, frozen=True):
+    ip: str = ""
+
+
+class PodStatus(msgspec.Struct, frozen=True):
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
+
+
+class PodObject(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A Pod, as far as it is read."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+PODS = Resource("Pod", "pods", PodObject, namespaced=True)
+
+
+def read_pod(found: PodObject) -> Pod | None:
+    """None: it is in its node's network, or about to be gone."""
+    metadata = found.metadata
+    if found.spec.host_network or metadata.deletion_timestamp is not None:
+        return None
+    texts = [each.ip for each in found.status.pod_ips or ()] or [found.status.pod_ip]
+    key = (metadata.namespace, metadata.name)
+    return Pod(key, metadata.uid, found.spec.node_name, tuple(_addresses(texts)))
+
+
+def read_report(record: ReportRecord, tables: Tables) -> list[tuple[Key, str]]:
+    """Addresses of the cluster's own space: other networks of a node may be numbered alike."""
+    cidrs = tables.network.pod_cidrs
+    return [
+        ((pod.namespace, pod.pod), address)
+        for pod in record.pods
+        for address in _addresses(pod.addresses)
+        if any(ip_address(address) in cidr for cidr in cidrs)
+    ]
+
+
+def _addresses(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts:
+        try:
+            yield str(ip_address(text))
+        except ValueError:
+            continue  # what a kubelet says; nobody is helped by refusing the pod
+
+
+class Pods:
+    """Of the controller that leads."""
+
+    def __init__(self, client: Client, cluster: Cluster, events: Events) -> None:
+        self._cluster = cluster
+        self._events = events
+        self._book = AddressBook()
+        self._found: tuple[HeldTwice, ...] = ()
+        self._reported: dict[str, ReportRecord] = {}
+        """Reports that have come and were not taken up yet, by uid."""
+        self._reflector = Reflector(
+            client, PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
+        )
+        cluster.reports.subscribe(self._reported.__setitem__)
+
+    @property
+    def held_twice(self) -> Mapping[str, Sequence[str]]:
+        """In words, by the names of nodes."""
+        return by_node(self._found)
+
+    @property
+    def count(self) -> int:
+        """Of addresses that two hold."""
+        return len(self._found)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        following = asyncio.create_task(self._reflector.run())
+        try:
+            await self._read_reports()
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                if self._reported:
+                    await self._take_reports()
+                self._look()
+        finally:
+            following.cancel()
+
+    async def _read_reports(self) -> None:
+        while True:
+            try:
+                for uid, record in (await self._cluster.reports.all()).items():
+                    self._reported.setdefault(uid, record)
+                return
+            except LimpetError as error:
+                _log.warning("reports of pods not read", error=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _take_reports(self) -> None:
+        reported, now_s = dict(self._reported), time.monotonic()
+        self._reported.clear()
+
+        def read(tables: Tables) -> dict[str, list[tuple[Key, str]]]:
+            return {
+                tables.grants[uid].name: read_report(record, tables)
+                for uid, record in reported.items()
+                if uid in tables.grants and not tables.grants[uid].tombstone
+            }
+
+        try:
+            for node, pods in (await self._cluster.change(read)).items():
+                self._book.report(node, pods, now_s)
+        except LimpetError as error:
+            _log.warning("reports of pods not taken up", error=str(error))
+
+    async def _hear(self, changes: Changes[PodObject]) -> None:
+        now_s = time.monotonic()
+        for key in changes.gone:
+            self._book.drop(key, now_s)
+        for each in changes.put:
+            pod = read_pod(each)
+            if pod is None:
+                self._book.drop((each.metadata.namespace, each.metadata.name), now_s)
+            else:
+                self._book.put(pod, now_s)
+
+    def _look(self) -> None:
+        before, self._found = self._found, self._book.held_twice(time.monotonic())
+        for each in self._found:
+            if each not in before:
+                self._tell(each)
+        known = {each.address for each in self._found}
+        for each in before:
+            if each.address not in known:
+                _log.info("an address is held once again", address=each.address)
+
+    def _tell(self, found: HeldTwice) -> None:
+        _log.warning("an address is held twice", address=found.address, pods=found.words)
+        words = (
+            f"two live pods hold one address: {found.words}; which of them is reached is chance "
+            "(delete one of them, so that it gets another address; does another pod network use "
+            "the same addresses?)"
+        )
+        for pod in found.pods:
+            namespace, name = pod.key
+            about = About("Pod", name, pod.uid, namespace=namespace)
+            self._events.tell(about, "AddressHeldTwice", words, "Warning")
