@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from limpet.lab.command import run_command
 from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.world import KubeWorld
 from limpet.lab.netns import delete_namespace, make_namespace
+from tests.clients.machine import CHECKOUT
 from tests.controller.conftest import controller, make_controller
 
 __all__ = ["controller", "make_controller"]
@@ -49,6 +51,14 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield plane
 
 
+@pytest.fixture(scope="session")
+def archive() -> Path:
+    """The image, made of this checkout; to be imported with ctr."""
+    script = [CHECKOUT / "scripts" / "build-image"]
+    done = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True)
+    return Path(done.stdout.strip())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -57,6 +67,8 @@ def pytest_runtest_makereport(
     for bed in getattr(item, "funcargs", {}).values():
         if report.failed and isinstance(bed, ControlPlane | KubeWorld):
             for log in sorted(bed.folder.rglob("*.log")):
+                if not log.is_file():
+                    continue  # the link to a container's that is gone
                 text = log.read_text(encoding="utf-8", errors="replace")
                 report.sections.append((str(log.relative_to(bed.folder)), text[-_LOG_SHOWN:]))
     return report

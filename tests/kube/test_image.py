@@ -49,14 +49,6 @@ def pod_of(kind: str, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def archive() -> Path:
-    done = subprocess.run(
-        [CHECKOUT / "scripts" / "build-image"], check=True, stdout=subprocess.PIPE, text=True
-    )
-    return Path(done.stdout.strip())
-
-
-@pytest.fixture(scope="module")
 def machine(archive: Path) -> Iterator[Machine]:
     """With containerd and the image."""
     subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
@@ -107,7 +99,8 @@ def container(
         options = f"rbind:{propagation}:{'ro' if mount.get('readOnly') else 'rw'}"
         command += ["--mount", f"type=bind,src={source},dst={mount['mountPath']},options={options}"]
     for variable in spec.get("env", []):
-        command += ["--env", f"{variable['name']}={variable['value']}"]
+        if "value" in variable:  # else the kubelet knows it
+            command += ["--env", f"{variable['name']}={variable['value']}"]
     return [*command, IMAGE, name, "limpet", *(arguments or spec["args"])]
 
 

@@ -53,6 +53,8 @@ class Topology:
     """Its nodes get strongSwan, for a cluster whose tunnels are made by IPsec."""
     kubernetes: bool = False
     """There is a control plane in the cloud, and its nodes have containerd and a kubelet."""
+    bare: bool = False
+    """Its nodes have no Limpet: whoever uses it installs that."""
     disk_mib: int = 16
     """Size of each node's own disk; 0: it has none, its files are on the machine's."""
     controller: Mapping[str, Any] = field(default_factory=dict)
@@ -175,6 +177,7 @@ class _File(Struct, frozen=True, kw_only=True):
     disk_mib: Annotated[int, Meta(ge=0, le=4096)] = 16
     ipsec: bool = False
     kubernetes: bool = False
+    bare: bool = False
 
 
 def _topology(document: Mapping[str, Any], name: str) -> Topology:
@@ -191,6 +194,7 @@ def _topology(document: Mapping[str, Any], name: str) -> Topology:
         ),
         ipsec=file.ipsec,
         kubernetes=file.kubernetes,
+        bare=file.bare,
         disk_mib=file.disk_mib,
         controller=file.controller,
         agent=file.agent,

@@ -30,6 +30,8 @@ class KubeMachine(Machine):
         world = folder.parents[1]
         self.system = NodeSystem(self.name, node.name, system, self.run_dir, [world])
         self.plane: ControlPlane | None = None
+        self.is_bare = False
+        """It has no network until somebody installs one."""
 
     def create(self) -> None:
         """Its namespace and its root. Raises: LabError."""
@@ -43,15 +45,16 @@ class KubeMachine(Machine):
         super().start_agent()
 
     def start_kubelet(self, plane: ControlPlane | None = None) -> None:
-        """containerd with the plugin in place, and a kubelet that joins `plane`.
+        """containerd with the plugin in place unless bare, and a kubelet that joins `plane`.
 
         `plane` None: the one that it was told before. Raises: LabError with a log.
         """
         self.plane = plane or self.plane
         if self.plane is None:
             raise LabError(f"start the kubelet of {self.label}: there is no control plane for it")
-        self.system.write("/etc/limpet/shim.conf", f"socket={self.socket}\n")
-        self.system.install_plugin(shim_path(), CONFLIST, conflist_text(_NETWORK).decode())
+        if not self.is_bare:
+            self.system.write("/etc/limpet/shim.conf", f"socket={self.socket}\n")
+            self.system.install_plugin(shim_path(), CONFLIST, conflist_text(_NETWORK).decode())
         self.system.start_containerd()
         kubeconfig = self.plane.write_kubeconfig(
             f"kubelet-{self.label}", f"system:node:{self.label}", groups=[NODES_GROUP], inside=True
@@ -66,7 +69,10 @@ class KubeMachine(Machine):
         super().power_off()
 
     def power_on(self) -> None:
-        """As a node boots: agent, containerd, kubelet. Raises: LabError."""
-        super().power_on()
+        """As a node boots: agent unless bare, containerd, kubelet. Raises: LabError."""
+        if self.is_bare:
+            self.create()
+        else:
+            super().power_on()
         if self.plane is not None:
             self.start_kubelet()

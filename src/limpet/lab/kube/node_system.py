@@ -110,18 +110,23 @@ class NodeSystem:
         folder = self.path(BIN_DIR)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(shim, folder / "limpet")
-        loopback = folder / "loopback"
-        if not loopback.is_symlink():
-            loopback.symlink_to(f"{REFERENCE_DIR}/loopback")
         self.write(f"{CONF_DIR}/{conflist_name}", conflist)
 
     def start_containerd(self) -> None:
         """Returns when it answers; it has its image. Raises: LabError with its log."""
         self.write("/etc/containerd/config.toml", CONFIG)
+        self._install_loopback()
         self._start(self.containerd, ["containerd"])
         if not self.path("/var/lib/image.tar").exists():
             write_image(self.path("/var/lib/image.tar"), self.path("/usr/bin/busybox"))
             self.run("ctr", "-n", "k8s.io", "image", "import", "/var/lib/image.tar")
+
+    def _install_loopback(self) -> None:
+        """containerd before 2 needs it; packages bring it along."""
+        loopback = self.path(BIN_DIR) / "loopback"
+        loopback.parent.mkdir(parents=True, exist_ok=True)
+        if not loopback.is_symlink():
+            loopback.symlink_to(f"{REFERENCE_DIR}/loopback")
 
     def start_kubelet(self, kubeconfig: Path, ca: Path, addresses: Sequence[str]) -> None:
         """Returns when it runs; whether the node is Ready the API server knows. Raises: LabError.

@@ -29,7 +29,6 @@ address = "{SOCKET}"
 [plugins."io.containerd.grpc.v1.cri"]
 restrict_oom_score_adj = true
 disable_apparmor = true
-netns_mounts_under_state_dir = true
 sandbox_image = "{IMAGE}"
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "{BIN_DIR}"

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from limpet.lab.command import LabError, side_by_side
 from limpet.lab.kube.control_plane import ControlPlane
@@ -24,7 +25,10 @@ _ASK_AGAIN_S = 0.2
 
 
 class KubeWorld(World):
-    """`plane` is the control plane; every node of the world joins it after the Limpet cluster."""
+    """`plane` is the control plane; every node of the world joins it after the Limpet cluster.
+
+    Where the topology is bare there is no Limpet cluster, and the nodes wait for a network.
+    """
 
     machine_type: type[Machine] = KubeMachine
 
@@ -39,23 +43,31 @@ class KubeWorld(World):
         )
         for machine in self.kube_machines:
             machine.plane = self.plane
+            machine.is_bare = topology.bare
 
     @property
     def kube_machines(self) -> list[KubeMachine]:
         return [each for each in self.machines.values() if isinstance(each, KubeMachine)]
 
     def up(self, tell: Callable[[str], None] = silent) -> None:
-        """All nodes are Ready too. Raises: LimpetError."""
+        """All nodes are Ready too, or known to the API server if bare. Raises: LimpetError."""
         tell(
             "Kubernetes' programs (a checkout builds them the first time, which takes half an hour)"
         )
         find_programs(*CONTROL_PLANE_PROGRAMS, *NODE_PROGRAMS)
-        super().up(tell)
+        if self.topology.bare:
+            self.build(tell)
+            self.save()
+        else:
+            super().up(tell)
         tell("the control plane starts: etcd, API server, controller manager, scheduler")
         self.plane.start()
         tell("kubelets and containerd start, and their nodes become Ready")
         side_by_side(lambda machine: machine.start_kubelet(), self.kube_machines)
-        self.await_ready()
+        if self.topology.bare:
+            self._await_all(self.known_nodes, "known to the API server", _READY_S)
+        else:
+            self.await_ready()
 
     def build(self, tell: Callable[[str], None] = silent) -> None:
         """Raises: LabError."""
@@ -95,22 +107,35 @@ class KubeWorld(World):
             f"or from here: export KUBECONFIG={self.plane.kubeconfig}; {kubectl} get nodes",
         ]
 
+    def known_nodes(self) -> set[str]:
+        """Nodes that the API server knows. Raises: LabError."""
+        return {node["metadata"]["name"] for node in self._nodes()}
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.plane.kubectl("get", "nodes", "-o", "json"))[
+            "items"
+        ]
+        return found
+
     def ready_nodes(self) -> set[str]:
         """Nodes that Kubernetes calls Ready. Raises: LabError."""
         return {
             node["metadata"]["name"]
-            for node in json.loads(self.plane.kubectl("get", "nodes", "-o", "json"))["items"]
+            for node in self._nodes()
             for condition in node["status"].get("conditions", ())
             if condition["type"] == "Ready" and condition["status"] == "True"
         }
 
     def await_ready(self, *, within_s: float = _READY_S) -> None:
         """Returns when every node is Ready. Raises: LabError with those that are not."""
+        self._await_all(self.ready_nodes, "Ready", within_s)
+
+    def _await_all(self, found: Callable[[], set[str]], what: str, within_s: float) -> None:
         deadline_s = time.monotonic() + within_s
-        while waiting := self.machines.keys() - self.ready_nodes():
+        while waiting := self.machines.keys() - found():
             if time.monotonic() > deadline_s:
                 raise LabError(
-                    f"wait for {', '.join(sorted(waiting))}: not Ready in {within_s:g} s "
+                    f"wait for {', '.join(sorted(waiting))}: not {what} in {within_s:g} s "
                     f"(kubectl describe nodes; logs: {self.folder}/nodes/*/system/kubelet.log)"
                 )
             time.sleep(_ASK_AGAIN_S)
