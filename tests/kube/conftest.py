@@ -23,6 +23,8 @@ __all__ = ["controller", "make_controller"]
 ADDRESSES = ("198.51.100.1", "2001:db8:51::1")
 """Of a control plane that nobody has a wire to."""
 _LOG_SHOWN = 6000
+_LOGS = ("*.log", "*/*.log", "nodes/*/*.log", "nodes/*/system/*.log")
+"""Not in all folders: the roots of running containers come and go."""
 _numbers = itertools.count()
 
 
@@ -66,7 +68,7 @@ def pytest_runtest_makereport(
     report = yield
     for bed in getattr(item, "funcargs", {}).values():
         if report.failed and isinstance(bed, ControlPlane | KubeWorld):
-            for log in sorted(bed.folder.rglob("*.log")):
+            for log in sorted(log for each in _LOGS for log in bed.folder.glob(each)):
                 if not log.is_file():
                     continue  # the link to a container's that is gone
                 text = log.read_text(encoding="utf-8", errors="replace")

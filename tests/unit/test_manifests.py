@@ -36,11 +36,15 @@ def test_it_was_written_from_the_present_parts(tmp_path: Path) -> None:
     shutil.copy(CHECKOUT / "scripts" / "write-manifests", tmp_path / "scripts")
     for part in ("crds", "manifests"):
         shutil.copytree(DEPLOY / part, tmp_path / "deploy" / part)
+    shutil.copy(DEPLOY / "monitoring.yaml", tmp_path / "deploy")
 
     subprocess.run([tmp_path / "scripts" / "write-manifests"], check=True)
 
-    fresh = (tmp_path / "deploy" / "limpet.yaml").read_text()
-    assert (DEPLOY / "limpet.yaml").read_text() == fresh, "run scripts/write-manifests"
+    written = [path for path in (tmp_path / "deploy").rglob("*.yaml") if path.is_file()]
+    assert len(written) > 2 * len(list((DEPLOY / "manifests").iterdir()))
+    for fresh in written:
+        present = DEPLOY / fresh.relative_to(tmp_path / "deploy")
+        assert present.read_text() == fresh.read_text(), "run scripts/write-manifests"
 
 
 def test_all_containers_run_the_image_of_this_version_without_writing_to_its_root() -> None:

@@ -1,0 +1,38 @@
+{{- define "limpet.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Settings as TOML. What JSON says of a text, a number, a truth value or a list of these, TOML says too. */}}
+{{- define "limpet.toml" -}}
+{{- range $key, $value := mergeOverwrite (fromToml .own) .over }}
+{{ $key }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
+
+{{- define "limpet.agent.over" -}}
+{{- $over := dict }}
+{{- with .Values.kubernetesServer }}
+{{- $_ := set $over "kubernetes_server" . }}
+{{- end }}
+{{- if .Values.serviceMonitor.enabled }}
+{{- $_ := set $over "metrics_listen" (list "[::]:9471") }}
+{{- end }}
+{{- mergeOverwrite $over (deepCopy .Values.agent.settings) | toJson }}
+{{- end }}
+
+{{- define "limpet.controller.over" -}}
+{{- $over := dict }}
+{{- with .Values.kubernetesServer }}
+{{- $_ := set $over "kubernetes_server" . }}
+{{- end }}
+{{- with .Values.podCidrs }}
+{{- $_ := set $over "pod_cidrs" . }}
+{{- end }}
+{{- with .Values.serviceCidrs }}
+{{- $_ := set $over "service_cidrs" . }}
+{{- end }}
+{{- if .Values.serviceMonitor.enabled }}
+{{- $_ := set $over "metrics_listen" (list "[::]:9472") }}
+{{- end }}
+{{- mergeOverwrite $over (deepCopy .Values.controller.settings) | toJson }}
+{{- end }}
