@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from limpet.base.addresses import Prefix
 from limpet.lab.command import run_command
@@ -39,6 +39,7 @@ NAMESPACE = "limpet-system"
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:limpet-controller"
 NETWORKS = ("10.244.0.0/16", "fd00:244::/48")
 ANNOTATIONS = "flannel.alpha.coreos.com/"
+W = TypeVar("W", bound="BesideWorld")
 _numbers = itertools.count()
 
 
@@ -51,7 +52,7 @@ def reference_folder() -> Path:
 class BesideMachine(Machine):
     """Limpet's agent or flanneld runs it; pods are attached by whichever does."""
 
-    plane: ControlPlane
+    plane: ControlPlane | None = None
     flannel_runs = False
 
     def __init__(
@@ -63,6 +64,16 @@ class BesideMachine(Machine):
     @property
     def subnet_env(self) -> Path:
         return self.folder / "flannel" / "subnet.env"
+
+    @property
+    def subnet_file(self) -> str:
+        """The same as flanneld on the node sees it."""
+        return str(self.subnet_env)
+
+    @property
+    def around(self) -> list[str]:
+        """A command in front of another, which then runs on the node."""
+        return ["nsenter", f"--net={self.netns_path}"]
 
     def start_flanneld(self) -> None:
         """Returns when its subnet file is there. Raises: LabError."""
@@ -78,15 +89,16 @@ class BesideMachine(Machine):
             )
         )
         self.subnet_env.unlink(missing_ok=True)
+        assert self.plane is not None
         kubeconfig = self.plane.write_kubeconfig(
             "flannel", "flannel", groups=[ADMINISTRATORS], inside=True
         )
         self.flanneld.start_and_ask(
             [
-                *("nsenter", f"--net={self.netns_path}"),
-                str(find_programs("flanneld") / "flanneld"),
+                *self.around,
+                self.flanneld_program(),
                 *("--kube-subnet-mgr", "--ip-masq", f"--kubeconfig-file={kubeconfig}"),
-                *(f"--net-config-path={conf}", f"--subnet-file={self.subnet_env}"),
+                *(f"--net-config-path={conf}", f"--subnet-file={self.subnet_file}"),
                 *("--iface=eth0", "--set-node-network-unavailable=false"),
             ],
             self.subnet_env.exists,
@@ -97,6 +109,9 @@ class BesideMachine(Machine):
             },
         )
         self.flannel_runs = True
+
+    def flanneld_program(self) -> str:
+        return str(find_programs("flanneld") / "flanneld")
 
     def flannel_environment(self) -> dict[str, str]:
         """What subnet.env says."""
@@ -148,8 +163,12 @@ class BesideMachine(Machine):
         return decode_cni(done)
 
     def power_off(self) -> None:
-        self.flanneld.kill()
+        self.end_programs()
         super().power_off()
+
+    def end_programs(self) -> None:
+        """Those that nobody else ends."""
+        self.flanneld.kill()
 
 
 def _network(text: str) -> Prefix:
@@ -228,10 +247,10 @@ def apply_manifest(plane: ControlPlane) -> None:
 
 
 @contextlib.contextmanager
-def beside_world(topology: str, folder: Path) -> Iterator[BesideWorld]:
+def beside_world(topology: str, folder: Path, kind: type[W]) -> Iterator[W]:
     """Begun; whatever happens, it goes again."""
     name = f"f{os.getpid()}-{next(_numbers)}"
-    world = BesideWorld(parse_topology(topology, name, "a test"), name, folder / name)
+    world = kind(parse_topology(topology, name, "a test"), name, folder / name)
     try:
         world.begin()
         yield world
@@ -243,5 +262,5 @@ def beside_world(topology: str, folder: Path) -> Iterator[BesideWorld]:
         raise
     finally:
         for machine in world.machines.values():
-            machine.flanneld.kill()
+            machine.end_programs()
         world.down()

@@ -88,6 +88,15 @@ def install(
             "by something else (a DaemonSet).",
         ),
     ] = False,
+    take_over: Annotated[
+        str,
+        typer.Option(
+            "--take-over",
+            metavar="flannel",
+            help="Take the node over from flannel: pods that run go on, what flannel has is put "
+            "aside, and `limpet uninstall` gives it back.",
+        ),
+    ] = "",
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
     from limpet.cli.doctor.findings import put_findings
@@ -116,6 +125,7 @@ def install(
             dry_run=dry_run,
             start=not no_start,
             cni_only=cni_only,
+            take_over=take_over,
         )
     )
     put_findings(report.findings)

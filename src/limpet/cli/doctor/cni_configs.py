@@ -12,7 +12,11 @@ from limpet.cli.install.cni_configs import CniConfig
 def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Finding]:
     """`configs`: those of the folder, sorted."""
     own = target.conflist.name
-    others = [config for config in configs if config.path.name != own]
+    others = [
+        config
+        for config in configs
+        if config.path.name != own and config.path not in target.replaced
+    ]
     for config in others:
         if config.problem:
             yield warn(

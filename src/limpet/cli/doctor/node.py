@@ -22,6 +22,7 @@ def examine_node(target: Target) -> Iterator[Finding]:
         links = route.links()
         names = {link.ifindex: link.ifname for link in links.values()}
         own = {link.ifname for link in links.values() if is_ours(link)}
+        own |= set(target.replaced_links)
         if not target.installed:
             yield from _bridge_name(bridge, links)
         addresses = [

@@ -47,6 +47,10 @@ class Target:
     """The node is about to get into a cluster."""
     has_tunnel: bool = False
     """The agent has one, or says why not."""
+    replaced: tuple[Path, ...] = ()
+    """Configurations of another network that ours is about to take the place of."""
+    replaced_links: tuple[str, ...] = ()
+    """Of that network: they go."""
     inbound: tuple[InboundPort, ...] = ()
     """Where others send to, beside what every node of a cluster has."""
 

@@ -18,6 +18,19 @@ from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
 from limpet.cli.install.files import Manifest
+from limpet.cli.install.flannel.aside import load_aside
+from limpet.cli.install.flannel.found import (
+    Flannel,
+    examine_flannel,
+    examine_segments,
+    find_flannel,
+)
+from limpet.cli.install.flannel.take_over import (
+    keep_flannels_routes,
+    note_flannel,
+    put_rest_aside,
+    switch,
+)
 from limpet.cli.install.joining import (
     JoinOptions,
     folders_of,
@@ -46,6 +59,8 @@ from limpet.cni.conflist import CONFLIST
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""
+TAKEN_OVER = "flannel"
+"""What --take-over knows."""
 _AGENT_START_S = 30.0
 _ASK_AGAIN_S = 0.05
 
@@ -70,13 +85,17 @@ def install(options: InstallOptions) -> Report:
             f"install: network name {options.network_name!r}: a letter or digit, "
             "then letters, digits, `_`, `.`, `-`"
         )
-    settings = _settings(options)
     if options.cni_only:
-        return _put_cni(options, settings)
+        return _put_cni(options, _settings(options))
+    flannel = None
+    if options.take_over:
+        flannel = _find_flannel(options)
+        options = _as_flannel(options, flannel)
+    settings = _settings(options)
     joining = node_to_join(options.join, settings, options.asked.segments)
     target = _target(options, settings, joining=joining)
     files = planned_files(options, target)
-    report = Report(findings=_look(options, settings, target, files))
+    report = Report(findings=_look(options, settings, target, files, flannel))
     if errors(report.findings) and not options.force:
         report.failure = f"nothing was changed: {_IN_THE_WAY}"
     elif options.dry_run:
@@ -85,10 +104,35 @@ def install(options: InstallOptions) -> Report:
         report.steps += [f"would write {file.path}" for file in files if differs(file)]
     else:
         if joining:
-            _join(options, settings, target, files, report)
+            _join(options, settings, target, files, report, flannel)
         if report.complete:
-            _write(options, settings, Manifest.load(settings.folders.state_dir), files, report)
+            _write(
+                options,
+                settings,
+                Manifest.load(settings.folders.state_dir),
+                files,
+                report,
+                flannel,
+            )
     return report
+
+
+def _find_flannel(options: InstallOptions) -> Flannel:
+    """Raises: LimpetError."""
+    if options.take_over != TAKEN_OVER:
+        raise ConfigError(
+            f"install: --take-over {options.take_over}: only {TAKEN_OVER} can be taken over"
+        )
+    if not options.start:
+        raise ConfigError("install: --take-over needs the agent: leave --no-start out")
+    conf_dir, _ = folders_in_use(find_runtimes())
+    return find_flannel(options.paths.cni_conf_dir or conf_dir)
+
+
+def _as_flannel(options: InstallOptions, flannel: Flannel) -> InstallOptions:
+    """Its network and its bridge: so pods that run, and their addresses, are those of before."""
+    asked = replace(options.asked, bridge=options.asked.bridge or flannel.bridge)
+    return replace(options, asked=asked, network_name=flannel.network)
 
 
 def _put_cni(options: InstallOptions, settings: Settings) -> Report:
@@ -136,14 +180,20 @@ def _target(options: InstallOptions, settings: Settings, *, joining: bool) -> Ta
 
 
 def _look(
-    options: InstallOptions, settings: Settings, target: Target, files: Iterable[PlannedFile]
+    options: InstallOptions,
+    settings: Settings,
+    target: Target,
+    files: Iterable[PlannedFile],
+    flannel: Flannel | None,
 ) -> list[Finding]:
-    """`settings`: as they are or will be written."""
+    """`settings`: as they are or will be written. `flannel`: it is taken over, and in nobody's
+    way."""
     return [
         *_against_config(options, settings),
+        *_against_flannel(settings, target, flannel),
         *gather(
-            lambda: examine(target),
-            lambda: _vxlan(settings),
+            lambda: examine(target if flannel is None else _without_flannel(target, flannel)),
+            lambda: _vxlan(settings) if flannel is None else iter(()),
             lambda: examine_edits(Manifest.load(settings.folders.state_dir), files),
             lambda: _former_cni(settings),
         ),
@@ -154,6 +204,20 @@ def _vxlan(settings: Settings) -> Iterator[Finding]:
     network = own_snapshot(settings).network
     if network is not None:
         yield from examine_vxlan(network.vxlan_id, network.vxlan_port)
+
+
+def _without_flannel(target: Target, flannel: Flannel) -> Target:
+    links = tuple(device.ifname for device in flannel.devices)
+    return replace(target, replaced=flannel.conflists, replaced_links=links)
+
+
+def _against_flannel(
+    settings: Settings, target: Target, flannel: Flannel | None
+) -> Iterator[Finding]:
+    if flannel is not None:
+        noted = load_aside(settings.folders.state_dir) is not None
+        yield from examine_flannel(flannel, noted=noted)
+        yield from examine_segments(flannel, target.state.segments)
 
 
 def _former_cni(settings: Settings) -> Iterator[Finding]:
@@ -174,11 +238,12 @@ def _join(
     target: Target,
     files: Iterable[PlannedFile],
     report: Report,
+    flannel: Flannel | None,
 ) -> None:
     """Afterwards is known what the cluster is like, and all is looked at once more."""
     report.steps.append(join_first(settings, options.join, force=options.force))
     granted = replace(target, state=granted_state(settings), joining=False)
-    report.findings = _look(options, settings, granted, files)
+    report.findings = _look(options, settings, granted, files, flannel)
     if errors(report.findings) and not options.force:
         report.failure = f"the node has joined, but is not installed: {_IN_THE_WAY}"
 
@@ -195,7 +260,7 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
     if not options.paths.config.exists():
         return
     asked = parse_settings(options.asked.document(), "from the command line")
-    for name in ("segments", "cluster_cidrs", "allow_forward", "cni"):
+    for name in ("segments", "cluster_cidrs", "allow_forward", "cni", "bridge"):
         wanted, there = getattr(asked.pods, name), getattr(settings.pods, name)
         if wanted not in (getattr(Settings().pods, name), there):
             text = json.dumps(options.asked.document()[name])
@@ -215,6 +280,7 @@ def _write(
     manifest: Manifest,
     files: Iterable[PlannedFile],
     report: Report,
+    flannel: Flannel | None,
 ) -> None:
     conflists = [file for file in files if file.role == "conflist"]
     for folder in folders_of(settings):
@@ -222,6 +288,9 @@ def _write(
     for file in files:
         if file not in conflists:
             report.steps.append(put_file(manifest, file))
+    aside = note_flannel(settings, flannel) if flannel is not None else None
+    if aside is not None:
+        keep_flannels_routes()
     if options.start:
         _start(options, settings, report)
         if report.complete:
@@ -230,8 +299,12 @@ def _write(
         report.steps.append(
             f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"
         )
+    if report.complete and aside is not None:
+        report.steps += switch(settings, aside, force=options.force)
     if report.complete:
         report.steps += [put_file(manifest, file) for file in conflists]
+    if report.complete and flannel is not None and aside is not None:
+        report.steps += put_rest_aside(aside, flannel.conflists)
 
 
 def _start(options: InstallOptions, settings: Settings, report: Report) -> None:

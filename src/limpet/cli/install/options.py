@@ -21,6 +21,8 @@ class AskedSettings:
     allow_forward: bool = False
     cni: bool = True
     """False: pods of this node are another network's."""
+    bridge: str = ""
+    """Of pods; empty: Limpet's own."""
 
     def document(self) -> dict[str, Any]:
         """What was given, as it stands in the agent's configuration."""
@@ -31,6 +33,8 @@ class AskedSettings:
             document["cluster_cidrs"] = list(self.cluster_cidrs)
         if self.allow_forward:
             document["allow_forward"] = True
+        if self.bridge:
+            document["bridge"] = self.bridge
         if not self.cni:
             document["cni"] = False
         return document
@@ -68,3 +72,5 @@ class InstallOptions:
     start: bool = True
     cni_only: bool = False
     """The agent and its configuration are somebody else's (a DaemonSet's)."""
+    take_over: str = ""
+    """`flannel`: its pods go on, and what it has is put aside."""

@@ -9,7 +9,7 @@ import select
 import shutil
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,14 @@ from limpet.agent.settings import Settings
 from limpet.agent.status import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
-from limpet.base.ownership import IPSEC_FOLDER
+from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
 from limpet.cli.install.files import InstalledFile, Manifest
+from limpet.cli.install.flannel.aside import load_aside
+from limpet.cli.install.flannel.take_over import (
+    finish_giving_back,
+    give_back_devices,
+    give_back_files,
+)
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.service import UNIT, systemctl, systemd_runs
 from limpet.cli.output import put, say
@@ -33,6 +39,7 @@ from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
 from limpet.ipam.hostlocal import JOURNAL
 from limpet.ipam.ledger import Ledger
+from limpet.linux.owned import LinkMark
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
@@ -50,23 +57,29 @@ class Removal:
 def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     """Takes everything back that install and the agent did; goes on past what fails.
 
+    Where the node was taken over from flannel it is given back: pods go on, on its bridge.
     Raises: LimpetError, with nothing changed, while pods are attached and not `force`.
     """
-    manifest = Manifest.load(settings.folders.state_dir)
+    state_dir = settings.folders.state_dir
+    manifest = Manifest.load(state_dir)
+    name = node_name(settings)
+    to_flannel = load_aside(state_dir) is not None
     pods = attached_pods(settings)
-    if pods and not force:
+    if pods and not force and not to_flannel:
         raise LimpetError(
             f"uninstall: pods are attached: {_some(pods)} "
             "(stop them first, or --force takes their interfaces away)"
         )
     removal = Removal()
+    give_back(removal, lambda: give_back_files(state_dir))
     take_back(manifest, manifest.of_role("conflist"), removal)
     if not removal.failures:
         _stop_agent(settings, manifest, removal)
     if removal.failures:
         # A runtime would go on calling us, or an agent set up again what is taken away.
         return removal
-    _remove_kernel_state(settings, removal)
+    give_back(removal, lambda: give_back_devices(state_dir))
+    _remove_kernel_state(settings, removal, keep_pods=to_flannel)
     _remove_run_dir(settings)
     take_back(manifest, [*manifest.of_role("unit"), *manifest.of_role("shim_conf")], removal)
     if systemd_runs():
@@ -74,9 +87,12 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     _settle_records(settings.folders.data_dir, removal)
     if purge:
         take_back(manifest, manifest.of_role("config"), removal)
-        _remove_records(settings.folders.data_dir, removal)
+        if not to_flannel:  # host-local goes on with them
+            _remove_records(settings.folders.data_dir, removal)
         _remove_identity(settings, removal)
     take_back(manifest, manifest.of_role("binary"), removal)
+    if to_flannel and not removal.failures:
+        give_back(removal, lambda: finish_giving_back(state_dir, name))
     _remove_state(settings, manifest, removal, purge=purge)
     return removal
 
@@ -91,6 +107,14 @@ def put_removal(command: str, removal: Removal, *, nothing: str) -> None:
         say(f"limpet: {command}: {failure}")
     if removal.failures:
         raise typer.Exit(1)
+
+
+def give_back(removal: Removal, step: Callable[[], list[str]]) -> None:
+    """Of another network; a failure is noted, and does not stop the rest."""
+    try:
+        removal.steps += step()
+    except LimpetError as error:
+        removal.failures.append(str(error))
 
 
 def attempt(removal: Removal, step: Callable[[], None]) -> None:
@@ -166,7 +190,7 @@ def _stop_by_signal(settings: Settings, removal: Removal) -> None:
 # What the agent left.
 
 
-def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
+def _remove_kernel_state(settings: Settings, removal: Removal, *, keep_pods: bool) -> None:
     path = settings.folders.state_dir / "sysctls.json"
     text = read_if_there(path)
     try:
@@ -175,12 +199,20 @@ def _remove_kernel_state(settings: Settings, removal: Removal) -> None:
         removal.failures.append(f"read {path}: {error} (kernel settings are not put back)")
         originals = {}
     gateways = bridge_of_segments("", granted_state(settings).segments).gateways
-    report = remove_kernel_state(owners(settings.folders.run_dir), originals, gateways)
+    ours = owners(settings.folders.run_dir)
+    if keep_pods:
+        ours = tuple(replace(each, links=tuple(filter(_is_of_no_pod, each.links))) for each in ours)
+        gateways = ()
+    report = remove_kernel_state(ours, originals, gateways)
     removal.steps += report.done
     removal.steps += [f"left alone: {line}" for line in report.kept]
     removal.failures += report.failed
     if not report.failed:
         remove_durably(path)
+
+
+def _is_of_no_pod(mark: LinkMark) -> bool:
+    return mark.group != POD_GROUP
 
 
 def _remove_run_dir(settings: Settings) -> None:

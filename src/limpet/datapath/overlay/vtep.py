@@ -40,6 +40,15 @@ def keep_vtep_macs(
     return macs
 
 
+def adopt_vtep_macs(path: Path, macs: Mapping[int, str]) -> None:
+    """The devices that are to come have those of others that were there before, unless they have
+    their own already. Raises: StorageError."""
+    kept, is_ours = _read(path)
+    right = {version: mac for version, mac in macs.items() if UNICAST_MAC.fullmatch(mac)}
+    if is_ours and {**right, **kept} != kept:
+        _write(path, {**right, **kept})
+
+
 def derived_vtep_mac(uid: str, version: int) -> str:
     """Locally administered, unicast."""
     return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")

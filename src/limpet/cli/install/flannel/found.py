@@ -1,0 +1,102 @@
+"""What of flannel is on this node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+from limpet.base.addresses import Prefix
+from limpet.cli.doctor.findings import Finding, error
+from limpet.cli.install.cni_configs import read_cni_configs
+from limpet.cli.install.flannel.devices import Device, read_devices
+from limpet.linux.netlink.socket import RouteSocket
+
+SUBNET_FILE = Path("/run/flannel/subnet.env")
+_SEGMENTS = ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
+DEFAULT_NETWORK, DEFAULT_BRIDGE = "cbr0", "cni0"
+"""Of kube-flannel's manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flannel:
+    """What it has, and where."""
+
+    conflists: tuple[Path, ...] = ()
+    network: str = DEFAULT_NETWORK
+    bridge: str = DEFAULT_BRIDGE
+    segments: tuple[Prefix, ...] = ()
+    """Of this node, as its subnet file says; empty after a reboot."""
+    devices: tuple[Device, ...] = ()
+    processes: tuple[int, ...] = ()
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.conflists or self.devices or self.segments)
+
+
+def find_flannel(conf_dir: Path) -> Flannel:
+    """`conf_dir`: of the runtime's configurations. Raises: StorageError, KernelError."""
+    configs = [each for each in read_cni_configs(conf_dir) if "flannel" in each.plugins]
+    with RouteSocket() as route:
+        devices = tuple(read_devices(route))
+    return Flannel(
+        tuple(each.path for each in configs),
+        next((each.name for each in configs if each.name), DEFAULT_NETWORK),
+        next((bridge for each in configs for bridge in each.bridges), DEFAULT_BRIDGE),
+        tuple(_segments(SUBNET_FILE)),
+        devices,
+        tuple(_processes()),
+    )
+
+
+def _segments(path: Path) -> Iterator[Prefix]:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition("=")
+            if key in _SEGMENTS:
+                with contextlib.suppress(ValueError):
+                    yield ip_network(value.strip(), strict=False)
+
+
+def _processes() -> Iterator[int]:
+    """Of flanneld, in the network that we are in; a machine may have others."""
+    here = os.stat("/proc/self/ns/net").st_ino
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_flanneld = (folder / "comm").read_text(encoding="utf-8").strip() == "flanneld"
+            if is_flanneld and os.stat(folder / "ns" / "net").st_ino == here:
+                yield int(folder.name)
+
+
+def examine_flannel(found: Flannel, *, noted: bool) -> Iterator[Finding]:
+    """Why it cannot be taken over. `noted`: it was begun before."""
+    if not found.is_there and not noted:
+        yield error(
+            "there is no flannel here: no CNI configuration with its plugin, no VXLAN device of it",
+            "nothing can be taken over",
+            "leave --take-over out",
+        )
+    for process in found.processes:
+        yield error(
+            f"flanneld runs here (process {process})",
+            "it would set its routes and rules up again",
+            "keep it off this node (`systemctl disable --now flanneld`, or a node affinity of its "
+            "DaemonSet), then give the same command again: its devices stay, and pods go on",
+        )
+
+
+def examine_segments(found: Flannel, granted: tuple[Prefix, ...]) -> Iterator[Finding]:
+    """Pods that run keep their addresses only if those are this node's."""
+    for segment in found.segments:
+        if granted and segment not in granted:
+            yield error(
+                f"flannel's pods of this node have {segment}, and the cluster has granted it "
+                f"{', '.join(map(str, granted))}",
+                "packets for pods that run would go elsewhere",
+                "set flannel = true in the controller's configuration, so that a node that joins "
+                "takes its Node's podCIDRs over; `limpet node remove` this one, and join anew",
+            )
