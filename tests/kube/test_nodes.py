@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from limpet.controller.orchestrator.node_objects import REPLACE_LABEL
+from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
-from tests.controller.machines import Controller, Node
+from tests.controller.machines import Controller, Node, Refusal
 from tests.waiting import wait_until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
@@ -155,5 +157,78 @@ def test_what_a_node_may_not_have_is_told_and_given_when_it_is_free(
 
     def problems(name: str) -> Any:
         return controller.ask("node.show", node=name)["problems"]
+
+    asyncio.run(run())
+
+
+def state_of(controller: Controller, name: str) -> str:
+    """Also of one that was removed."""
+    found = [each["state"] for each in controller.ask("node.list")["nodes"] if each["name"] == name]
+    return ",".join(found)
+
+
+def test_a_node_whose_node_was_deleted_is_removed_after_the_grace_time_whoever_leads_then(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    """And nobody else: not who never was a Node, nor whose Node a new list lacks."""
+    controller = controllers(node_grace_s=1e6)
+    for name in ("one", "returns", "unheard"):
+        put_node(plane, name)
+
+    async def run() -> None:
+        await joined(controller, "one")
+        returns = await joined(controller, "returns")
+        await joined(controller, "unheard")
+        await joined(controller, "outside")
+        await asyncio.to_thread(plane.kubectl, "delete", "node", "one", "returns")
+        for name in ("one", "returns"):
+            await asyncio.to_thread(
+                wait_until, lambda n=name: state_of(controller, n) == "node deleted"
+            )
+        put_node(plane, "returns")
+        await asyncio.to_thread(wait_until, lambda: state_of(controller, "returns") == "granted")
+
+        controller.kill()
+        plane.kubectl("delete", "node", "unheard")
+        following = controllers(node_grace_s=1)
+        await asyncio.to_thread(token_of, following)
+        await asyncio.to_thread(wait_until, lambda: state_of(following, "one") == "removed")
+        for name in ("returns", "outside", "unheard"):
+            assert state_of(following, name) == "granted"
+        (problem,) = following.ask("node.show", node="unheard")["problems"]
+        assert "nobody has told that it was deleted" in problem
+        returns.url = following.url
+        before = returns.grant
+        await returns.hello()
+        assert returns.grant.segments == before.segments
+        await returns.close()
+
+    asyncio.run(run())
+
+
+def test_a_new_machine_takes_a_nodes_place_by_a_label_that_its_kubelet_may_not_set(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    controller = controllers()
+    put_node(plane, "one")
+    kubelet = plane.write_kubeconfig("kubelet", "system:node:one", groups=["system:nodes"])
+
+    async def run() -> None:
+        former = await joined(controller, "one")
+        with pytest.raises(Refusal, match="another machine is the Node one") as refused:
+            await joined(controller, "one")
+        assert f"{REPLACE_LABEL}={former.uid}" in str(refused.value)
+
+        word = f"{REPLACE_LABEL}={former.uid}"
+        with pytest.raises(LabError, match="is not allowed to modify labels"):
+            plane.kubectl("--kubeconfig", str(kubelet), "label", "node", "one", word)
+        plane.kubectl("label", "node", "one", word)
+        await asyncio.to_thread(
+            wait_until, lambda: state_of(controller, "one") == "awaits replacement"
+        )
+        heir = await joined(controller, "one")
+        assert heir.grant.segments == former.grant.segments
+        with pytest.raises(Refusal, match=heir.uid):
+            await joined(controller, "one")  # it counts once
 
     asyncio.run(run())

@@ -115,7 +115,7 @@ async def _lead(
             pods,
             status,
             NodeLabels(nodes, cluster),
-            NodeKeeper(nodes, cluster, tell),
+            NodeKeeper(nodes, cluster, tell, settings.nodes.node_grace_s),
         ]
         if settings.place.flannel:
             followers.append(FlannelBeside(client, nodes, cluster))

@@ -98,6 +98,8 @@ class NodeObjectSettings(Struct, frozen=True, kw_only=True):
     own_cidrs: Prefixes = ()
     """With `segments_from = "nodes"`: the part of the pod CIDRs that Kubernetes leaves to the
     controller."""
+    node_grace_s: Annotated[float, Meta(ge=0, lt=1e10)] = 3600.0
+    """How long a node stays whose Node was deleted."""
 
     def __post_init__(self) -> None:
         if self.own_cidrs and not self.from_nodes:

@@ -59,7 +59,7 @@ def node_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) ->
     rows = {
         **{key: value for key, value in shown.items() if key not in ("presence", "problems")},
         "labels": _labels(shown["labels"]),
-        **{key: age(shown[key]) for key in ("joined_at_s", "presence_at_s", "reported_at_s")},
+        **{key: age(value) for key, value in shown.items() if key.endswith("_at_s")},
         **{f"presence {key}": value for key, value in (shown["presence"] or {}).items()},
     }
     for key, value in rows.items():

@@ -172,7 +172,6 @@ class Admin:
                 **document,
                 "public_key": base64.b64encode(grant.public_key).decode(),
                 "supersedes": list(grant.supersedes),
-                "replaced_by": tables.nodes[uid].replaced_by,
                 "presence": presence,
                 "pods": len(report.pods) if report else None,
             }

@@ -14,6 +14,7 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.controller.communities.communities import find_community, is_named, members_of
 from limpet.controller.communities.membership import chooses
+from limpet.controller.orchestrator.node_keeper.lifecycle import awaits_replacement
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.tables import Tables
 
@@ -27,7 +28,9 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
     presence = tables.presences.get(grant.uid)
     record = tables.nodes[grant.uid]
     state = "removed" if grant.tombstone else "granted"
-    if record.awaits_replacement:
+    if record.node_gone_at_s is not None:
+        state = "node deleted"
+    if not grant.tombstone and awaits_replacement(tables, grant.uid):
         state = "awaits replacement"
     if presence is not None and presence.cloned_at_s is not None:
         state = "cloned"
@@ -41,6 +44,21 @@ def node_document(tables: Tables, grant: Grant, reported_at_s: float | None) -> 
         "presence_at_s": presence.at_s if presence else None,
         "presence_sequence": presence.sequence if presence else None,
         "reported_at_s": reported_at_s,
+        "replaced_by": record.replaced_by,
+        **_node_object(tables, grant),
+    }
+
+
+def _node_object(tables: Tables, grant: Grant) -> dict[str, Any]:
+    """What is known of its Node in Kubernetes."""
+    record = tables.nodes[grant.uid]
+    found = None if grant.tombstone else tables.source.nodes.objects.get(grant.name)
+    cidrs = found.pod_cidrs if found is not None else ()
+    return {
+        "node_uid": record.node_uid,
+        "node_deleted_at_s": record.node_gone_at_s,
+        "node_pod_cidrs": list(map(str, cidrs)),
+        "node_pod_cidrs_used": [str(each) for each in cidrs if each in grant.segments],
     }
 
 

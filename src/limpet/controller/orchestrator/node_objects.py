@@ -38,6 +38,10 @@ class Node(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
     status: NodeStatus = NodeStatus()
 
 
+REPLACE_LABEL = "limpet.node-restriction.kubernetes.io/replace"
+"""Its value is the uid of the machine that was the Node and is gone: so it counts once. Kubelets
+may set annotations of their own Nodes, but no such label (admission plugin NodeRestriction).
+Source: kubernetes.io/docs/reference/labels-annotations-taints, node-restriction.kubernetes.io."""
 NODES = Resource("Node", "nodes", Node)
 
 

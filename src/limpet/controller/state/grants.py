@@ -25,6 +25,10 @@ from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.controller.communities.membership import communities_of
+from limpet.controller.orchestrator.node_keeper.lifecycle import (
+    awaits_replacement,
+    how_to_replace,
+)
 from limpet.controller.orchestrator.node_keeper.segments import Taken, first_segments, more_segments
 from limpet.controller.state.records import (
     AUTHORITY,
@@ -97,6 +101,7 @@ def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -
         tables.put(TOKEN, token_id, replace_fields(token, used_by=uid))
     if (known := _known(tables, request, uid, now_s)) is not None:
         return known
+    _check_name(tables, request.name)
     _check_communities(tables, request.name, token)
     roles = frozenset(map(Role, token.roles))
     return _let_in(tables, request, Admission(roles, token.communities, token.labels), now_s)
@@ -126,8 +131,8 @@ def join_by_account(tables: Tables, request: JoinRequest, now_s: float) -> Joine
             Code.NOT_YOURS,
             f"join {request.name}: another machine is the node {request.name} here (uid "
             f"{', '.join(others)}), and this one has a key of its own (new hardware, or its disk "
-            f"was emptied? `limpet node replace {request.name}` where the controller runs lets it "
-            "take that one's place, with the addresses of its pods)",
+            "was emptied? An administrator lets it take that one's place, with the addresses of "
+            f"its pods: {how_to_replace(request.name, others[0])})",
         )
     return _let_in(tables, request, Admission(), now_s)
 
@@ -140,7 +145,7 @@ def _known(tables: Tables, request: JoinRequest, uid: str, now_s: float) -> Join
     if uid in tables.grants:
         live_grant(tables, uid)
         return Joined(uid, tables.nodes[uid].sealed, _replaced_by(tables, uid), is_new=False)
-    dead = [each for each in tables.uids_of(request.name) if tables.nodes[each].awaits_replacement]
+    dead = [each for each in tables.uids_of(request.name) if awaits_replacement(tables, each)]
     return _take_over(tables, dead[0], request, uid, now_s) if dead else None
 
 
@@ -175,6 +180,18 @@ def _from_flannel(tables: Tables, name: str, uid: str) -> list[Taken]:
                 taken.append((prefix, former.uid))
             bury(tables, former)
     return taken
+
+
+def _check_name(tables: Tables, name: str) -> None:
+    """Raises: RefusedError for the name of a Node in Kubernetes: that is one machine."""
+    for uid in tables.uids_of(name):
+        if tables.nodes[uid].node_uid:
+            raise RefusedError(
+                Code.NOT_YOURS,
+                f"join {name}: another machine is the Node {name} (uid {uid}); for this one to "
+                f"take its place, with the addresses of its pods: {how_to_replace(name, uid)}; to "
+                f"begin with none of them: limpet node remove {uid}",
+            )
 
 
 def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
@@ -253,13 +270,27 @@ def bury(tables: Tables, grant: Grant, *, replaced_by: str = "") -> None:
         revision=tables.next_revision(),
         tombstone=True,
     )
-    tables.sign(GRANT, tombstone, awaits_replacement=False, replaced_by=replaced_by, communities=())
+    tables.sign(
+        GRANT,
+        tombstone,
+        awaits_replacement=False,
+        replaced_by=replaced_by,
+        communities=(),
+        node_gone_at_s=None,
+    )
 
 
 def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: float) -> Sealed:
     """`named`: communities that it is put into by name."""
     unsigned, epoch = Sealed(GRANT.name, b"", b""), tables.state.epoch
-    record = NodeRecord(unsigned, now_s, reported_epoch=epoch, communities=named)
+    node = tables.source.nodes.objects.get(grant.name)
+    record = NodeRecord(
+        unsigned,
+        now_s,
+        reported_epoch=epoch,
+        communities=named,
+        node_uid=node.uid if node is not None else "",
+    )
     return tables.sign(GRANT, grant, record)
 
 

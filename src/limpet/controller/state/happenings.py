@@ -63,6 +63,19 @@ def cidrs_refused(name: str, problem: str) -> Happening:
     return Happening(name, "PodCIDRsRefused", problem, is_warning=True)
 
 
+def node_deleted(grant: Grant, removed_at: str) -> Happening:
+    words = (
+        f"its Node was deleted: {grant.uid} is removed from the pod network at {removed_at}, "
+        f"unless the Node comes back (at once: limpet node remove {grant.name})"
+    )
+    return Happening(grant.name, "NodeDeleted", words, is_warning=True)
+
+
+def node_back(grant: Grant) -> Happening:
+    words = f"its Node is there again: {grant.uid} stays, with {_segments(grant)}"
+    return Happening(grant.name, "NodeBack", words)
+
+
 def removed(grant: Grant) -> Happening:
     words = (
         f"removed from the pod network for ever: {grant.uid}, with {_segments(grant)}, which rest "

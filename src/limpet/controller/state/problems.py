@@ -8,13 +8,14 @@ from __future__ import annotations
 from limpet.base.addresses import is_public
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
+from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import problems_of_cidrs
 from limpet.controller.state.tables import Tables
 
 
 def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:
     """In words; empty: nothing is wrong, as far as the controller knows."""
-    found = problems_of_cidrs(tables, grant, now_s)
+    found = [*problems_of_cidrs(tables, grant, now_s), *problems_of_node(tables, grant)]
     presence = tables.presence(grant.uid)
     if presence is None:
         return found

@@ -72,6 +72,10 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """Communities that it was put into by name; a grant also lists those chosen by labels."""
     node_labels: tuple[str, ...] = ()
     """Keys of its labels that are those of its Node in Kubernetes."""
+    node_uid: str = ""
+    """Uid of its Node, as it was seen last; empty: it never had one."""
+    node_gone_at_s: float | None = None
+    """When its Node was deleted, if it was and is not there again."""
 
 
 class CommunityRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -69,10 +69,11 @@ def begin(
     for token_id, token in list(tables.tokens.items()):
         if not token.used_by:
             tables.put(TOKEN, token_id, None)
-    # Perhaps it was replaced since: a second heir would hold the same segments.
+    # Perhaps it was replaced since: a second heir would hold the same segments. Perhaps its Node
+    # came back.
     for uid, record in list(tables.nodes.items()):
-        if record.awaits_replacement:
-            tables.put_node(uid, awaits_replacement=False)
+        if record.awaits_replacement or record.node_gone_at_s is not None:
+            tables.put_node(uid, awaits_replacement=False, node_gone_at_s=None)
     _reserve(tables, margin)
 
 

@@ -52,6 +52,8 @@ def items(draw: st.DrawFn) -> tuple[str, str, Record]:
             draw(WHOLE),
             draw(TEXTS),
             draw(TEXTS),
+            draw(st.text(max_size=4)),
+            draw(st.none() | SECONDS),
         )
         return what, document.name, node
     if what == PRESENCE.name:

@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.orchestrator.node_keeper.lifecycle import settle_fates
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
 from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
 from limpet.controller.orchestrator.nodes import Nodes
@@ -57,9 +59,14 @@ def settle_cidrs(tables: Tables, now_s: float) -> Settled:
 class NodeKeeper:
     """The process around it."""
 
-    def __init__(self, nodes: Nodes, cluster: Cluster, tell: Callable[[Happening], None]) -> None:
-        """`tell`: told what a person should hear of a node."""
+    def __init__(
+        self, nodes: Nodes, cluster: Cluster, tell: Callable[[Happening], None], grace_s: float
+    ) -> None:
+        """`tell`: told what a person should hear of a node. `grace_s`: how long a node stays whose
+        Node was deleted."""
         self._nodes = nodes
+        self._grace_s = grace_s
+        self._led_since_s = time.time()
         self._cluster = cluster
         self._tell = tell
         self._told: dict[str, str] = {}
@@ -69,17 +76,43 @@ class NodeKeeper:
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
-            changed = self._nodes.changed
+            changed, wait_s = self._nodes.changed, _LOOK_S
             try:
-                await self._settle()
+                wait_s = await self._settle_fates()
+                await self._settle_cidrs()
                 self._said = ""
             except LimpetError as error:
                 if str(error) != self._said:
                     _log.warning("nodes are not as their Nodes are", error=str(error))
                 self._said = str(error)
-            await asyncio.wait((changed,), timeout=_LOOK_S)
+            await asyncio.wait((changed,), timeout=wait_s)
 
-    async def _settle(self) -> None:
+    async def _settle_fates(self) -> float:
+        """How long until there is more to do."""
+        fates = await self._cluster.change(
+            lambda tables: settle_fates(
+                tables,
+                self._nodes.deleted,
+                grace_s=self._grace_s,
+                led_since_s=self._led_since_s,
+                now_s=time.time(),
+            )
+        )
+        for grant, at_s in fates.gone:
+            moment = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            _log.warning("a Node was deleted", node=grant.name, uid=grant.uid, removed_at=moment)
+            self._tell(happenings.node_deleted(grant, moment))
+        for grant in fates.back:
+            _log.info("a Node is there again", node=grant.name, uid=grant.uid)
+            self._tell(happenings.node_back(grant))
+        for grant in fates.due:
+            _log.warning("its Node was deleted, and did not come back", node=grant.name)
+            await self._cluster.remove(grant.uid)
+        if fates.next_at_s is None:
+            return _LOOK_S
+        return min(_LOOK_S, max(0.0, fates.next_at_s - time.time()))
+
+    async def _settle_cidrs(self) -> None:
         settled = await self._cluster.change(lambda tables: settle_cidrs(tables, time.time()))
         for before, grant in settled.granted:
             _log.info("granted podCIDRs", node=grant.name, uid=grant.uid)

@@ -180,6 +180,8 @@ class _GrantExtra(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     reported_epoch: int = 0
     communities: tuple[str, ...] = ()
     node_labels: tuple[str, ...] = ()
+    node_uid: str = msgspec.field(default="", name="nodeUID")
+    node_gone_at_seconds: float | None = None
 
 
 class _PresenceExtra(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -237,6 +239,8 @@ class DocumentRow:
                     node.reported_epoch,
                     node.communities,
                     node.node_labels,
+                    node.node_uid,
+                    node.node_gone_at_s,
                 )
             )
         if self.kind == PRESENCE:
@@ -261,6 +265,8 @@ class DocumentRow:
                 kept.reported_epoch,
                 kept.communities,
                 kept.node_labels,
+                kept.node_uid,
+                kept.node_gone_at_seconds,
             )
         elif self.kind == PRESENCE:
             heard = read_field(what, body, "record", _PresenceExtra)
