@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -14,10 +16,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from limpet.agent.client import call
+from limpet.base.errors import LimpetError
 from limpet.lab.command import LabError, side_by_side
+from limpet.lab.kube.control_plane import ControlPlane
 from limpet.lab.kube.image import IMAGE
 from limpet.lab.kube.machine import KubeMachine
+from limpet.lab.kube.node_system import STATIC_PODS
 from limpet.lab.kube.world import KubeWorld
 from limpet.lab.topology import load_topology
 from limpet.linux.namespaces import Namespace
@@ -217,3 +224,85 @@ class Watch:
 
     def __str__(self) -> str:
         return f"{time.monotonic() - self._began_s:.1f} s"
+
+
+def install_service(world: KubeWorld, machine: KubeMachine) -> None:
+    """What the agent needs to run as a service of the node: it starts from the node's disk."""
+    # A token for the node, in place of one for a pod: nobody renews it here.
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={machine.label}")
+    words = ("create", "token", "limpet-agent", "-n", SPACE, "--duration=8h", *bound)
+    token = world.plane.kubectl(*words).strip()
+    path = world.plane.write_kubeconfig(f"agent-{machine.label}", "nobody", inside=True)
+    config = yaml.safe_load(path.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    machine.system.write("/etc/limpet/kubeconfig", yaml.safe_dump(config))
+    machine.system.write("/etc/limpet/agent.toml", _SERVICE)
+
+
+def start_service(machine: KubeMachine) -> None:
+    """Returns when the agent serves pods. Raises: LabError with its log."""
+    machine.agent.start(
+        [*machine.system.prefix, sys.executable, "-m", "limpet", "agent"],
+        notify=machine.run_dir / "service.notify",
+        within_s=120.0,
+    )
+
+
+_SERVICE = """\
+source = "kubernetes"
+kubernetes_kubeconfig = "/etc/limpet/kubeconfig"
+"""
+
+
+@contextmanager
+def without_api_server(plane: ControlPlane) -> Iterator[None]:
+    """It is killed; within the block it is away, unless the block has started it again."""
+    plane.stop_process("kube-apiserver", signal.SIGKILL)
+    try:
+        yield
+    finally:
+        if plane.processes["kube-apiserver"].pid is None:
+            plane.start_process("kube-apiserver")
+
+
+def kill_sandbox(pod: Pod) -> None:
+    """As if it had crashed: the kubelet makes another for the same pod."""
+    sandbox = pod.attachment()["holder"]["container_id"]
+    run = pod.machine.system.run
+    run("ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL", sandbox)
+    wait_until(lambda: _is_in_another(pod, sandbox), f"{pod.name} is in another sandbox")
+
+
+def _is_in_another(pod: Pod, sandbox: str) -> bool:
+    found = [
+        a for a in ask(pod.machine, "attachments")["attachments"] if a["pod"]["name"] == pod.name
+    ]
+    return bool(found) and found[0]["holder"]["container_id"] != sandbox
+
+
+def start_static_pod(machine: KubeMachine, name: str) -> None:
+    """The kubelet has it from the node's own disk; it answers HTTP with its name."""
+    found = deployment(name, 1)["spec"]["template"]["spec"]
+    spec = {key: value for key, value in found.items() if key != "topologySpreadConstraints"}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    machine.system.write(f"{STATIC_PODS}/{name}.json", json.dumps(document))
+
+
+def static_pod(machine: KubeMachine, name: str) -> Pod:
+    """Once the agent of its node has attached it; no API server is asked."""
+
+    def found() -> Pod | None:
+        try:
+            attached = ask(machine, "attachments")["attachments"]
+        except LimpetError:
+            return None  # the agent starts
+        for each in attached:
+            if each["pod"]["name"] == f"{name}-{machine.label}":
+                addresses = tuple(text.partition("/")[0] for text in each["addresses"])
+                return Pod(each["pod"]["name"], machine, addresses)
+        return None
+
+    pod = wait_until(found, f"static pod {name} is attached")
+    assert pod is not None
+    return pod

@@ -20,6 +20,7 @@ from limpet.base.settings import SourceSettings
 from limpet.cloud.https import parse_controller
 from limpet.cloud.presence_object import PresenceWriter
 from limpet.cloud.second_road import ApiServerState
+from limpet.cloud.server_return import follow_returns
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds import KINDS, NETWORK, PRESENCE
 from limpet.cluster.membership import Membership, News
@@ -203,7 +204,13 @@ class ApiServerSource:
             )
             for kind, resource in CARRIERS.items()
         }
-        works = [self._writer.run(client), *map(self._run_in_turn, self._reflectors)]
+        back = follow_returns(
+            access.server,
+            is_away=lambda: not self.state.connected,
+            returned=self._returned,
+            random=self._random,
+        )
+        works = [self._writer.run(client), back, *map(self._run_in_turn, self._reflectors)]
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -215,6 +222,13 @@ class ApiServerSource:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._reflectors = {}
             client.close()
+
+    def _returned(self) -> None:
+        """The server takes connections again: whoever waits for it asks at once."""
+        for reflector in self._reflectors.values():
+            if not reflector.standing.connected:
+                reflector.network_changed()
+        self._writer.hurry()
 
     async def _run_in_turn(self, kind: str) -> None:
         """What documents are checked with is listed before they are."""

@@ -54,6 +54,7 @@ class PresenceWriter:
         self._membership = membership
         self._random = random
         self._wake = asyncio.Event()
+        self._back = asyncio.Event()
         self._shown: Document | None = None
         """As the API server has it; None: that is to be found out."""
         self._name = ""
@@ -63,6 +64,10 @@ class PresenceWriter:
 
     def wake(self) -> None:
         self._wake.set()
+
+    def hurry(self) -> None:
+        """The API server is there again: a pause after it was not ends."""
+        self._back.set()
 
     def compare(self, told: Mapping[str, Sealed | None], *, all_told: bool) -> None:
         """What objects carry now, by name; None: that one is gone. If ours is among them and not as
@@ -88,7 +93,11 @@ class PresenceWriter:
                 self.refused = str(error)
                 longest_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(failures, 10))
                 # A wake-up does not hurry: what refuses is asked for each presence, not more often.
-                await asyncio.sleep(longest_s * (1 + self._random()) / 2)
+                self._back.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(longest_s * (1 + self._random()) / 2):
+                        await self._back.wait()
+                        failures = 0
             else:
                 failures, self.refused = 0, ""
                 await self._wake.wait()
