@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Paused:
         await self.woken.wait()
         return versions + await self._store.write(changes[after:])
 
-    def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         return self._store.watch(kinds, since)
 
 

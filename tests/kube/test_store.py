@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +118,7 @@ class AsGrants:
     async def write(self, changes: Sequence[Change]) -> list[str]:
         return await self._store.write([self._there(change) for change in changes])
 
-    async def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         there = [NODE if kind == "a" else kind for kind in kinds]
         async for event in self._store.watch(there, since):
             if isinstance(event, Item) and event.kind == NODE:

@@ -80,6 +80,19 @@ class AddressSpace:
     def holdings(self) -> Mapping[Prefix, Holding]:
         return self._holdings
 
+    def is_resting(self, uid: str) -> bool:
+        """Whether something rests that this node had: it was removed."""
+        return any(holding.uid == uid for holding in self._resting.values())
+
+    def left_over(self, version: int, uid: str, named: Collection[Prefix]) -> Prefix | None:
+        """What is held for the node and none of what its grant names: a writer was stopped between
+        the segment and the grant."""
+        for prefix, holding in self._holdings.items():
+            is_held = holding.uid == uid and holding.resting_since_s is None
+            if is_held and prefix.version == version and prefix not in named:
+                return prefix
+        return None
+
     def own(self, version: int) -> range:
         """Numbers of the segments of the family that are granted here; there may be none."""
         return self._own[version]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,13 @@ _AGAIN_S = 2.0
 """After the API server has failed it."""
 
 
+@dataclass(slots=True)
+class Known:
+    """What this process has seen while it led, for when it leads again."""
+
+    revision: int = 0
+
+
 class _Follower(Protocol):
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -63,11 +71,11 @@ async def run_replica(settings: ControllerSettings) -> None:
         stopping = asyncio.create_task(until_stopped())
         undo.callback(stopping.cancel)
         notify_service_manager("READY=1")
-        said = ""
+        said, known = "", Known()
         while not stopping.done():
             try:
                 if elector.leads:
-                    await _lead(settings, client, nodes, store, elector, stopping)
+                    await _lead(settings, client, nodes, store, elector, stopping, known)
                 else:
                     await _follow(settings, store, elector, stopping)
             except StorageError as error:
@@ -85,6 +93,7 @@ async def _lead(
     store: KubernetesStore,
     elector: Elector,
     stopping: asyncio.Task[None],
+    known: Known,
 ) -> None:
     """Raises: StorageError, ConfigError."""
     async with contextlib.AsyncExitStack() as undo:
@@ -98,10 +107,12 @@ async def _lead(
             settings,
             tell,
             nodes=nodes,
+            known_revision=known.revision,
             check_account=AccountCheck(reviews, settings.place.namespace),
         )
         await cluster.start()
         undo.push_async_callback(cluster.stop)
+        undo.callback(lambda: setattr(known, "revision", cluster.known_revision))
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
         pods = Pods(client, cluster, events)
@@ -109,7 +120,9 @@ async def _lead(
             client,
             cluster,
             events,
-            lambda: Facts(dict(cluster.community_problems), held_twice=pods.held_twice),
+            lambda: Facts(
+                dict(cluster.community_problems), cluster.unreadable_grants, pods.held_twice
+            ),
         )
         followers: list[_Follower] = [
             pods,

@@ -11,7 +11,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace as replace_fields
 
-from limpet.base.errors import LimpetError
+from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -42,10 +42,10 @@ from limpet.controller.state.authority import (
 from limpet.controller.state.happenings import Happening
 from limpet.controller.state.others import follow_others
 from limpet.controller.state.problems import problems_of
-from limpet.controller.state.records import COMMUNITY
+from limpet.controller.state.records import COMMUNITY, NODE, SEGMENT
 from limpet.controller.state.recovery import absorb
 from limpet.controller.state.refusal import RefusedError, WriteRate
-from limpet.controller.state.registry import Registry
+from limpet.controller.state.registry import LOST_SECRETS, Registry
 from limpet.controller.state.reports import Reports
 from limpet.controller.state.tables import Tables
 from limpet.controller.store.interface import Store
@@ -72,19 +72,22 @@ class Cluster:
         on_happening: Callable[[Happening], None] = lambda _: None,
         *,
         nodes: KnownNodes = NO_NODES,
+        known_revision: int = 0,
         check_account: Callable[[JoinRequest], Awaitable[None]] | None = None,
     ) -> None:
         """`on_happening`: told what a person should hear of a node; it returns at once.
 
-        `nodes`: of Kubernetes, as they are now. `check_account`: returns when the node's name is
-        that of the account whose token it shows, else raises RefusedError; None: nobody is let in
-        by an account.
+        `nodes`: of Kubernetes, as they are now. `known_revision`: that this process has seen
+        before, so that a store that was put back is found out. `check_account`: returns when the
+        node's name is that of the account whose token it shows, else raises RefusedError; None:
+        nobody is let in by an account.
         """
         self._settings = settings
         self._on_happening = on_happening
         self._check_account = check_account
         self._store = store
         self._since = ""
+        self._known_revision = known_revision
         self.community_problems: dict[str, str] = {}
         """Why one is not as its object in Kubernetes says."""
         source = SegmentSource(settings.nodes.from_nodes, settings.nodes.cidrs, nodes)
@@ -100,6 +103,7 @@ class Cluster:
         await self._registry.start()
         try:
             await self.change(self._set_up)
+            self._registry.on_reloaded = self._set_up
         except BaseException:
             await self._registry.stop()
             raise
@@ -129,17 +133,55 @@ class Cluster:
 
     def _set_up(self, tables: Tables) -> None:
         if not tables.exists:
+            if tables.has_grants or self._registry.unreadable:
+                raise StorageError(
+                    "read", "the cluster's secrets", "they are gone", hint=LOST_SECRETS
+                )
             create_cluster(tables, self._settings.network)
             _log.info("made a cluster", cluster=self._settings.network.cluster)
             return
+        had_state = tables.has_state
+        if not had_state:
+            recovery.remake_state(tables)
         if not tables.has_network:
             remake_network(tables, self._settings.network)
             _log.error("the network was taken away by hand: signed again, nodes show what is newer")
+        self._take_stock(tables, had_state=had_state)
         following = next_network(tables.network, self._settings)
         if following is not None:
             grants.put_network(tables, following)
             _log.info("changed the network", generation=tables.network.generation)
         grants.forget_tokens(tables, time.time())
+
+    def _take_stock(self, tables: Tables, *, had_state: bool) -> None:
+        """What somebody took away while no controller ran, or put back from an old copy."""
+        now_s, unreadable = time.time(), self._registry.unreadable
+        for (kind, name), why in unreadable.items():
+            _log.error("nobody can read it", kind=kind, name=name, why=why)
+        segments = [name for kind, name in unreadable if kind == SEGMENT]
+        missing = recovery.reclaim(tables, segments, now_s)
+        if missing:
+            _log.error("records of segments were taken away: made again", segments=missing)
+        if not had_state or tables.state.revision < self.known_revision:
+            if tables.state.recovery is None:
+                recovery.begin(tables, self._settings.restore_margin, now_s, paused=True)
+            _log.error(
+                "the store was put back or its state taken away: nothing is granted until every "
+                "node has reported (limpet controller recovery)",
+                revision=tables.state.revision,
+                known=self.known_revision,
+            )
+
+    @property
+    def known_revision(self) -> int:
+        """The highest that this process has seen."""
+        return max(self._known_revision, self._registry.highest_revision)
+
+    @property
+    def unreadable_grants(self) -> dict[str, str]:
+        """Why, by uid."""
+        unreadable = self._registry.unreadable
+        return {name: why for (kind, name), why in unreadable.items() if kind == NODE}
 
     @property
     def turn(self) -> int:

@@ -57,7 +57,8 @@ def find_node(tables: Tables, name_or_uid: str) -> Grant:
 def remove(tables: Tables, name_or_uid: str, now_s: float) -> Grant:
     """Revokes the node for ever; its segments rest. Returns its last grant."""
     grant = find_node(tables, name_or_uid)
-    for prefix in grant.segments:
+    held = [each.prefix for each in tables.space.holdings.values() if each.uid == grant.uid]
+    for prefix in dict.fromkeys((*grant.segments, *held)):
         tables.put_segment(prefix, SegmentRecord(grant.uid, now_s))
     bury(tables, grant)
     return grant

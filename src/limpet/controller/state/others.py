@@ -47,7 +47,7 @@ async def _follow(
 ) -> None:
     """Raises: TooOldError, LimpetError."""
     heard: set[Key] = set()
-    async with aclosing(store.watch(list(record_types()), since)) as events:  # type: ignore[type-var]
+    async with aclosing(store.watch(list(record_types()), since)) as events:
         async for event in events:
             if not isinstance(event, Bookmark):
                 if not registry.has_written(event.kind, event.name, event.version):

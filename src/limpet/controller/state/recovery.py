@@ -7,8 +7,10 @@ The margin is held for whoever was not heard of, until a person gives it free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from ipaddress import ip_network
 
 from msgspec.structs import replace as replace_fields
 
@@ -75,6 +77,39 @@ def begin(
         if record.awaits_replacement or record.node_gone_at_s is not None:
             tables.put_node(uid, awaits_replacement=False, node_gone_at_s=None)
     _reserve(tables, margin)
+
+
+def remake_state(tables: Tables) -> None:
+    """As low as it can be, where somebody took it away; `begin` has to follow."""
+    tables.put(STATE, STATE, StateRecord(revision=tables.highest_revision, marks={}))
+
+
+def reclaim(tables: Tables, unreadable: Iterable[str], now_s: float) -> int:
+    """Segments that a node's grant names, and nobody's record: somebody took records away, so what
+    is missing beside them rests, too. Returns how many of grants were missing.
+
+    `unreadable`: names of segments whose records nobody can read.
+    """
+    missing = 0
+    for grant in [each for each in tables.grants.values() if not each.tombstone]:
+        for prefix in grant.segments:
+            holding = tables.space.holdings.get(prefix)
+            if tables.space.number(prefix) is not None and (holding is None or not holding.uid):
+                tables.hold(prefix, grant.uid)
+                missing += 1
+    for name in unreadable:
+        with contextlib.suppress(ValueError):
+            prefix = ip_network(name.replace("_", "/"))
+            if tables.space.number(prefix) is not None and prefix not in tables.space.holdings:
+                tables.hold(prefix, "")
+    if missing:
+        for version in tables.space.versions:
+            own, mark = tables.space.own(version), tables.state.marks.get(version, -1)
+            for number in own[: max(0, mark + 1 - own.start)]:
+                prefix = tables.space.segment(version, number)
+                if prefix not in tables.space.holdings:
+                    tables.put_segment(prefix, SegmentRecord("", now_s))
+    return missing
 
 
 def _reserve(tables: Tables, margin: int) -> None:
@@ -186,6 +221,8 @@ def _absorb_grant(tables: Tables, document: Document, margin: int, now_s: float)
     known = tables.grants.get(grant.uid)
     if known == grant or (known is not None and known.tombstone):
         return False
+    if known is None and not grant.tombstone and tables.space.is_resting(grant.uid):
+        return False  # it was removed, and somebody took its tombstone away
     _note_lost(tables, grant.revision, margin, now_s)
     if grant.tombstone:
         _absorb_tombstone(tables, known, document, now_s)

@@ -18,6 +18,7 @@ from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
 from limpet.controller.orchestrator.node_objects import SegmentSource
 from limpet.controller.state.records import (
+    AUTHORITY,
     COMMUNITY,
     SEGMENT,
     STATE,
@@ -32,6 +33,11 @@ from limpet.controller.store.interface import Change, ConflictError, Delete, Ite
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
+LOST_SECRETS = (
+    "put a back-up of the Secret limpet-authority in its place: nodes know only what its keys have "
+    "signed. To begin anew without one, so that every node has to join again: kubectl delete "
+    "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
+)
 
 T = TypeVar("T")
 _Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
@@ -54,6 +60,11 @@ class Registry:
         self._is_stale = False
         self.turn = 0
         """Another number when the records are others."""
+        self.unreadable: dict[Key, str] = {}
+        """Items that lie in the store as nobody can read them, and why; the last reading's."""
+        self.highest_revision = 0
+        self.on_reloaded: Callable[[Tables], None] = lambda _: None
+        """What it puts is written with the next commit."""
 
     async def start(self) -> None:
         """Reads the store. Raises: StorageError."""
@@ -151,15 +162,50 @@ class Registry:
     # Reading and writing
 
     async def _load(self) -> None:
+        """Raises: StorageError where the cluster's secrets cannot be read; all else can be made
+        again, or comes from the nodes."""
         tables = self._new_tables()
         versions: dict[Key, str] = {}
+        unreadable: dict[Key, str] = {}
         for kind, of in record_types().items():
-            for item in (await self._store.listing(kind)).items:
-                tables.load(kind, item.name, item.value, of)
+            listing = await self._store.listing(kind)
+            unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
+            for item in listing.items:
                 versions[kind, item.name] = item.version
+                try:
+                    tables.load(kind, item.name, item.value, of)
+                except StorageError as error:
+                    unreadable[kind, item.name] = str(error)
+            for key, why in unreadable.items():
+                if key[0] == AUTHORITY:
+                    raise StorageError("read", "the cluster's secrets", why, hint=LOST_SECRETS)
         tables.commit()
+        before = self._tables
+        for kind, name in unreadable:
+            # What was known of it before is written again with the next commit.
+            if (record := before.record(kind, name)) is not None:
+                tables.put(kind, name, record)
+        if before.exists and self._is_behind(tables):
+            _log.error("the store was put back, or its state taken away: what is known is written")
+            for kind in record_types():
+                if kind != COMMUNITY and (KINDS.get(kind) is None or not KINDS[kind].under):
+                    for name, record in before.records(kind).items():
+                        if tables.record(kind, name) != record:
+                            tables.put(kind, name, record)
+        self.unreadable = unreadable
+        self.on_reloaded(tables)
         self._tables, self._versions = tables, versions
+        self._note_revision()
         self.turn += 1
+
+    def _is_behind(self, tables: Tables) -> bool:
+        """What lies in the store is older than what this registry has written there."""
+        is_there = tables.exists and tables.has_state and tables.has_network
+        return not is_there or tables.state.revision < self._tables.state.revision
+
+    def _note_revision(self) -> None:
+        if self._tables.has_state:
+            self.highest_revision = max(self.highest_revision, self._tables.state.revision)
 
     async def _write_all(self) -> None:
         while True:
@@ -232,7 +278,9 @@ class Registry:
                 del self._versions[key]
             else:
                 self._versions[key] = version
+            self.unreadable.pop(key, None)
         self._tables.commit()
+        self._note_revision()
         self.turn += 1
 
     def _change(self, kind: str, name: str, record: Any) -> Change | None:

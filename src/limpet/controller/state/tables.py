@@ -76,6 +76,21 @@ class Tables:
         return _NETWORK in self._documents
 
     @property
+    def has_state(self) -> bool:
+        """False: somebody has taken it away, or nobody can read it."""
+        return bool(self._records[STATE])
+
+    @property
+    def highest_revision(self) -> int:
+        """Of all documents."""
+        return max((each.revision for each in self._documents.values()), default=0)
+
+    @property
+    def has_grants(self) -> bool:
+        """Something was signed, or granted."""
+        return bool(self._documents or self._records[SEGMENT])
+
+    @property
     def authority(self) -> AuthorityRecord:
         authority: AuthorityRecord = self._records[AUTHORITY][AUTHORITY]
         return authority
@@ -120,6 +135,10 @@ class Tables:
     def record(self, kind: str, name: str) -> Any:
         """None: there is none."""
         return self._records[kind].get(name)
+
+    def records(self, kind: str) -> Mapping[str, Any]:
+        """All of the kind, by name."""
+        return self._records[kind]
 
     def find(self, key: Key) -> Document | None:
         return self._documents.get(key)

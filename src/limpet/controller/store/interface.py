@@ -6,7 +6,7 @@ compared for equality and handed back, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,8 @@ class Listing:
     """By name."""
     version: str
     """To watch from: nothing is missed and nothing that is in the list is told again."""
+    unreadable: tuple[tuple[str, str], ...] = ()
+    """Items that lie there and nobody can read: name, as far as it can be told, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Store(Protocol):
         Raises: ConflictError; StorageError when nothing could be written.
         """
 
-    def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         """What changed after `since`, in order, for ever; states between may be left out.
 
         A bookmark follows when everything known is told, and now and then.

@@ -8,7 +8,7 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -131,7 +131,7 @@ class SqliteStore:
         items = tuple(Item(kind, name, value, self._text(of)) for name, value, of in rows)
         return Listing(items, self._text(version))
 
-    async def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         wanted = frozenset(kinds)
         position = self._number(since)
         while not self._closed:

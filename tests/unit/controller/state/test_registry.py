@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ class OneByOne:
             versions += await self._store.write([change])
         return versions
 
-    def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         return self._store.watch(kinds, since)
 
 

@@ -88,6 +88,10 @@ def _take(tables: Tables, uid: str, version: int, now_s: float) -> Taken:
             "the controller was restored from an old back-up and grants nothing until its nodes "
             "have reported (a person can tell more: limpet controller recovery)",
         )
+    grant = tables.grants.get(uid)
+    named = grant.segments if grant is not None else ()
+    if (left := tables.space.left_over(version, uid, named)) is not None:
+        return left, ""
     mark = state.marks.get(version, -1)
     avoid = (
         {cidr for node in source.nodes.objects.values() for cidr in node.pod_cidrs}

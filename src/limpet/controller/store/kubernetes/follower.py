@@ -300,7 +300,8 @@ class Follower:
             name, value = self._row.decode(found)
         except ResourceError as error:
             told = self._told.get(found.metadata.uid)
-            if kind == "DELETED" and told is not None:
+            if told is not None and (kind == "DELETED" or not self._row.is_others_too):
+                # What was made nonsense of is as if it were taken away: it is written again.
                 return Deleted(self._source.kind, told.name, version_of(found))
             _log.error("passed over", error=str(error))
             return None

@@ -103,6 +103,9 @@ class Row(Protocol):
     def decode(self, found: Kept) -> tuple[str, bytes]:
         """Name and value of the item. Raises: ResourceError."""
 
+    def guess(self, found: Kept) -> str:
+        """Name of the item of an object that nobody can read, as far as it can be told."""
+
     def rank(self, found: Kept) -> tuple[int, ...]:
         """Of two objects of one item the higher one counts."""
 
@@ -164,6 +167,12 @@ class PlainRow:
             binary = read_field(what, found.builtins, "binaryData", dict[str, bytes])
             return _part(what, texts, "name"), _part(what, binary, "record")
         return _part(what, texts, "name"), _part(what, texts, "record").encode()
+
+    def guess(self, found: Kept) -> str:
+        name = (found.data or {}).get("name")
+        if isinstance(name, str) and not self.secret:
+            return name
+        return unescape(found.metadata.name.removeprefix(f"limpet-{self.kind}").removeprefix("-"))
 
     def rank(self, found: Kept) -> tuple[int, ...]:
         return ()
@@ -283,6 +292,13 @@ class DocumentRow:
             record = DocumentRecord(document.sealed)
         return document.name, msgspec.json.encode(record)
 
+    def guess(self, found: Kept) -> str:
+        if self.kind == NETWORK.name:
+            return NETWORK.name
+        spec = found.spec if isinstance(found.spec, Mapping) else {}
+        uid = (found.metadata.labels or {}).get(UID_LABEL) or spec.get("uid")
+        return uid if isinstance(uid, str) else ""
+
     def rank(self, found: Kept) -> tuple[int, ...]:
         try:
             document = read_document(self.kind, found.builtins)
@@ -340,6 +356,9 @@ class CommunityRow:
         selector = spec.node_selector.text(what) if spec.node_selector is not None else ""
         record = CommunityRecord(selector, spec.members, spec.tunnel_backend)
         return name, msgspec.json.encode(record)
+
+    def guess(self, found: Kept) -> str:
+        return (found.metadata.annotations or {}).get(NAME_ANNOTATION, found.metadata.name)
 
     def rank(self, found: Kept) -> tuple[int, ...]:
         return ()
@@ -429,6 +448,18 @@ def escape(name: str) -> str:
         each if _PLAIN.fullmatch(each) or _is_inner_dot(text, at) else f"-{ord(each):02x}"
         for at, each in enumerate(text)
     )
+
+
+def unescape(text: str) -> str:
+    """The name that `escape` made this of; empty: it is none of those."""
+    parts = text.split("-")
+    try:
+        found = parts[0].encode() + b"".join(
+            bytes.fromhex(part[:2]) + part[2:].encode() for part in parts[1:]
+        )
+        return found.decode()
+    except ValueError:
+        return ""
 
 
 def _is_inner_dot(text: str, at: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from itertools import groupby
 
@@ -17,7 +17,7 @@ import structlog
 
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.keys import SealError
-from limpet.controller.state.records import NODE
+from limpet.controller.state.records import AUTHORITY, COMMUNITY, NODE
 from limpet.controller.store.interface import (
     Bookmark,
     Change,
@@ -51,6 +51,8 @@ BOOKMARK_S = 30.0
 _AT_ONCE = 16
 """New items of one kind that are written at the same time."""
 _ATTEMPTS = 5
+_OF_PEOPLE = (COMMUNITY, AUTHORITY)
+"""Kinds whose object is never thrown away: nobody has it a second time."""
 _VERSION = re.compile(r"(?:(?:0|[0-9a-f-]{36}\.[0-9]+)-)?([0-9]{1,18})")
 """Of an item, of a list, or of one kind in a bookmark. Another store's has another shape."""
 
@@ -93,7 +95,8 @@ class KubernetesStore:
         with _told("list", kind):
             for _ in range(_ATTEMPTS):
                 try:
-                    found, version = await self._list(row)
+                    unreadable: list[tuple[str, str]] = []
+                    found, version = await self._list(row, unreadable=unreadable)
                     break
                 except GoneError:
                     continue  # it took too long from one page to the next
@@ -104,17 +107,21 @@ class KubernetesStore:
                 try:
                     name, value = row.decode(each)
                 except ResourceError as error:
-                    if not row.is_others_too:
-                        raise
-                    _log.error("passed over", error=str(error))
+                    unreadable.append((row.guess(each), str(error)))
                     continue
                 before = items.get(name)
                 if before is None or row.rank(each) > row.rank(before[1]):
                     items[name] = (Item(kind, name, value, version_of(each)), each)
-        return Listing(tuple(items[name][0] for name in sorted(items)), f"0-{version}")
+        for _, why in unreadable:
+            _log.error("passed over", error=why)
+        return Listing(
+            tuple(items[name][0] for name in sorted(items)), f"0-{version}", tuple(unreadable)
+        )
 
-    async def _list(self, row: Row, labels: str = "") -> tuple[list[Kept], str]:
-        """Objects, and the version to watch from. Raises: StorageError for unreadable ones."""
+    async def _list(
+        self, row: Row, labels: str = "", unreadable: list[tuple[str, str]] | None = None
+    ) -> tuple[list[Kept], str]:
+        """Objects, and the version to watch from. `unreadable`: takes up what are no objects."""
         found: list[Kept] = []
         version = ""
         selection = Selection(namespace=self._space(row), labels=labels or row.labels)
@@ -123,25 +130,27 @@ class KubernetesStore:
             async for page in pages:
                 version = version or page.resource_version
                 for bad in page.unreadable:
-                    error = f"read {row.resource.kind} {bad.name}: {bad.cause}"
-                    if not row.is_others_too:
-                        raise ResourceError(error)
-                    _log.error("passed over", error=error)
+                    if unreadable is not None:
+                        unreadable.append(("", f"read {row.resource} {bad.name}: {bad.cause}"))
                 found += page.items
         return found, version
 
     async def _find(self, kind: str, name: str, row: Row) -> Kept | None:
-        """The item's object as of now. Raises: LimpetError."""
+        """The item's object as of now; what nobody can read is as if it were not there.
+
+        Raises: LimpetError.
+        """
         labels = label_of(kind, name)
         if not labels:
-            return await self._object(row, row.places(name, b"")[0].object_name)
+            found = await self._object(row, row.places(name, b"")[0].object_name)
+            return found if found is not None and _is_of(row, found, name) else None
         place = self._follower(kind).place(name)
         if place is not None:
             found = await self._object(row, place.object_name)
-            if found is not None and row.decode(found)[0] == name:
+            if found is not None and _is_of(row, found, name):
                 return found
         several, _ = await self._list(row, labels)
-        of_name = [each for each in several if row.decode(each)[0] == name]
+        of_name = [each for each in several if _is_of(row, each, name)]
         return max(of_name, key=row.rank, default=None)
 
     async def _object(self, row: Row, object_name: str) -> Kept | None:
@@ -202,13 +211,25 @@ class KubernetesStore:
         raise ConflictError(change.kind, change.name, "another object has its name")
 
     async def _make_room(self, change: Put, row: Row, there: Kept) -> bool:
-        """Moves a removed node's grant out of the way. False: another item stays there.
+        """Moves a removed node's grant out of the way, and what nobody can read. False: another
+        item stays there.
 
         Raises: ConflictError where the item itself is there.
         """
-        name, _ = row.decode(there)
+        try:
+            name, _ = row.decode(there)
+        except ResourceError as error:
+            if change.kind in _OF_PEOPLE:
+                raise ConflictError(change.kind, change.name, str(error)) from error
+            _log.error("written over", error=str(error))
+            await self._take_away(row, there)
+            return True
         if name == change.name:
-            raise ConflictError(change.kind, name, "it is there already")
+            key, _, label = row.labels.partition("=")
+            if change.kind in _OF_PEOPLE or (there.metadata.labels or {}).get(key, "") == label:
+                raise ConflictError(change.kind, name, "it is there already")
+            await self._take_away(row, there)  # without its label nobody finds it
+            return True
         if change.kind != NODE or not read_document(NODE, there.builtins).tombstone:
             return False
         _, value = row.decode(there)
@@ -217,17 +238,21 @@ class KubernetesStore:
             with contextlib.suppress(ExistsError):
                 copy = row.encode(name, value, place)
                 await self._client.create(row.resource, copy, namespace=self._space(row))
-            metadata = there.metadata
-            with contextlib.suppress(NotFoundError, ObjectConflictError):
-                await self._client.delete(
-                    row.resource,
-                    metadata.name,
-                    namespace=self._space(row),
-                    uid=metadata.uid,
-                    resource_version=metadata.resource_version,
-                )
+            await self._take_away(row, there)
             return True
         return False
+
+    async def _take_away(self, row: Row, there: Kept) -> None:
+        """If it is still as it was read."""
+        metadata = there.metadata
+        with contextlib.suppress(NotFoundError, ObjectConflictError):
+            await self._client.delete(
+                row.resource,
+                metadata.name,
+                namespace=self._space(row),
+                uid=metadata.uid,
+                resource_version=metadata.resource_version,
+            )
 
     async def _place_of_grant(self, uid: str) -> tuple[Place, ...]:
         """A presence is named as the grant of its node. Raises: StorageError."""
@@ -329,7 +354,7 @@ class KubernetesStore:
             self._followers[kind] = follower
         return follower
 
-    async def watch(self, kinds: Collection[str], since: str) -> AsyncIterator[Event]:
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         followers = {kind: self._follower(kind) for kind in kinds}
         positions = _positions(since, kinds)
         for kind, follower in followers.items():
@@ -371,6 +396,14 @@ class KubernetesStore:
                 if since > int(page.resource_version):
                     raise TooOldError(f"watch {kind} from {since}: it is not there yet")
             await follower.reach_back(since)
+
+
+def _is_of(row: Row, found: Kept, name: str) -> bool:
+    """Whether the object holds the item of this name."""
+    try:
+        return row.decode(found)[0] == name
+    except ResourceError:
+        return False
 
 
 def _group(change: Change) -> tuple[str, bool]:
