@@ -232,3 +232,28 @@ def test_a_new_machine_takes_a_nodes_place_by_a_label_that_its_kubelet_may_not_s
             await joined(controller, "one")  # it counts once
 
     asyncio.run(run())
+
+
+def test_fabedges_labels_put_nodes_into_communities(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    controller = controllers(fabedge_labels=True)
+    for name in ("one", "two"):
+        put_node(plane, name)
+
+    async def run() -> None:
+        await joined(controller, "one")
+        await joined(controller, "two")
+        plane.kubectl("label", "node", "one", "fabedge/edge-community=harbour")
+        plane.kubectl("label", "node", "two", "bocloud.com/edge-community=harbour")
+        for name in ("one", "two"):
+            await asyncio.to_thread(wait_until, lambda n=name: communities(n) == ["harbour"])
+        assert "harbour" in plane.kubectl("get", "communities", "-o", "name")
+        plane.kubectl("label", "node", "two", "bocloud.com/edge-community-")
+        await asyncio.to_thread(wait_until, lambda: communities("two") == [])
+        assert communities("one") == ["harbour"]
+
+    def communities(name: str) -> Any:
+        return controller.ask("node.show", node=name)["communities"]
+
+    asyncio.run(run())

@@ -21,7 +21,7 @@ from limpet.base.errors import LimpetError
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
-from limpet.controller.orchestrator.node_objects import SegmentSource
+from limpet.controller.orchestrator.node_objects import NodeSource
 from limpet.controller.state import nodes
 from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.records import NODE, NodeRecord
@@ -327,7 +327,7 @@ def test_a_late_leader_grants_no_cidr_that_the_next_one_has_granted(
         then, now = Told(), Told()
         then.put("n1", "10.0.7.0/24")
         now.put("n2", "10.0.7.0/24")
-        first = Registry(store, 0.0, SegmentSource(True, (), Told()))
+        first = Registry(store, 0.0, NodeSource(True, (), Told()))
         await first.start()
         await first.change(lambda tables: create_cluster(tables, network("10.0.0.0/16")))
         for number in (1, 2):
@@ -335,8 +335,8 @@ def test_a_late_leader_grants_no_cidr_that_the_next_one_has_granted(
         await first.stop()
 
         paused = Paused(store, after)
-        late = Registry(paused, 0.0, SegmentSource(True, (), then))
-        next_one = Registry(store, 0.0, SegmentSource(True, (), now))
+        late = Registry(paused, 0.0, NodeSource(True, (), then))
+        next_one = Registry(store, 0.0, NodeSource(True, (), now))
         await late.start()
         asked = asyncio.create_task(late.change(lambda tables: settle_cidrs(tables, 0.0)))
         await paused.stopped.wait()

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from limpet.base.addresses import Prefix
 from limpet.base.configuration import (
     CONTROLLER_PATH,
     AbsolutePath,
@@ -28,6 +27,7 @@ from limpet.base.errors import ConfigError
 from limpet.cluster.api import name_problem
 from limpet.cluster.kinds.network import DefaultCommunity, Network
 from limpet.cluster.segments import network_problems, own_cidr_problems
+from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, KnownNodes, NodeSource
 
 _FIXED = ("cluster", "pod_cidrs", "segment_lengths")
 """Fields of a network that can never change: every segment was cut by them."""
@@ -98,6 +98,8 @@ class NodeObjectSettings(Struct, frozen=True, kw_only=True):
     own_cidrs: Prefixes = ()
     """With `segments_from = "nodes"`: the part of the pod CIDRs that Kubernetes leaves to the
     controller."""
+    fabedge_labels: bool = False
+    """Labels as FabEdge spells them put nodes into communities, too."""
     node_grace_s: Annotated[float, Meta(ge=0, lt=1e10)] = 3600.0
     """How long a node stays whose Node was deleted."""
 
@@ -111,10 +113,13 @@ class NodeObjectSettings(Struct, frozen=True, kw_only=True):
     def from_nodes(self) -> bool:
         return self.segments_from == "nodes"
 
-    @property
-    def cidrs(self) -> tuple[Prefix, ...] | None:
-        """What the controller grants from; None: all."""
-        return self.own_cidrs if self.from_nodes else None
+    def source(self, nodes: KnownNodes) -> NodeSource:
+        return NodeSource(
+            self.from_nodes,
+            self.own_cidrs if self.from_nodes else None,
+            nodes,
+            FABEDGE_LABELS if self.fabedge_labels else (),
+        )
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_fields
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import TunnelBackend
-from limpet.controller.communities.membership import chooses, communities_of, takes_in
+from limpet.controller.communities.membership import chooses, communities_of, names, takes_in
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.state.grants import change_grant, put_network
 from limpet.controller.state.nodes import find_node
@@ -128,6 +128,13 @@ def take_out(
                 f"take node {grant.name} out of community {community}: its object in Kubernetes "
                 f"names it (kubectl edit community {community}, spec.members)",
             )
+        if names(tables, community, grant.labels):
+            keys = " or ".join(tables.source.community_labels)
+            raise RefusedError(
+                Code.BAD_REQUEST,
+                f"take node {grant.name} out of community {community}: a label of its Node says "
+                f"so ({keys}; take it away: kubectl label node {grant.name} KEY-)",
+            )
         if chooses(record, grant.labels):
             raise RefusedError(
                 Code.BAD_REQUEST,
@@ -198,7 +205,7 @@ def _settle(tables: Tables, name: str) -> int:
     changed = 0
     for grant in [each for each in tables.grants.values() if not each.tombstone]:
         is_in = record is not None and (
-            is_named(tables, name, grant) or takes_in(record, grant.name, grant.labels)
+            is_named(tables, name, grant) or takes_in(tables, name, grant.name, grant.labels)
         )
         if is_in is not (name in grant.communities):
             named = tables.nodes[grant.uid].communities

@@ -25,16 +25,23 @@ def chooses(record: CommunityRecord, labels: Mapping[str, str]) -> bool:
     return bool(record.selector) and _parsed(record.selector).matches(labels)
 
 
-def takes_in(record: CommunityRecord, node: str, labels: Mapping[str, str]) -> bool:
-    """Whether the community says by itself that a node of this name and these labels is in it."""
-    return node in record.members or chooses(record, labels)
+def takes_in(tables: Tables, community: str, node: str, labels: Mapping[str, str]) -> bool:
+    """Whether the community says by itself that a node of this name and these labels is in it, or
+    a label of the node names it."""
+    record = tables.communities[community]
+    return node in record.members or chooses(record, labels) or names(tables, community, labels)
+
+
+def names(tables: Tables, community: str, labels: Mapping[str, str]) -> bool:
+    """Whether a label that is for that names the community."""
+    return any(labels.get(key) == community for key in tables.source.community_labels)
 
 
 def communities_of(
     tables: Tables, node: str, named: Iterable[str], labels: Mapping[str, str]
 ) -> tuple[str, ...]:
     """What the grant of a node says, in order. `node`: its name. Raises: RefusedError."""
-    chosen = (name for name, record in tables.communities.items() if takes_in(record, node, labels))
+    chosen = (name for name in tables.communities if takes_in(tables, name, node, labels))
     found = tuple(sorted({*named, *chosen}))
     if len(found) > MAX_COMMUNITIES:
         raise RefusedError(
@@ -57,5 +64,5 @@ def learn_communities(tables: Tables, grant: Grant, named: Iterable[str]) -> tup
     return tuple(
         name
         for name in grant.communities
-        if name in known or not takes_in(tables.communities[name], grant.name, grant.labels)
+        if name in known or not takes_in(tables, name, grant.name, grant.labels)
     )

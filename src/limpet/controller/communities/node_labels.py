@@ -1,7 +1,8 @@
 """Labels of Kubernetes' Nodes that communities choose by: they go into the grants.
 
-Only those that a selector names, so that a grant is signed anew for what matters. Who may label a
-Node decides; what kubelets may not set themselves begins with `node-restriction.kubernetes.io/`.
+Only those that a selector names, and those that name a community themselves (as FabEdge's do), so
+that a grant is signed anew for what matters. Who may label a Node decides; what kubelets may not
+set themselves begins with `node-restriction.kubernetes.io/`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Mapping
 import structlog
 
 from limpet.base.errors import LimpetError
+from limpet.cluster.api import name_problem
+from limpet.controller.communities.communities import declare
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import change_grant
+from limpet.controller.state.records import COMMUNITY, CommunityRecord
 from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("community")
@@ -27,7 +31,8 @@ _LOOK_S = 2.0
 def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Puts labels into the grants. `nodes`: all labels by the name of the Node; one that is not
     there keeps what it has. Returns the names of nodes that changed. Raises: RefusedError."""
-    keys = {
+    _make_named(tables, nodes)
+    keys = set(tables.source.community_labels) | {
         each.key
         for record in tables.communities.values()
         if record.selector
@@ -40,6 +45,20 @@ def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[
         if len(uids) == 1 and _take(tables, uids[0], keys, found):
             changed.append(name)
     return changed
+
+
+def _make_named(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> None:
+    """Communities that labels of nodes name and that nobody has made: they choose by that label."""
+    for key in tables.source.community_labels:
+        for name, labels in nodes.items():
+            community = labels.get(key, "")
+            if (
+                community not in tables.communities
+                and not name_problem(community)
+                and tables.uids_of(name)
+            ):
+                tables.put(COMMUNITY, community, CommunityRecord(selector=f"{key}={community}"))
+                declare(tables, community)
 
 
 def _take(tables: Tables, uid: str, keys: set[str], found: Mapping[str, str]) -> bool:

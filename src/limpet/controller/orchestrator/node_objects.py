@@ -42,6 +42,9 @@ REPLACE_LABEL = "limpet.node-restriction.kubernetes.io/replace"
 """Its value is the uid of the machine that was the Node and is gone: so it counts once. Kubelets
 may set annotations of their own Nodes, but no such label (admission plugin NodeRestriction).
 Source: kubernetes.io/docs/reference/labels-annotations-taints, node-restriction.kubernetes.io."""
+FABEDGE_LABELS = ("fabedge/edge-community", "bocloud.com/edge-community")
+"""How FabEdge's design spells membership: the label's value is the community's name.
+Source: docs/edge-cni-design of github.com/FabEdge/fabedge."""
 NODES = Resource("Node", "nodes", Node)
 
 
@@ -83,14 +86,17 @@ NO_NODES: KnownNodes = _NoNodes()
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentSource:
-    """Where nodes' segments are from."""
+class NodeSource:
+    """What is made of Kubernetes' Nodes, and the Nodes themselves."""
 
     from_nodes: bool = False
-    """From `Node.spec.podCIDRs` where Kubernetes has handed them out; else the controller's."""
+    """Segments are of `Node.spec.podCIDRs` where Kubernetes has handed them out; else all are the
+    controller's."""
     own_cidrs: tuple[Prefix, ...] | None = None
     """What the controller grants from; None: all of the cluster's pod CIDRs."""
     nodes: KnownNodes = NO_NODES
+    community_labels: tuple[str, ...] = ()
+    """A node with one of these labels is in the community that its value names."""
     quarantine_s: float = 0.0
 
     def address_space(self, network: Network) -> AddressSpace:

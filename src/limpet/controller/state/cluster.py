@@ -29,7 +29,7 @@ from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, 
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
-from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes, SegmentSource
+from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
 from limpet.controller.settings import ControllerSettings, next_network
 from limpet.controller.state import grants, happenings, nodes, published, recovery
 from limpet.controller.state.authority import (
@@ -90,7 +90,7 @@ class Cluster:
         self._known_revision = known_revision
         self.community_problems: dict[str, str] = {}
         """Why one is not as its object in Kubernetes says."""
-        source = SegmentSource(settings.nodes.from_nodes, settings.nodes.cidrs, nodes)
+        source = settings.nodes.source(nodes)
         self._registry = Registry(store, settings.quarantine_s, source)
         self.reports = Reports(store)
         self.feed = Feed(store)

@@ -16,7 +16,7 @@ from limpet.cluster.documents import Key
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.seal import open_sealed
-from limpet.controller.orchestrator.node_objects import SegmentSource
+from limpet.controller.orchestrator.node_objects import NodeSource
 from limpet.controller.state.records import (
     AUTHORITY,
     COMMUNITY,
@@ -46,9 +46,7 @@ _Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
 class Registry:
     """Records in memory, in step with the store."""
 
-    def __init__(
-        self, store: Store, quarantine_s: float, source: SegmentSource | None = None
-    ) -> None:
+    def __init__(self, store: Store, quarantine_s: float, source: NodeSource | None = None) -> None:
         """`source`: where segments are from, None: the controller's space."""
         self._store = store
         self._new_tables = partial(Tables, quarantine_s, source)

@@ -20,7 +20,7 @@ from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
-from limpet.controller.orchestrator.node_objects import SegmentSource
+from limpet.controller.orchestrator.node_objects import NodeSource
 from limpet.controller.state.records import (
     AUTHORITY,
     COMMUNITY,
@@ -48,9 +48,9 @@ T = TypeVar("T")
 class Tables:
     """Records by kind and name; what was put since the last commit is known."""
 
-    def __init__(self, quarantine_s: float, source: SegmentSource | None = None) -> None:
+    def __init__(self, quarantine_s: float, source: NodeSource | None = None) -> None:
         """`source`: None: segments are the controller's."""
-        self.source = replace(source or SegmentSource(), quarantine_s=quarantine_s)
+        self.source = replace(source or NodeSource(), quarantine_s=quarantine_s)
         self._records: dict[str, dict[str, Any]] = {kind: {} for kind in record_types()}
         self.nodes: Mapping[str, NodeRecord] = self._records[NODE]
         self.presences: Mapping[str, PresenceRecord] = self._records[PRESENCE]

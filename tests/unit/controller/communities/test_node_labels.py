@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from limpet.controller.communities import communities
 from limpet.controller.communities.node_labels import take_labels
+from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, NodeSource
 from limpet.controller.state import nodes
+from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.records import COMMUNITY, CommunityRecord
+from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
-from tests.unit.controller.state.cluster_tables import join, new_tables
+from tests.unit.controller.state.cluster_tables import join, network, new_tables
 
 SITE = "example.org/site"
 
@@ -64,3 +69,40 @@ def test_of_two_machines_of_one_name_none_is_taken_for_the_node() -> None:
     join(tables, 2, "n1")
 
     assert take_labels(tables, {"n1": {SITE: "harbour"}}) == []
+
+
+FABEDGE, BOCLOUD = FABEDGE_LABELS
+
+
+def test_a_label_as_fabedge_spells_it_puts_a_node_into_the_community_that_it_names() -> None:
+    """Switched on by a setting; the community is made if there is none."""
+    tables = Tables(0.0, NodeSource(community_labels=FABEDGE_LABELS))
+    create_cluster(tables, network())
+    for number in (1, 2, 3):
+        join(tables, number, f"n{number}")
+    communities.create(tables, "quay", ["n3"])
+
+    take_labels(tables, {"n1": {FABEDGE: "harbour"}, "n2": {BOCLOUD: "quay"}, "n9": {FABEDGE: "x"}})
+
+    assert communities_of(tables) == ("harbour",)
+    assert [grant.name for grant in communities.members_of(tables, "quay")] == ["n2", "n3"]
+    assert tables.communities.keys() == {"harbour", "quay"}
+    with pytest.raises(RefusedError, match="kubectl label node n2"):
+        communities.take_out(tables, "quay", ["n2"])
+
+    communities.dissolve(tables, "harbour")
+    take_labels(tables, {"n1": {FABEDGE: "harbour"}, "n2": {}})
+    assert communities_of(tables) == ("harbour",)
+    assert [grant.name for grant in communities.members_of(tables, "quay")] == ["n3"]
+
+
+def test_it_counts_for_nothing_where_it_is_not_switched_on_or_names_nothing_possible() -> None:
+    tables = tables_with_node()
+    assert take_labels(tables, {"n1": {FABEDGE: "quay"}}) == []
+    assert tables.communities.keys() == {"harbour"}
+
+    switched_on = Tables(0.0, NodeSource(community_labels=FABEDGE_LABELS))
+    create_cluster(switched_on, network())
+    join(switched_on, 1, "n1")
+    take_labels(switched_on, {"n1": {FABEDGE: "", BOCLOUD: "-x"}})
+    assert not switched_on.communities

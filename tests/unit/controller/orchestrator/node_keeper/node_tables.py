@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
-from limpet.controller.orchestrator.node_objects import NodeObject, SegmentSource
+from limpet.controller.orchestrator.node_objects import NodeObject, NodeSource
 from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.tables import Tables
 from tests.unit.controller.state.cluster_tables import network
@@ -35,7 +35,7 @@ def tables_beside(
     quarantine_s: float = 100.0,
     **changes: object,
 ) -> Tables:
-    source = SegmentSource(True, tuple(map(ip_network, own)), told)
+    source = NodeSource(True, tuple(map(ip_network, own)), told)
     tables = Tables(quarantine_s, source)
     create_cluster(tables, network(*pod_cidrs, **changes))
     tables.commit()
