@@ -167,6 +167,26 @@ def test_where_objects_are_large_pages_become_smaller() -> None:
     assert asked == [16, 4, 1]
 
 
+def test_a_cache_is_asked_for_whole_lists_and_to_keep_them() -> None:
+    """It takes an answer to a list for all that there is: a page would stand for the whole."""
+    requests: list[bytes] = []
+    items = [{"metadata": {"name": "x"}, "data": {"a": "b" * (1 << 20)}}] * 6
+    serve = answering(
+        requests, said({"metadata": {}, "items": items}), said({"metadata": {}, "items": []})
+    )
+
+    async def work(client: Client) -> int:
+        found = sum([len(page.items) async for page in client.pages(GRANTS)])
+        await client.check_version(GRANTS, "7")
+        return found
+
+    assert against(serve, work, is_cache=True) == 6
+    assert len(requests) == 2
+    for request in requests:
+        assert b"limit=" not in request
+        assert b"\r\nEdge-Cache: true\r\n" in request
+
+
 def test_what_is_deleted_is_what_was_seen() -> None:
     requests: list[bytes] = []
     serve = answering(requests, said({"kind": "Status", "status": "Success"}))

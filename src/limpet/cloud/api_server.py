@@ -69,6 +69,8 @@ def find_api_server(settings: SourceSettings) -> Access:
         server = None
     if server is not None and server is not access:
         access = replace(access, server=server.server, source=f"{server.source}, {access.source}")
+    if settings.server is not None and not access.server.tls:
+        access = replace(access, is_cache=True)  # nothing else is asked without TLS
     if settings.token_file is not None:
         access = replace(access, token_file=settings.token_file)
     if settings.ca_file is not None:

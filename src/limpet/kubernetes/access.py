@@ -52,6 +52,8 @@ class Access:
     tls_name: str = ""
     """Name that the server's certificate is for, where that is not its host."""
     namespace: str = "default"
+    is_cache: bool = False
+    """It keeps what it was asked for, and answers with that while the API server is away."""
 
 
 def parse_server(url: str) -> ServerAddress:

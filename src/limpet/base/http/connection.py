@@ -90,6 +90,7 @@ class Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self.answered = False
         """Whether anything has come back to the last of them."""
+        self.most_answer_bytes = MAX_ANSWER_BYTES
 
     @classmethod
     async def open(cls, server: Server, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
@@ -127,7 +128,7 @@ class Connection:
     ) -> Answer:
         """The whole answer; afterwards the connection serves for the next.
 
-        Raises: LinkError; TooLargeError for what exceeds `MAX_ANSWER_BYTES`.
+        Raises: LinkError; TooLargeError for what exceeds `most_answer_bytes`.
         """
         with self._closed_on_failure(path, timeout_s):
             async with asyncio.timeout(timeout_s):
@@ -136,10 +137,10 @@ class Connection:
                 size = 0
                 while (data := await self._data()) is not None:
                     size += len(data)
-                    if size > MAX_ANSWER_BYTES:
+                    if size > self.most_answer_bytes:
                         raise TooLargeError(
                             f"ask {self._server.name} for {path}: it answers with more than "
-                            f"{MAX_ANSWER_BYTES >> 20} MiB"
+                            f"{self.most_answer_bytes >> 20} MiB"
                         )
                     parts.append(data)
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
