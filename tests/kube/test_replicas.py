@@ -32,6 +32,7 @@ from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
+from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told
 from tests.unit.controller.state.cluster_tables import join, network
@@ -174,15 +175,19 @@ async def joined(controllers: Sequence[Controller], name: str) -> Node:
     raise AssertionError("there is no controller")
 
 
+def leads(controller: Controller) -> bool:
+    """Its admin socket answers."""
+    try:
+        controller.ask("network.show")
+    except LimpetError:
+        return False
+    return True
+
+
 def leader_of(controllers: Sequence[Controller]) -> Controller:
-    """The one whose admin socket answers."""
-    for each in controllers:
-        try:
-            each.ask("network.show")
-            return each
-        except LimpetError:
-            continue
-    raise AssertionError("nobody leads")
+    found = next(filter(leads, controllers), None)
+    assert found is not None, "nobody leads"
+    return found
 
 
 def kill(leader: Controller, _plane: ControlPlane) -> Callable[[], None]:
@@ -228,6 +233,19 @@ def test_after_a_fault_of_the_leader_joins_go_on_and_nothing_is_granted_twice(
         client.close()
 
     asyncio.run(run())
+
+
+def test_who_joins_at_a_controller_that_follows_is_let_in_by_the_next(
+    controllers: list[Controller], tmp_path: Path
+) -> None:
+    leader = wait_until(lambda: next(filter(leads, controllers), None))
+    assert leader is not None
+    others = [each for each in controllers if each is not leader]
+    at = tuple(f"127.0.0.1:{each.port}" for each in (*others, leader))
+
+    joined = Member(tmp_path / "n", "n").join(leader, controllers=at)
+
+    assert joined.segments
 
 
 def test_what_is_deleted_by_hand_comes_back_and_nothing_is_granted_twice(

@@ -195,7 +195,8 @@ def _keep_key(folder: Path, key: bytes) -> None:
 
 
 async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None]) -> JoinAnswer:
-    """Raises: LinkError that tells what is wrong with each; RefusedError."""
+    """Raises: LinkError that tells what is wrong with each; LimpetError for a refusal of the one
+    that leads."""
     failures = []
     for at in order.controllers:
         try:
@@ -204,12 +205,13 @@ async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None
             failures.append(str(error))
         except RefusedError as error:
             if error.refused.code is not Code.NOT_LEADER:
-                raise
-            failures.append(f"ask controller {at}: {error}")
+                raise _in_words(error, at) from error
+            failures.append(str(_in_words(error, at)))
     raise LinkError("; ".join(failures))
 
 
 async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], None]) -> JoinAnswer:
+    """Raises: LinkError, RefusedError."""
     context = await _trust(at, order)
     keep_key()
     request = JoinRequest(
@@ -224,10 +226,7 @@ async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], Non
         answer = await connection.request("POST", "/v1/join", body=encode(request))
     finally:
         connection.close()
-    try:
-        return read_answer(answer, JoinAnswer, at)
-    except RefusedError as error:
-        raise _in_words(error, at) from error
+    return read_answer(answer, JoinAnswer, at)
 
 
 async def _trust(at: str, order: JoinOrder) -> ssl.SSLContext:
