@@ -235,6 +235,23 @@ def test_an_agent_writes_its_own_presence(admin: User, agent_a: User) -> None:
     admin.run("delete", "nodepresence", "node-a", second)
 
 
+def test_a_kubelet_writes_its_nodes_presence_and_nothing_else(admin: User) -> None:
+    """As which an agent asks that is a systemd unit."""
+    kubelet = User(admin.api, ("--as=system:node:node-a", "--as-group=system:nodes"))
+    kubelet.run("create", about=presence("node-a"))
+    written = kubelet.get("nodepresence", "node-a")
+
+    assert "that node only" in kubelet.refusal("create", about=presence("node-b"))
+    written["record"] = {"atSeconds": 1}
+    assert "record is the controller's" in kubelet.refusal("replace", about=written)
+    assert "delete" in kubelet.refusal("delete", "nodepresence", "node-a")
+    assert "nodegrants" in kubelet.refusal("create", about=grant("node-a"))
+    named_so = User(admin.api, ("--as=system:node:node-b", "--as-group=writers"))
+    assert "is neither" in named_so.refusal("create", about=presence("node-b"))
+
+    admin.run("delete", "nodepresence", "node-a")
+
+
 def test_the_token_of_a_node_writes_no_other_nodes_presence(admin: User, agent_a: User) -> None:
     admin.run("create", about=presence("node-b"))
     victim = admin.get("nodepresence", "node-b")

@@ -91,32 +91,33 @@ class Enrollment:
     async def _attempt(self) -> Joined:
         """Raises: LimpetError."""
         assert self._source.join_token_file is not None
-        addresses, ca = await self._find_controllers()
+        addresses, ca = await find_controllers(self._source)
         token = read_token(self._source.join_token_file)
         order = JoinOrder(token, addresses, node_of_token(token), account_ca=ca)
         lan = self._lan()
         return await in_thread(lambda: join(self._folders, order, lan), "join")
 
-    async def _find_controllers(self) -> tuple[tuple[str, ...], str]:
-        """Addresses, and the CA's certificate. Raises: LimpetError."""
-        client = Client(find_api_server(self._source))
-        try:
-            network = await client.get(_NETWORKS, NETWORK_OBJECT)
-        except (NotFoundError, NoResourceError) as error:
-            raise LimpetError(
-                f"find the controllers: {error}: no controller has made this cluster's network "
-                "yet (does one run? kubectl -n limpet-system get pods)"
-            ) from error
-        finally:
-            client.close()
-        addresses, ca = told_controllers(network.status)
-        if not addresses or not ca:
-            raise LimpetError(
-                "find the controllers: the ClusterNetwork does not say where they are (the one "
-                "that leads writes its status; is it of this version? kubectl -n limpet-system "
-                "logs deploy/limpet-controller)"
-            )
-        return addresses, ca
+
+async def find_controllers(source: SourceSettings) -> tuple[tuple[str, ...], str]:
+    """Addresses, and the CA's certificate. Raises: LimpetError."""
+    client = Client(find_api_server(source))
+    try:
+        network = await client.get(_NETWORKS, NETWORK_OBJECT)
+    except (NotFoundError, NoResourceError) as error:
+        raise LimpetError(
+            f"find the controllers: {error}: no controller has made this cluster's network "
+            "yet (does one run? kubectl -n limpet-system get pods)"
+        ) from error
+    finally:
+        client.close()
+    addresses, ca = told_controllers(network.status)
+    if not addresses or not ca:
+        raise LimpetError(
+            "find the controllers: the ClusterNetwork does not say where they are (the one "
+            "that leads writes its status; is it of this version? kubectl -n limpet-system "
+            "logs deploy/limpet-controller)"
+        )
+    return addresses, ca
 
 
 def read_token(path: Path) -> str:

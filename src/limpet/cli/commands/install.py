@@ -50,6 +50,25 @@ def install(
     name: Annotated[
         str, typer.Option(help="Name of the node in the cluster (default: the host name).")
     ] = "",
+    kubernetes: Annotated[
+        bool,
+        typer.Option(
+            "--kubernetes", help="A node of a Kubernetes cluster: it hears the API server."
+        ),
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="As whom the agent asks it: /etc/kubernetes/kubelet.conf."
+        ),
+    ] = None,
+    context: Annotated[
+        str, typer.Option(help="Of the kubeconfig (default: the current one).")
+    ] = "",
+    kubernetes_server: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Ask this one: a cache of it on this node."),
+    ] = "",
     cni_bin_dir: BinDir = None,
     cni_conf_dir: ConfDir = None,
     config: Annotated[
@@ -102,6 +121,7 @@ def install(
     from limpet.cli.doctor.findings import put_findings
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
+    from limpet.cli.install.kubernetes import kubernetes_options
     from limpet.cli.install.options import AskedSettings, InstallOptions, InstallPaths
 
     require_root("install")
@@ -112,6 +132,9 @@ def install(
                 tuple(cluster_cidr or ()),
                 allow_forward=allow_forward,
                 cni=not no_cni,
+                kubernetes=kubernetes_options(
+                    kubeconfig, context, kubernetes_server, wanted=kubernetes
+                ),
             ),
             InstallPaths(
                 cni_bin_dir and cni_bin_dir.absolute(),

@@ -39,6 +39,7 @@ from limpet.cli.install.joining import (
     node_to_join,
     own_snapshot,
 )
+from limpet.cli.install.kubernetes import examine_node, find_controllers, node_to_be
 from limpet.cli.install.options import AskedSettings, InstallOptions
 from limpet.cli.install.planned_files import (
     PlannedFile,
@@ -55,6 +56,7 @@ from limpet.cli.install.service import (
     systemd_runs,
 )
 from limpet.cli.install.shim_probe import status_through
+from limpet.cluster.identity import load_identity
 from limpet.cni.conflist import CONFLIST
 
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
@@ -92,6 +94,7 @@ def install(options: InstallOptions) -> Report:
         flannel = _find_flannel(options)
         options = _as_flannel(options, flannel)
     settings = _settings(options)
+    options = _in_kubernetes(options, settings)
     joining = node_to_join(options.join, settings, options.asked.segments)
     target = _target(options, settings, joining=joining)
     files = planned_files(options, target)
@@ -162,6 +165,25 @@ def _put_cni(options: InstallOptions, settings: Settings) -> Report:
     return report
 
 
+def _in_kubernetes(options: InstallOptions, settings: Settings) -> InstallOptions:
+    """With what the cluster says: who this node is, and, if it has to join, where the controllers
+    are. Raises: LimpetError."""
+    join, source = options.join, settings.source
+    if source.source != "kubernetes" or load_identity(settings.folders.cluster_dir) is not None:
+        return options
+    if not join.token:
+        if options.asked.kubernetes is None or not options.start:
+            return options
+        raise ConfigError(
+            "install: this node is in no cluster yet: say --token (limpet token create makes one "
+            "on any machine that may administer the cluster)"
+        )
+    name = node_to_be(source, join.name)
+    return replace(
+        options, join=JoinOptions(join.token, join.controllers or find_controllers(source), name)
+    )
+
+
 _IN_THE_WAY = "findings marked `error` stand in the way (--force goes on all the same)"
 
 
@@ -196,6 +218,7 @@ def _look(
             lambda: _vxlan(settings) if flannel is None else iter(()),
             lambda: examine_edits(Manifest.load(settings.folders.state_dir), files),
             lambda: _former_cni(settings),
+            lambda: _node_object(options, settings),
         ),
     ]
 
@@ -218,6 +241,13 @@ def _against_flannel(
         noted = load_aside(settings.folders.state_dir) is not None
         yield from examine_flannel(flannel, noted=noted)
         yield from examine_segments(flannel, target.state.segments)
+
+
+def _node_object(options: InstallOptions, settings: Settings) -> Iterator[Finding]:
+    identity = load_identity(settings.folders.cluster_dir)
+    if settings.source.source == "kubernetes" and (identity or options.join.token):
+        name = identity.name if identity else options.join.name
+        yield from examine_node(settings.source, name)
 
 
 def _former_cni(settings: Settings) -> Iterator[Finding]:
@@ -260,6 +290,17 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
     if not options.paths.config.exists():
         return
     asked = parse_settings(options.asked.document(), "from the command line")
+    if asked.source not in (Settings().source, settings.source):
+        yield error(
+            f"{options.paths.config} says otherwise than the command line where the API server is",
+            "a configuration that is there is never overwritten",
+            "write there: "
+            + "; ".join(
+                f"{key} = {json.dumps(value)}"
+                for key, value in options.asked.document().items()
+                if key == "source" or key.startswith("kubernetes_")
+            ),
+        )
     for name in ("segments", "cluster_cidrs", "allow_forward", "cni", "bridge"):
         wanted, there = getattr(asked.pods, name), getattr(settings.pods, name)
         if wanted not in (getattr(Settings().pods, name), there):

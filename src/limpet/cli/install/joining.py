@@ -38,7 +38,8 @@ class JoinOptions:
 def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, ...]) -> bool:
     """Whether the node has to join before it is installed; it has not when it joined already.
 
-    `segments`: those that the command line names. Raises: ConfigError for what contradicts itself
+    `segments`: those that the command line names. In Kubernetes the API server says where the
+    controllers are. Raises: ConfigError for what contradicts itself
     or what the node is already; LimpetError when its identity cannot be read.
     """
     if options.token and segments:
@@ -46,7 +47,8 @@ def node_to_join(options: JoinOptions, settings: Settings, segments: tuple[str, 
             "install: --segment and --token exclude each other (a cluster grants its nodes their "
             "segments; leave --segment out)"
         )
-    if bool(options.token) != bool(options.controllers):
+    told = settings.source.source == "kubernetes"
+    if bool(options.token) != bool(options.controllers) and not (options.token and told):
         raise ConfigError(
             "install: --token and --controller belong together (limpet token create, where the "
             "controller runs, makes a token)"

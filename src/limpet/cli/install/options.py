@@ -9,6 +9,7 @@ from typing import Any
 
 from limpet.agent.settings import DEFAULT_PATH
 from limpet.cli.install.joining import JoinOptions
+from limpet.cli.install.kubernetes import KubernetesOptions
 from limpet.cli.install.service import DEFAULT_UNIT_DIR
 
 
@@ -23,6 +24,7 @@ class AskedSettings:
     """False: pods of this node are another network's."""
     bridge: str = ""
     """Of pods; empty: Limpet's own."""
+    kubernetes: KubernetesOptions | None = None
 
     def document(self) -> dict[str, Any]:
         """What was given, as it stands in the agent's configuration."""
@@ -37,6 +39,8 @@ class AskedSettings:
             document["bridge"] = self.bridge
         if not self.cni:
             document["cni"] = False
+        if self.kubernetes is not None:
+            document |= self.kubernetes.document()
         return document
 
     def text(self) -> bytes:
