@@ -15,6 +15,7 @@ from limpet.controller.orchestrator.node_objects import REPLACE_LABEL
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal
+from tests.kube.conftest import control_plane_alone
 from tests.waiting import wait_until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
@@ -25,10 +26,14 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", name="plane")
 def _plane(api: ControlPlane) -> ControlPlane:
-    api.kubectl("apply", "-f", str(CRDS))
-    for plural in PLURALS:
-        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
+    install(api)
     return api
+
+
+def install(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "-f", str(CRDS))
+    for plural in PLURALS:
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
 
 
 @pytest.fixture(name="controllers")
@@ -257,3 +262,66 @@ def test_fabedges_labels_put_nodes_into_communities(
         return controller.ask("node.show", node=name)["communities"]
 
     asyncio.run(run())
+
+
+def test_a_node_that_is_deleted_while_nobody_leads_was_heard_of_by_who_leads_next(
+    plane: ControlPlane, controllers: MakeController
+) -> None:
+    leader = controllers()
+    token_of(leader)
+    put_node(plane, "one")
+
+    async def run() -> None:
+        await joined(leader, "one")
+        follower = controllers()
+        await asyncio.to_thread(
+            wait_until, lambda: "follows" in follower.log.read_text() and _hears_nodes(follower)
+        )
+        leader.kill()
+        plane.kubectl("delete", "node", "one")
+        await asyncio.to_thread(token_of, follower)
+        await asyncio.to_thread(wait_until, lambda: state_of(follower, "one") == "node deleted")
+
+    asyncio.run(run())
+
+
+def _hears_nodes(controller: Controller) -> bool:
+    lines = controller.log.read_text().splitlines()
+    return any("connected to the API server" in line and "nodes" in line for line in lines)
+
+
+def test_what_a_real_controller_manager_hands_out_becomes_segments(tmp_path: Path) -> None:
+    """Of both families, to nodes that joined before and after."""
+    with control_plane_alone(tmp_path) as plane:
+        plane.pod_networks = ("10.244.0.0/16", "fd00:244::/56")
+        plane.start(only_api=True)
+        install(plane)
+        plane.kubectl("create", "namespace", "limpet")
+        controller = Controller(
+            tmp_path / "c",
+            store="kubernetes",
+            kubeconfig=str(plane.kubeconfig),
+            segments_from="nodes",
+            pod_cidrs=list(plane.pod_networks),
+        ).start()
+        try:
+            put_node(plane, "before")
+
+            async def run() -> None:
+                before = await joined(controller, "before")
+                assert before.grant.segments == ()
+                await asyncio.to_thread(plane.start_process, "kube-controller-manager")
+                put_node(plane, "after")
+                for name in ("before", "after"):
+                    if name == "after":
+                        await joined(controller, name)
+                    await asyncio.to_thread(
+                        wait_until, lambda n=name: len(segments_of(controller, n)) == 2
+                    )
+                    assert segments_of(controller, name) == json.loads(
+                        plane.kubectl("get", "node", name, "-o", "jsonpath={.spec.podCIDRs}")
+                    )
+
+            asyncio.run(run())
+        finally:
+            controller.kill_if_it_runs()
