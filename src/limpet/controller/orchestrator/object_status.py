@@ -115,6 +115,8 @@ class ObjectStatus:
         self._fresh: set[tuple[str, str]] = set()
         """Objects that are another look away from being judged: what a node has just written, the
         controller may not have taken yet."""
+        self._mended: dict[tuple[str, str], int] = {}
+        """Objects that were written again, as of which generation."""
         self._looked: tuple[int, Facts] | None = None
         self._said = ""
 
@@ -168,6 +170,7 @@ class ObjectStatus:
             moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             found = await self._cluster.change(partial(_judge, objects, facts))
             for shown, conditions, nodes, node_name in found:
+                await self._mend(shown)
                 await self._tell(shown, wanted(shown, conditions, moment), nodes, node_name)
             self._said = ""
         except LimpetError as error:
@@ -175,6 +178,15 @@ class ObjectStatus:
             if str(error) != self._said:
                 _log.warning("status not written", error=str(error))
             self._said = str(error)
+
+    async def _mend(self, shown: Shown) -> None:
+        """What only the controller writes says again what was signed, once for each edit."""
+        key = (shown.kind, shown.name)
+        if not shown.differs or shown.kind == PRESENCE:
+            self._mended.pop(key, None)
+        elif self._mended.get(key) != shown.generation:
+            self._mended[key] = shown.generation
+            await self._cluster.write_again(shown.kind, shown.subject)
 
     async def _tell(
         self, shown: Shown, written: tuple[Written, ...], nodes: int | None, node_name: str

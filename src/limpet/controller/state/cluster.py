@@ -172,6 +172,15 @@ class Cluster:
                 known=self.known_revision,
             )
 
+    async def write_again(self, kind: str, name: str) -> None:
+        """What is known, over what lies in the store. Raises: LimpetError."""
+
+        def make(tables: Tables) -> None:
+            if (record := tables.record(kind, name)) is not None:
+                tables.put(kind, name, record)
+
+        await self.change(make)
+
     @property
     def known_revision(self) -> int:
         """The highest that this process has seen."""

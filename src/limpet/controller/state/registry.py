@@ -141,8 +141,10 @@ class Registry:
         if kind == COMMUNITY:
             self._tables.load(kind, name, item.value, CommunityRecord)
             return True
-        if KINDS.get(kind) is None or not KINDS[kind].under:
+        if KINDS.get(kind) is None:
             return False
+        if not KINDS[kind].under:
+            return self._take_signed(key, item, record)
         try:
             sealed = msgspec.json.decode(item.value, type=DocumentRecord).sealed
             document = open_sealed(sealed, self._tables)
@@ -155,6 +157,22 @@ class Registry:
             self._tables.load(kind, name, item.value, record_types()[kind])
         elif record is not None:
             self._tables.put(kind, name, record)
+        return True
+
+    def _take_signed(self, key: Key, item: Item, record: Any) -> bool:
+        """Of what only a controller signs. False: another one has; else it is an old one, or nobody
+        signed it, and what is known is written again."""
+        try:
+            sealed = msgspec.json.decode(item.value, type=DocumentRecord).sealed
+            if record is None or open_sealed(sealed, self._tables).is_newer(self._tables.find(key)):
+                return False
+            is_same = sealed == record.sealed
+        except (msgspec.MsgspecError, SealError):
+            is_same = False
+        if is_same or record is None:
+            return False
+        _log.warning("put back by hand, written again", kind=key[0], name=key[1])
+        self._tables.put(*key, record)
         return True
 
     # Reading and writing

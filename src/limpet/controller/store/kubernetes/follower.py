@@ -250,8 +250,8 @@ class Follower:
                 (at, self._gone(uid, at)) for uid in list(self._told) if uid not in present
             ]
             for each in found:
-                if (event := self._event_if_new("ADDED", each)) is not None:
-                    events.append((int(each.metadata.resource_version), event))
+                at_version = int(each.metadata.resource_version)
+                events += [(at_version, event) for event in self._events_if_new("ADDED", each)]
             self._take(sorted(events, key=lambda each: each[0]), at)
         self._listed = True
         self._wake()
@@ -266,8 +266,8 @@ class Follower:
                     version = int(found.metadata.resource_version)
                     if version < self._ring.position:
                         raise LimpetError(f"watch: version {version} after {self._ring.position}")
-                    event = None if kind == "BOOKMARK" else self._event_if_new(kind, found)
-                    self._take([] if event is None else [(version, event)], version)
+                    events = [] if kind == "BOOKMARK" else self._events_if_new(kind, found)
+                    self._take([(version, event) for event in events], version)
                 self._wake()
 
     def _take(self, events: list[tuple[int, Item | Deleted]], position: int) -> None:
@@ -278,17 +278,23 @@ class Follower:
         while len(ring.events) > self._kept:
             ring.base = ring.events.popleft()[0]
 
-    def _event_if_new(self, kind: str, found: Kept) -> Item | Deleted | None:
-        """None: the item is as it was told."""
+    def _events_if_new(self, kind: str, found: Kept) -> list[Item | Deleted]:
+        """None: the item is as it was told. An object that holds another item now: two."""
         before = self._told.get(found.metadata.uid)
         event = self._event(kind, found)
         if kind == "DELETED":
             self._told.pop(found.metadata.uid, None)
             if event is not None and self._place_of(event.name) == found.metadata.name:
                 self._places.pop(event.name, None)
-            return event
+            return [] if event is None else [event]
         after = self._note(found)
-        return None if before is not None and before == after else event
+        if event is None or (before is not None and before == after):
+            return []
+        if before is None or before.name == event.name:
+            return [event]
+        if self._place_of(before.name) == found.metadata.name:
+            self._places.pop(before.name, None)
+        return [Deleted(self._source.kind, before.name, version_of(found)), event]
 
     def _place_of(self, name: str) -> str:
         place = self._places.get(name)

@@ -262,6 +262,13 @@ class DocumentRow:
     def decode(self, found: Kept) -> tuple[str, bytes]:
         document = read_document(self.kind, found.builtins)
         what = f"{self.resource.kind} {found.metadata.name}"
+        if self.kind == NODE:
+            node = document.value.name
+            if found.metadata.name not in node_object_names(node, document.name):
+                raise ResourceError(
+                    f"read {what}: document: it is that of node {node} ({document.name}), which "
+                    "somebody has put here (delete the object; the right one is written again)"
+                )
         body = found.builtins | {"record": found.record or {}}
         record: NodeRecord | PresenceRecord | DocumentRecord
         if self.kind == NODE:
