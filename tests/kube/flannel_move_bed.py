@@ -113,6 +113,7 @@ class Mover(BesideMachine, KubeMachine):
 
     def start_limpet(self) -> None:
         """The agent as a service would start it. Raises: LabError."""
+        self.limpet_agent.kill()  # one that an uninstall has ended is still to be waited for
         self.limpet_agent.start_and_ask(
             [*self.around, sys.executable, "-m", "limpet", "agent"],
             self._answers,

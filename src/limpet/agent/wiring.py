@@ -54,6 +54,7 @@ from limpet.datapath.event import (
 )
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
+from limpet.datapath.overlay.vtep import VTEP_FILE
 from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
@@ -109,7 +110,7 @@ class ClusterSide:
             settings.peers,
             TunnelSetup(settings.tunnel, settings.folders.run_dir, settings.pods.bridge),
             route=route,
-            vtep_path=folder / "vtep.json",
+            vtep_path=folder / VTEP_FILE,
             bridges=lambda: node_part.want.bridges,
             before_sysctl=before_sysctl,
         )

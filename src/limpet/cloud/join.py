@@ -56,6 +56,7 @@ from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
 from limpet.cluster.segments import overlaps_with
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,7 @@ def _write(
     finally:
         file.close()
     keep_bindings(data_dir, answer.pods)
+    adopt_vtep_macs(folder / VTEP_FILE, answer.vtep_macs)
     document = ClusterFile(
         grant.name,
         answer.pinned_key,

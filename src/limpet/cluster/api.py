@@ -165,6 +165,9 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     """What the node begins with: the network, and its own grant."""
     pods: tuple[PodAddress, ...] = ()
     """What the machine that this one replaces reported last."""
+    vtep_macs: dict[int, str] = {}
+    """Of the VXLAN devices that the node had under flannel, by IP version of the underlay: other
+    nodes know them."""
 
 
 class HelloRequest(msgspec.Struct, frozen=True):

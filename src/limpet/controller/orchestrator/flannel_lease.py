@@ -70,6 +70,15 @@ def read_lease(annotations: Mapping[str, str]) -> FlannelLease | None:
     return FlannelLease(tuple(addresses), macs, frozenset(vnis))
 
 
+def kept_macs(annotations: Mapping[str, str]) -> dict[int, str]:
+    """MACs that other nodes know of the node, by IP version; empty where nothing says any."""
+    try:
+        lease = read_lease(annotations)
+    except ValueError:
+        return {}
+    return dict(lease.vtep_macs) if lease is not None else {}
+
+
 def annotations_of(
     macs: Mapping[int, str],
     vni: int,

@@ -29,6 +29,7 @@ from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, 
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
+from limpet.controller.orchestrator.flannel_lease import kept_macs
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
 from limpet.controller.settings import ControllerSettings, next_network
 from limpet.controller.state import grants, happenings, nodes, published, recovery
@@ -226,6 +227,7 @@ class Cluster:
                 ca=authority.ca_certificate,
                 pinned_key=public_key_of(authority.cluster_keys[0]),
                 documents=(*tables.first_documents, joined.sealed_grant),
+                vtep_macs=_known_macs(tables, request.name),
             )
             return joined, tables.grants[joined.uid], answer
 
@@ -403,6 +405,11 @@ class Cluster:
         count = await self.change(lambda tables: grants.rotate_key(tables, key))
         _log.info("rotated the cluster key", grants=count)
         return count
+
+
+def _known_macs(tables: Tables, name: str) -> dict[int, str]:
+    node = tables.source.nodes.objects.get(name)
+    return kept_macs(node.flannel) if node is not None else {}
 
 
 def _check_revision(tables: Tables, revision: int) -> None:

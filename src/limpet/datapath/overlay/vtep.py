@@ -14,6 +14,8 @@ from limpet.datapath.overlay.state import UNICAST_MAC
 
 _log = structlog.get_logger("vtep")
 _FORMAT = 1
+VTEP_FILE = "vtep.json"
+"""Beside the node's identity."""
 VERSIONS = (4, 6)
 """IP versions of the underlay."""
 

@@ -11,7 +11,12 @@ from limpet.cluster.kinds import PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import check, seal
-from limpet.controller.orchestrator.flannel_lease import FlannelLease, annotations_of, read_lease
+from limpet.controller.orchestrator.flannel_lease import (
+    FlannelLease,
+    annotations_of,
+    kept_macs,
+    read_lease,
+)
 from limpet.controller.orchestrator.flannel_nodes import Taken, take_flannel
 from limpet.controller.orchestrator.node_objects import NodeObject
 from limpet.controller.state import recovery
@@ -82,6 +87,12 @@ def test_annotations_that_say_nonsense_are_refused_in_words(
         read_lease({**ANNOTATIONS, **changes})
 
     assert words in str(refused.value)
+
+
+def test_a_node_that_joins_is_told_the_macs_that_others_know() -> None:
+    assert kept_macs(DUAL) == {4: MAC, 6: MAC6}
+    assert kept_macs({}) == {}
+    assert kept_macs({**DUAL, "backend-type": "host-gw"}) == {}
 
 
 def test_what_is_written_for_a_node_is_read_as_that_again() -> None:

@@ -25,11 +25,10 @@ from limpet.cli.install.flannel.aside import (
 from limpet.cli.install.flannel.devices import read_devices, remove_devices, restore_device
 from limpet.cli.install.flannel.found import SUBNET_FILE, Flannel
 from limpet.cli.install.flannel.rules import remove_rules, restore_rules, save_rules
-from limpet.datapath.overlay.vtep import adopt_vtep_macs
+from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
 
-VTEP_FILE = "vtep.json"
 _HEARD_S = 30.0
 """That the agent has to hear of the other nodes."""
 _PATHS_S = 5.0
