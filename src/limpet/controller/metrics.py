@@ -9,6 +9,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from limpet.controller.state.tables import Tables
 
 
+def _leads(registry: CollectorRegistry) -> Gauge:
+    return Gauge("limpet_controller_leads", "1 where this controller leads.", registry=registry)
+
+
+class FollowerMetrics:
+    """Of a controller that does not lead: that alone."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        _leads(self._registry).set(0)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
 class Metrics:
     """Gauges and counters of one controller; `text` is the exposition."""
 
@@ -21,8 +36,7 @@ class Metrics:
             registry=self._registry,
         )
         self.watchers = self._gauge("watchers", "Agents that watch.")
-        # One that does not lead answers by itself: leader/follower_api.py.
-        self._gauge("leads", "1 where this controller leads.").set(1)
+        _leads(self._registry).set(1)
         self._nodes = self._gauge("nodes", "Nodes that are not removed.")
         self._revision = self._gauge("revision", "Revision of the cluster.")
         self._recovering = self._gauge("recovering", "1 after a restore, until it is over.")

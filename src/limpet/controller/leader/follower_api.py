@@ -6,6 +6,7 @@ from aiohttp import web
 
 from limpet.cluster.api import HTTP_STATUS, Code, Refused, encode
 from limpet.controller.leader.elector import Elector
+from limpet.controller.metrics import FollowerMetrics
 
 
 def follower_application(elector: Elector, ca_certificate: str) -> web.Application:
@@ -33,17 +34,13 @@ def follower_application(elector: Elector, ca_certificate: str) -> web.Applicati
 
 def health_application(elector: Elector) -> web.Application:
     """`/healthz` and `/metrics` while this controller does not lead."""
+    figures = FollowerMetrics()
 
     async def healthz(_request: web.Request) -> web.Response:
         return web.json_response({"ok": True, "leads": False, "leader": elector.leader})
 
     async def metrics(_request: web.Request) -> web.Response:
-        text = (
-            "# HELP limpet_controller_leads 1 where this controller leads.\n"
-            "# TYPE limpet_controller_leads gauge\n"
-            "limpet_controller_leads 0.0\n"
-        )
-        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+        return web.Response(body=figures.text(), content_type="text/plain", charset="utf-8")
 
     application = web.Application()
     application.add_routes([web.get("/healthz", healthz), web.get("/metrics", metrics)])
