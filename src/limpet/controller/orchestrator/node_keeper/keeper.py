@@ -12,7 +12,7 @@ import structlog
 
 from limpet.base.errors import LimpetError
 from limpet.cluster.kinds.grant import Grant
-from limpet.controller.orchestrator.node_keeper.lifecycle import settle_fates
+from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, settle_fates
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
 from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
 from limpet.controller.orchestrator.nodes import Nodes
@@ -33,6 +33,8 @@ class Settled:
 
     granted: list[tuple[Grant, Grant]] = field(default_factory=list)
     """Grants before and after."""
+    is_cut: bool = False
+    """There are more to grant."""
     problems: dict[str, str] = field(default_factory=dict)
     """Why a node has not what its Node has, in words, by name."""
 
@@ -49,6 +51,9 @@ def settle_cidrs(tables: Tables, now_s: float) -> Settled:
                 settled.problems[name] = "; ".join(found.problems)
             # After a restore the controller must see the grant that the node has first.
             if found.prefixes and tables.nodes[uid].reported_epoch >= tables.state.epoch:
+                if len(settled.granted) == MOST_AT_ONCE:
+                    settled.is_cut = True
+                    continue
                 before = tables.grants[uid]
                 taken = [hold_cidr(tables, prefix, uid) for prefix in found.prefixes]
                 add_segments(tables, before, taken)
@@ -78,8 +83,7 @@ class NodeKeeper:
         while True:
             changed, wait_s = self._nodes.changed, _LOOK_S
             try:
-                wait_s = await self._settle_fates()
-                await self._settle_cidrs()
+                wait_s = min(await self._settle_fates(), await self._settle_cidrs())
                 self._said = ""
             except LimpetError as error:
                 if str(error) != self._said:
@@ -112,7 +116,8 @@ class NodeKeeper:
             return _LOOK_S
         return min(_LOOK_S, max(0.0, fates.next_at_s - time.time()))
 
-    async def _settle_cidrs(self) -> None:
+    async def _settle_cidrs(self) -> float:
+        """How long until there is more to do."""
         settled = await self._cluster.change(lambda tables: settle_cidrs(tables, time.time()))
         for before, grant in settled.granted:
             _log.info("granted podCIDRs", node=grant.name, uid=grant.uid)
@@ -123,3 +128,4 @@ class NodeKeeper:
                 _log.warning("podCIDRs not granted", node=name, why=problem)
                 self._tell(happenings.cidrs_refused(name, problem))
         self._told = settled.problems
+        return 0.0 if settled.is_cut else _LOOK_S

@@ -15,6 +15,9 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_objects import REPLACE_LABEL, NodeObject
 from limpet.controller.state.tables import Tables
 
+MOST_AT_ONCE = 64
+"""Nodes of which something is remembered in one commit: each is written by itself, and whoever asks
+meanwhile waits."""
 MOST_SETTLE_S = 300.0
 """A controller that has begun to lead waits so long at most before it removes a node: where the
 store was put back from a copy, nodes say so meanwhile, and what it remembers is void."""
@@ -31,7 +34,7 @@ class Fates:
     due: list[Grant] = field(default_factory=list)
     """To be removed now."""
     next_at_s: float | None = None
-    """When the next will be due."""
+    """When there is more to do."""
 
 
 def settle_fates(
@@ -45,13 +48,17 @@ def settle_fates(
     """Remembers which Nodes are there and which were deleted; all times are of the controller's
     clock. `deleted`: as the API server has told, with the time."""
     fates = Fates()
-    nodes = tables.source.nodes
+    nodes, written = tables.source.nodes, 0
     for name, node in nodes.objects.items():
+        if written == MOST_AT_ONCE:
+            fates.next_at_s = now_s
+            return fates
         if (grant := _only(tables, name)) is None:
             continue
         record = tables.nodes[grant.uid]
         if (record.node_uid, record.node_gone_at_s) != (node.uid, None):
             tables.put_node(grant.uid, node_uid=node.uid, node_gone_at_s=None)
+            written += 1
             if record.node_gone_at_s is not None:
                 fates.back.append(grant)
     for name, (node, at_s) in deleted.items():

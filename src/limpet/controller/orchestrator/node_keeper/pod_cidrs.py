@@ -128,12 +128,7 @@ def _problem(
             f"(segment_length_v{prefix.version} of the controller's configuration, which is chosen "
             "once, has to be --node-cidr-mask-size of Kubernetes' controller manager)"
         )
-    for service in network.service_cidrs:
-        if _overlap(prefix, service):
-            return (
-                f"it overlaps {service} of the Services (give --cluster-cidr of Kubernetes' "
-                "controller manager a prefix that lies apart)"
-            )
+    # Services lie apart: no cluster is made whose pod_cidrs overlap its service_cidrs.
     for cidr in tables.source.own_cidrs or ():
         if _overlap(prefix, cidr):
             return (

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
 from limpet.controller.orchestrator.node_keeper.lifecycle import (
+    MOST_AT_ONCE,
     Fates,
     problems_of_node,
     settle_fates,
@@ -194,3 +196,20 @@ def test_who_is_removed_was_told_deleted_for_the_whole_grace_time(
             assert now_s - gone_since[grant.name] >= GRACE_S
             nodes.remove(tables, grant.uid, now_s)
     assert tables.uids_of("outside")
+
+
+def test_many_nodes_are_taken_note_of_a_part_at_a_time() -> None:
+    """Each is written by itself, and a node that asks for something would wait for all of them."""
+    told = Told()
+    tables = tables_beside(told)
+    count = 2 * MOST_AT_ONCE + 1
+    for number in range(count):
+        join(tables, number, f"n{number}")
+    for number in range(count):
+        told.put(f"n{number}", f"10.244.{number}.0/24")
+
+    for left in (count - MOST_AT_ONCE, 1, 0):
+        assert (settle(tables, now_s=0.0).next_at_s == 0.0) is bool(left)
+        assert sum(not record.node_uid for record in tables.nodes.values()) == left
+        assert settle_cidrs(tables, 0.0).is_cut is bool(left)
+        assert sum(not grant.segments for grant in tables.grants.values()) == left
