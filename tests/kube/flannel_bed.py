@@ -196,6 +196,7 @@ class BesideWorld(KubeWorld):
             "namespace": NAMESPACE,
             "kubeconfig": str(kubeconfig),
             "flannel": True,
+            "segments_from": "nodes",
         }
         for machine in self.machines.values():
             machine.plane = self.plane
@@ -209,12 +210,11 @@ class BesideWorld(KubeWorld):
         machine.start_flanneld()
         return machine
 
-    def add_limpet(self, name: str) -> BesideMachine:
-        """It joins, and its Node has the segments that it was granted. Raises: LabError."""
+    def add_limpet(self, name: str, number: int) -> BesideMachine:
+        """It joins, and is granted what its Node has. Raises: LabError."""
         machine = self.machines[name]
+        self.make_node(name, [f"10.244.{number}.0/24", f"fd00:244:0:{number:x}::/64"])
         self.enroll(machine)
-        segments = [each["prefix"] for each in machine.ask("status")["segments"]]
-        self.make_node(name, segments)
         return machine
 
     def make_node(self, name: str, segments: list[str]) -> None:

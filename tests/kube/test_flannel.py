@@ -27,8 +27,8 @@ nodes = { limpet-1 = 0, limpet-2 = 0, flannel-1 = 0, flannel-2 = 0 }
 @pytest.fixture(scope="module", name="world")
 def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideWorld]:
     with beside_world(_TOPOLOGY, tmp_path_factory.mktemp("beside"), BesideWorld) as world:
-        for name in ("limpet-1", "limpet-2"):
-            world.add_limpet(name)
+        for number, name in enumerate(("limpet-1", "limpet-2"), 1):
+            world.add_limpet(name, number)
         for number, name in enumerate(("flannel-1", "flannel-2"), 100):
             world.add_flannel(name, number)
         for machine in world.machines.values():

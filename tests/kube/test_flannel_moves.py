@@ -38,7 +38,7 @@ nodes = { limpet-1 = 0, flannel-1 = 0, mover = 0 }
 @pytest.fixture(name="world")
 def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovingWorld]:
     with beside_world(_TOPOLOGY, tmp_path_factory.mktemp("moving"), MovingWorld) as world:
-        world.add_limpet("limpet-1")
+        world.add_limpet("limpet-1", 1)
         world.add_flannel("flannel-1", 100)
         world.mover.write_conflist()
         world.add_flannel("mover", 102)

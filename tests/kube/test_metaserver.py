@@ -65,12 +65,13 @@ def _known(world: BesideWorld) -> dict[str, list[str]]:
 def test_an_agent_hears_and_writes_by_it_and_finds_there_what_its_disk_has_lost(
     world: BesideWorld,
 ) -> None:
-    world.add_limpet("hub")
+    world.add_limpet("hub", 1)
     hub = [str(each.ip) for each in world.machines["hub"].addresses]
     edge = world.machines["edge"]
     edge.settings |= {"source": "kubernetes", "kubernetes_server": f"http://127.0.0.1:{PORT}"}
     names = ("get", "nodepresences.limpet.dev", "-o", "name")
     with _metaserver(world):
+        world.make_node("edge", ["10.244.2.0/24", "fd00:244:0:2::/64"])
         world.enroll(edge)
         wait_until(lambda: _known(world).get("hub") == hub)
         wait_until(lambda: "edge" in world.plane.kubectl(*names))

@@ -53,7 +53,7 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
     world: MovingWorld,
 ) -> None:
     mover, plane = world.mover, world.plane
-    world.add_limpet("hub")
+    world.add_limpet("hub", 1)
     hub = [str(each.ip) for each in world.machines["hub"].addresses]
     world.make_node(MOVER, ["10.244.102.0/24", "fd00:244:0:66::/64"])
     said = '{"VtepMAC":"9e:c9:07:f9:b3:8b"}'
