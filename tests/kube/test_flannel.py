@@ -126,3 +126,16 @@ def test_a_node_of_flannel_that_is_deleted_is_no_peer_any_more(world: BesideWorl
             not in world.machines["limpet-1"].run("ip", "route", "show", "table", "5148")
         )
     )
+
+
+def test_a_node_that_can_be_no_peer_has_an_event_that_says_why(world: BesideWorld) -> None:
+    world.make_node("stranger", ["10.99.0.0/24", "fd00:99::/64"])
+    for name, value in world.annotations("flannel-1").items():
+        word = f"flannel.alpha.coreos.com/{name}={value}"
+        world.plane.kubectl("annotate", "node", "stranger", word)
+
+    def told() -> str:
+        only = "--field-selector=reason=NotBesideFlannel"
+        return world.plane.kubectl("get", "events", "-A", only, "-o", "jsonpath={..message}")
+
+    wait_until(lambda: "10.99.0.0/24 is no segment of this cluster" in told())

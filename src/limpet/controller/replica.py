@@ -131,7 +131,7 @@ async def _lead(
             NodeKeeper(nodes, cluster, tell, settings.nodes.node_grace_s),
         ]
         if settings.place.flannel:
-            followers.append(FlannelBeside(client, nodes, cluster))
+            followers.append(FlannelBeside(client, nodes, cluster, events))
         for each in followers:
             undo.callback(asyncio.create_task(each.run()).cancel)
         metrics = Metrics()

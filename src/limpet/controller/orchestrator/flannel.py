@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import structlog
 
 from limpet.base.errors import LimpetError
+from limpet.controller.orchestrator.event_backlog import node
+from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.flannel_nodes import Taken, take_flannel
 from limpet.controller.orchestrator.node_objects import FLANNEL_PREFIX, NODES
 from limpet.controller.orchestrator.nodes import Nodes
@@ -27,8 +29,9 @@ _TYPE = "backend-type"
 class FlannelBeside:
     """Keeps grants of flannel's nodes as their Nodes are, and the annotations of the others."""
 
-    def __init__(self, client: Client, nodes: Nodes, cluster: Cluster) -> None:
+    def __init__(self, client: Client, nodes: Nodes, cluster: Cluster, events: Events) -> None:
         self._client = client
+        self._events = events
         self._nodes = nodes
         self._cluster = cluster
         self._problems: dict[str, str] = {}
@@ -64,6 +67,9 @@ class FlannelBeside:
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
                 _log.warning("not beside flannel", node=name, error=problem)
+                if name in self._nodes.objects:
+                    about = node(name, self._nodes.objects[name].uid)
+                    self._events.tell(about, "NotBesideFlannel", problem, "Warning")
         self._problems = problems
 
     def _take(self, tables: Tables) -> Taken:
@@ -71,10 +77,10 @@ class FlannelBeside:
 
     async def _write(self, name: str, wanted: Mapping[str, str | None]) -> None:
         """Raises: StatusError, LinkError."""
-        node = self._nodes.objects.get(name)
-        if node is None or all(node.flannel.get(key) == value for key, value in wanted.items()):
+        found = self._nodes.objects.get(name)
+        if found is None or all(found.flannel.get(key) == value for key, value in wanted.items()):
             return
-        if node.flannel.get(_TYPE) == wanted[_TYPE]:
+        if found.flannel.get(_TYPE) == wanted[_TYPE]:
             # A dual-stack flannel passes over a change of one family alone; what both families
             # have in common is the type. Source: flannel 0.28.10, pkg/subnet/kube/kube.go,
             # handleUpdateLeaseEvent.
