@@ -89,6 +89,12 @@ def _token(controller: Controller) -> str | None:
         return None
 
 
+def condition(plane: ControlPlane, name: str) -> str:
+    """Whether a node is as its Node is, and why not, as its NodeGrant says."""
+    path = "{.status.conditions[?(@.type=='MatchesNode')]['status','reason']}"
+    return str(plane.kubectl("get", "nodegrant", name, "-o", f"jsonpath={path}")).strip()
+
+
 def segments_of(controller: Controller, name: str) -> list[str]:
     found: list[str] = controller.ask("node.show", node=name)["segments"]
     return found
@@ -152,6 +158,10 @@ def test_what_a_node_may_not_have_is_told_and_given_when_it_is_free(
             lambda: "which is older" in plane.kubectl("get", "events", "-o", f"jsonpath={events}"),
         )
 
+        await asyncio.to_thread(
+            wait_until, lambda: condition(plane, "two") == "False PodCIDRsRefused"
+        )
+
         controller.ask("node.remove", node="one")
         await asyncio.to_thread(plane.kubectl, "delete", "node", "one")
         await asyncio.to_thread(wait_until, lambda: "rests until" in str(problems("two")))
@@ -159,6 +169,7 @@ def test_what_a_node_may_not_have_is_told_and_given_when_it_is_free(
         rested = controllers(segments_from="nodes", pod_cidrs=["10.244.0.0/16"], quarantine_s=0)
         await asyncio.to_thread(token_of, rested)
         await asyncio.to_thread(wait_until, lambda: segments_of(rested, "two") == ["10.244.7.0/24"])
+        await asyncio.to_thread(wait_until, lambda: condition(plane, "two") == "True Matches")
 
     def problems(name: str) -> Any:
         return controller.ask("node.show", node=name)["problems"]

@@ -116,19 +116,23 @@ async def _lead(
         following = asyncio.create_task(cluster.follow_others())
         undo.callback(following.cancel)
         pods = Pods(client, cluster, events)
+        keeper = NodeKeeper(nodes, cluster, tell, settings.nodes.node_grace_s)
         status = ObjectStatus(
             client,
             cluster,
             events,
             lambda: Facts(
-                dict(cluster.community_problems), cluster.unreadable_grants, pods.held_twice
+                dict(cluster.community_problems),
+                cluster.unreadable_grants,
+                pods.held_twice,
+                keeper.cidr_problems,
             ),
         )
         followers: list[_Follower] = [
             pods,
             status,
             NodeLabels(nodes, cluster),
-            NodeKeeper(nodes, cluster, tell, settings.nodes.node_grace_s),
+            keeper,
         ]
         if settings.place.flannel:
             followers.append(FlannelBeside(client, nodes, cluster, events))

@@ -13,6 +13,7 @@ from typing import Any
 
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
+from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
 from limpet.controller.state.problems import shared_endpoints, unreached_relay
 from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE
 from limpet.controller.state.tables import Tables
@@ -75,6 +76,8 @@ class Facts:
     """Why, by uid."""
     held_twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Addresses that two pods hold, in words, by the names of their nodes."""
+    cidr_problems: Mapping[str, str] = field(default_factory=dict)
+    """Why a node has not the podCIDRs of its Node, by its name."""
 
 
 Find = Callable[[Shown, Tables, Facts], list[Condition]]
@@ -121,7 +124,7 @@ def _grants_readable(facts: Facts) -> Condition:
     return Condition("GrantsReadable", False, "Unreadable", words)
 
 
-def _of_grant(shown: Shown, tables: Tables, _facts: Facts) -> list[Condition]:
+def _of_grant(shown: Shown, tables: Tables, facts: Facts) -> list[Condition]:
     grant = tables.grants.get(shown.subject)
     if grant is None:
         words = (
@@ -136,7 +139,22 @@ def _of_grant(shown: Shown, tables: Tables, _facts: Facts) -> list[Condition]:
         )
         return [Condition("Ready", False, "Removed", words)]
     found = [_ready(shown, "Granted", "the node may talk, with these segments")]
-    return [*found, _segments_left(tables, grant), _name_unique(tables, grant)]
+    found += [_segments_left(tables, grant), _name_unique(tables, grant)]
+    node = _matches_node(tables, grant, facts)
+    # Of nodes that are as their Nodes are nothing is written for it.
+    if not node.holds or any(each.type == node.type for each in shown.written):
+        found.append(node)
+    return found
+
+
+def _matches_node(tables: Tables, grant: Grant, facts: Facts) -> Condition:
+    if problems := problems_of_node(tables, grant):
+        was_told = tables.nodes[grant.uid].node_gone_at_s is not None
+        reason = "NodeDeleted" if was_told else "NodeMissing"
+        return Condition("MatchesNode", False, reason, "; ".join(problems))
+    if problem := facts.cidr_problems.get(grant.name):
+        return Condition("MatchesNode", False, "PodCIDRsRefused", problem)
+    return Condition("MatchesNode", True, "Matches", "it is as its Node in Kubernetes is")
 
 
 def _segments_left(tables: Tables, grant: Grant) -> Condition:

@@ -29,6 +29,7 @@ from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE, Community
 from limpet.controller.state.tables import Tables
 from limpet.controller.store.kubernetes.items import Place, row_of
 from tests.unit.cluster_values import node_key, presence, seal_presence
+from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import join, new_tables
 
 NONE = Facts()
@@ -115,6 +116,27 @@ def test_a_grant_says_that_it_is_removed_at_its_quota_or_of_several_machines() -
     nodes.remove(tables, grant.uid, 0.0)
     assert false_reasons(tables, each) == {"Ready": "Removed"}
     assert false_reasons(new_tables(), each) == {"Ready": "NotKnown"}
+
+
+def test_a_grant_says_that_it_is_not_as_its_node_and_that_it_is_again() -> None:
+    told = Told()
+    tables = tables_beside(told)
+    told.put("n1", "10.244.3.0/24")
+    grant = join(tables, 1, "n1")
+    each = shown(tables, NODE, grant.uid, "n1")
+    assert "MatchesNode" not in of(tables, each)
+
+    refused = Facts(cidr_problems={"n1": "no room"})
+    assert false_reasons(tables, each, refused) == {"MatchesNode": "PodCIDRsRefused"}
+    told.objects.clear()
+    assert false_reasons(tables, each, refused) == {"MatchesNode": "NodeMissing"}
+    tables.put_node(grant.uid, node_gone_at_s=1.0)
+    assert false_reasons(tables, each, refused) == {"MatchesNode": "NodeDeleted"}
+
+    tables.put_node(grant.uid, node_gone_at_s=None)
+    told.put("n1", "10.244.3.0/24")
+    before = Written("MatchesNode", "False", "NodeMissing", "gone", "2026-01-01T00:00:00Z")
+    assert of(tables, replace(each, written=(before,)))["MatchesNode"].holds
 
 
 def test_a_presence_says_whether_it_counts_and_what_is_held_by_others_too() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -77,6 +77,11 @@ class NodeKeeper:
         self._told: dict[str, str] = {}
         """Problems, by the node's name."""
         self._said = ""
+
+    @property
+    def cidr_problems(self) -> Mapping[str, str]:
+        """Why a node has not the podCIDRs of its Node, in words, by its name."""
+        return self._told
 
     async def run(self) -> None:
         """Until it is cancelled."""
