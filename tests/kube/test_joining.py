@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,12 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings
 from limpet.cloud.api_server import ApiServerSource, find_api_server, told_controllers
 from limpet.cloud.enrollment import Enrollment
-from limpet.cloud.join import Joined, JoinOrder, join
-from limpet.cluster.api import ACCOUNT_AUDIENCE
+from limpet.cloud.join import Joined, JoinOrder, join, keep_waiting_pods
+from limpet.cloud.pod_reports import keep_bindings
+from limpet.cluster.api import ACCOUNT_AUDIENCE, PodAddress
+from limpet.cni.ledgers import Ledgers
+from limpet.datapath.node.pod.attachments import Attachments
+from limpet.ipam.ledger import Ledger
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
@@ -148,20 +153,38 @@ async def _is_let_in(member: Member) -> None:
 
 
 def test_a_new_machine_under_an_old_name_is_let_in_when_a_person_says_so(
-    admin: User, door: Door, leader: Controller
+    admin: User, door: Door, leader: Controller, tmp_path: Path
 ) -> None:
+    """With the addresses of the pods that the old one had."""
     admin.run("create", about=pod("limpet-agent-node-c", "node-c", "limpet-agent"))
     admin.run("create", about={"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})
     token = bound_token(admin, "node-c", FOR_CONTROLLER)
-    first = door.enter(token, "node-c", door.member("node-c", "first"))
-    new = door.member("node-c", "new")
+    old, new = door.member("node-c", "first"), door.member("node-c", "new")
+    first = door.enter(token, "node-c", old)
+    address = str(first.segments[0][5])
+    kept = PodAddress("limpet", "default", "db-0", "eth0", (address,))
+
+    async def report() -> None:
+        keep_bindings(old.folders.data_dir, [kept])
+        async with old.running():
+            await until(lambda: address in str(leader.ask("pod.list")))
+
+    asyncio.run(report())
 
     assert "limpet node replace node-c" in door.refusal(token, "node-c", new)
 
     leader.ask("node.replace", node="node-c")
+    # Its agent runs meanwhile, and has the records.
+    ledgers = Ledgers(new.folders.data_dir, 30.0, Attachments(tmp_path / "attachments"))
+    ledgers.ledger("limpet")
     second = door.enter(token, "node-c", new)
+    ledgers.close()
     assert second.uid != first.uid
     assert second.segments == first.segments
+    for _ in range(2):  # the agent begins anew, and is killed in the midst
+        keep_waiting_pods(new.folders)
+    with closing(Ledger.open(new.folders.data_dir / "limpet", "limpet")) as ledger:
+        assert {str(at): key.key.pod for at, key in ledger.bindings().items()} == {address: "db-0"}
 
 
 def of_another_node(admin: User) -> tuple[str, str]:

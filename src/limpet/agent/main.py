@@ -65,14 +65,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings(options.config)
         configure_log(settings.log_level)
-        asyncio.run(_run(settings))
+        begins_anew = asyncio.run(_run(settings))
     except LimpetError as error:
         print(f"limpet agent: {error}", file=sys.stderr)  # noqa: T201 - before any log
         return 1
+    if begins_anew:
+        # The same process, for whoever minds it, without what getting in has left in memory.
+        os.execv(sys.executable, sys.orig_argv)
     return 0
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings) -> bool:
+    """True: the node has joined a cluster, and has to begin anew as a node of it."""
     started_s = time.monotonic()
     allow_many_files()
     asyncio.get_running_loop().set_exception_handler(faults.note_of_loop)
@@ -84,39 +88,50 @@ async def _run(settings: Settings) -> None:
         taken="another agent runs",
         hint="stop it first: systemctl stop limpet-agent",
     ):
-        stopping = asyncio.create_task(until_stopped())
-        while await _run_once(settings, started_s, stopping):
-            started_s = time.monotonic()
-
-
-async def _run_once(settings: Settings, started_s: float, stopping: asyncio.Task[None]) -> bool:
-    """True: the node has joined a cluster, and begins anew as a node of it."""
-    enrollment = _enrollment(settings)
-    agent = _Agent(settings, lambda: enrollment.problem if enrollment is not None else "")
-    try:
-        await agent.start()
-        notify_service_manager("READY=1")
-        _log.info(
-            "ready",
-            socket=str(settings.folders.socket),
-            took_s=f"{time.monotonic() - started_s:.3f}",
-        )
-        if enrollment is None:
+        _keep_waiting_pods(settings)
+        enrollment = _enrollment(settings)
+        agent = _Agent(settings, lambda: enrollment.problem if enrollment is not None else "")
+        try:
+            await agent.start()
+            notify_service_manager("READY=1")
+            _log.info(
+                "ready",
+                socket=str(settings.folders.socket),
+                took_s=f"{time.monotonic() - started_s:.3f}",
+            )
             gc.collect()
             gc.freeze()
             gc.enable()
             give_memory_back()
-            await stopping
-        else:
-            enrolling = asyncio.create_task(enrollment.run())
-            try:
-                await asyncio.wait((stopping, enrolling), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                enrolling.cancel()
-        _log.info("stopping")
+            has_joined = await _until_stopped_or_joined(enrollment)
+            _log.info("stopping")
+        finally:
+            await agent.stop()
+    return has_joined
+
+
+def _keep_waiting_pods(settings: Settings) -> None:
+    """What the last agent, which joined, has left to this one. Raises: StorageError."""
+    if (settings.folders.cluster_dir / "pods-to-keep.json").exists():
+        # Only now: it is once in the life of a node.
+        from limpet.cloud.join import keep_waiting_pods
+
+        keep_waiting_pods(settings.folders)
+
+
+async def _until_stopped_or_joined(enrollment: Enrollment | None) -> bool:
+    """Whether the node has joined."""
+    if enrollment is None:
+        await until_stopped()
+        return False
+    stopping = asyncio.create_task(until_stopped())
+    joining = asyncio.create_task(enrollment.run())
+    try:
+        await asyncio.wait((stopping, joining), return_when=asyncio.FIRST_COMPLETED)
+        return not stopping.done()
     finally:
-        await agent.stop()
-    return not stopping.done()
+        stopping.cancel()
+        joining.cancel()
 
 
 class _Agent:

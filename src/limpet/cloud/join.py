@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from limpet.base.addresses import Prefix
-from limpet.base.disk import Disk, read_if_there, refusals, write_durably
+from limpet.base.disk import Disk, read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.http.connection import LinkError
 from limpet.base.settings import Folders
@@ -36,7 +36,9 @@ from limpet.cluster.api import (
     JoinAnswer,
     JoinBy,
     JoinRequest,
+    PodReport,
     ca_digest,
+    decode,
     encode,
     join_proof,
     name_problem,
@@ -57,6 +59,9 @@ from limpet.cluster.seal import open_sealed
 from limpet.cluster.segments import overlaps_with
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
+
+WAITING_PODS = "pods-to-keep.json"
+"""In the cluster's folder: pods of the machine that this one replaces, not in the records yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +327,10 @@ def _write(
         file.durable().result()
     finally:
         file.close()
-    keep_bindings(data_dir, answer.pods)
+    if order.by is JoinBy.TOKEN:
+        keep_bindings(data_dir, answer.pods)
+    else:  # the agent runs, and has the records: they are written when it begins anew
+        write_durably(folder / WAITING_PODS, encode(PodReport(0, answer.pods)))
     adopt_vtep_macs(folder / VTEP_FILE, answer.vtep_macs)
     document = ClusterFile(
         grant.name,
@@ -331,6 +339,16 @@ def _write(
         by_account=order.by is JoinBy.ACCOUNT,
     )
     write_durably(folder / "cluster.json", msgspec.json.encode(document))
+
+
+def keep_waiting_pods(folders: Folders) -> None:
+    """Addresses of pods of the machine that this one replaces are kept, also after a join that the
+    agent did itself. To be called before an agent has the records. Raises: StorageError, ApiError.
+    """
+    path = folders.cluster_dir / WAITING_PODS
+    if (waiting := read_if_there(path)) is not None:
+        keep_bindings(folders.data_dir, decode(waiting, PodReport).pods)
+        remove_durably(path)
 
 
 def _put_in_place(folder: Path, target: Path) -> None:
