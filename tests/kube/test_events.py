@@ -40,6 +40,7 @@ def _controller(plane: ControlPlane, tmp_path: Path) -> Iterator[Controller]:
         namespace=NAMESPACE,
         pod_cidrs=["10.0.0.0/29"],
         segment_length_v4=30,
+        quarantine_s=0,  # both segments are taken and given back before the next test
     )
     found.start()
     try:
