@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -28,8 +27,10 @@ from limpet.base.errors import LimpetError, StorageError
 from limpet.base.process import (
     allow_many_files,
     configure_log,
+    give_memory_back,
     notify_service_manager,
     only_one,
+    share_one_heap,
     until_stopped,
 )
 from limpet.cni.ledgers import Ledgers
@@ -44,7 +45,6 @@ from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.pod.reaper import Reaper
-from limpet.linux.nftables import give_memory_back
 from limpet.linux.sysctl import read_sysctl
 from limpet.linux.underlay import read_lan
 
@@ -58,12 +58,11 @@ _log = structlog.get_logger("agent")
 
 def main(arguments: Sequence[str]) -> int:
     """Runs until SIGTERM or SIGINT. Exit code 0; 1 when it could not start; 2 for bad usage."""
-    parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
-    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
-    options = parser.parse_args(arguments)
+    config = _config_of(arguments)
     os.umask(0o077)  # whatever we were started with
+    share_one_heap()
     try:
-        settings = load_settings(options.config)
+        settings = load_settings(config)
         configure_log(settings.log_level)
         begins_anew = asyncio.run(_run(settings))
     except LimpetError as error:
@@ -73,6 +72,21 @@ def main(arguments: Sequence[str]) -> int:
         # The same process, for whoever minds it, without what getting in has left in memory.
         os.execv(sys.executable, sys.orig_argv)
     return 0
+
+
+def _config_of(arguments: Sequence[str]) -> Path | None:
+    """The settings' file that is named; None: none is."""
+    if not arguments:
+        return None
+    if len(arguments) == 2 and arguments[0] == "--config":
+        return Path(arguments[1])
+    # What explains, and what is in the wrong: services have no use for it, and it takes 0.6 MiB.
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="limpet agent", description=__doc__)
+    parser.add_argument("--config", type=Path, help=f"settings (default: {DEFAULT_PATH})")
+    named: Path | None = parser.parse_args(arguments).config
+    return named
 
 
 async def _run(settings: Settings) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -14,7 +15,9 @@ from limpet.cluster.peer_socket import PeerSocket
 from limpet.datapath.event import NodeAwaited, RelayTlsPortChanged, Tell
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.streams import OwnStreams
-from limpet.relay.server.tls_server import RelayTlsServer
+
+if TYPE_CHECKING:  # most nodes are no relays, and do without it
+    from limpet.relay.server.tls_server import RelayTlsServer
 
 _log = structlog.get_logger("nat")
 
@@ -82,6 +85,8 @@ class RelayRole:
     async def _change_server(self, *, wanted: bool) -> None:
         try:
             if wanted:
+                from limpet.relay.server.tls_server import RelayTlsServer
+
                 server = RelayTlsServer(
                     self._streams.attach, self._membership, self._listen, tell=self._tell
                 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import faulthandler
 import fcntl
@@ -36,6 +37,7 @@ _OPEN_FILES = 65536
 _END_S = 10.0
 _IP_FREEBIND = 15
 """Source: ip(7), include/uapi/linux/in.h."""
+_M_ARENA_MAX = -8  # Source: mallopt(3).
 
 
 def configure_log(level: str) -> None:
@@ -322,3 +324,31 @@ async def in_thread(call: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await asyncio.wrap_future(outcome)
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """The first executable file of that name; one with a slash is looked for where it says.
+
+    `shutil` knows it too, with libraries of compression in its train.
+    `path`: folders with colons between; None: those of PATH.
+    """
+    folders = [""] if "/" in name else (path or os.environ.get("PATH", os.defpath)).split(":")
+    for folder in folders:
+        found = os.path.join(folder, name)
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
+
+
+def share_one_heap() -> None:
+    """All threads take from one heap; each of their own would keep what is free there."""
+    option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; musl has one heap
+    if option is not None:
+        option(_M_ARENA_MAX, 1)
+
+
+def give_memory_back() -> None:
+    """What C libraries have freed goes back to the system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

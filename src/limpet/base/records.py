@@ -8,10 +8,10 @@ damaged one are found by their kind. What the number means is the file's to say.
 
 from __future__ import annotations
 
+from binascii import crc32
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
 
 from limpet.base.errors import LimpetError
 

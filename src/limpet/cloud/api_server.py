@@ -16,6 +16,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.errors import LimpetError
+from limpet.base.process import give_memory_back
 from limpet.base.settings import SourceSettings
 from limpet.cloud.https import parse_controller
 from limpet.cloud.presence_object import PresenceWriter
@@ -27,7 +28,6 @@ from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Outcome
 from limpet.kubernetes.access import Access, in_cluster_access, plain_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import read_kubeconfig
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
@@ -41,6 +41,8 @@ _MOST_WAITING = 1024
 """Documents that came before what they stand under."""
 _MOST_TOLD = 8
 _ACCESS_AGAIN_S = 15.0
+_TAKEN_S = 5.0
+"""After a whole list, for what is done because of it."""
 
 
 class Carrier(Viewed, frozen=True, kw_only=True, rename="camel"):
@@ -61,6 +63,9 @@ def find_api_server(settings: SourceSettings) -> Access:
     """Raises: AccessError."""
     server = plain_access(settings.server) if settings.server is not None else None
     if settings.kubeconfig is not None:
+        # Pods have their account, and a cache on the node has an address.
+        from limpet.kubernetes.kubeconfig import read_kubeconfig
+
         access = read_kubeconfig([settings.kubeconfig], settings.context or "")
     elif server is not None and (not server.server.tls or settings.token_file is not None):
         access = server  # a cache on this machine asks for no token
@@ -268,6 +273,8 @@ class ApiServerSource:
             await self._offer(dict(self._waiting))
         if changes.listed:
             self._listed[kind].set()
+            if all(each.is_set() for each in self._listed.values()):
+                asyncio.get_running_loop().call_later(_TAKEN_S, give_memory_back)
 
     def _hear_status(self, network: Carrier) -> None:
         addresses, _ = told_controllers(msgspec.json.decode(network.status))

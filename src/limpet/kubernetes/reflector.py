@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Generic
 
 import structlog
@@ -39,6 +38,7 @@ from limpet.kubernetes.watch_event import Refused, read_event
 
 _log = structlog.get_logger("kubernetes")
 
+_BAD_REQUEST = 400
 SILENCE_S = 150.0
 """Silence that ends a watch: two bookmarks are missing. A cache that sends none is asked anew."""
 
@@ -141,7 +141,7 @@ class Reflector(Generic[AnyViewed]):
         except (BusyError, GoneError, FutureVersionError):
             raise
         except StatusError as error:
-            if error.status.code != HTTPStatus.BAD_REQUEST:
+            if error.status.code != _BAD_REQUEST:
                 raise  # else a cache that does not know the question has no version of its own
         self._state.take_check()
 

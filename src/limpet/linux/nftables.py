@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_TABLE
+from limpet.base.process import give_memory_back
 
 _SONAME = "libnftables.so.1"
 _NFT_CTX_OUTPUT_STATELESS = 1 << 2
@@ -173,13 +174,6 @@ class _Print:
     def __init__(self, text: str) -> None:
         self.whole = _digest(text)
         self.frame = _digest(_ELEMENTS.sub("", text))
-
-
-def give_memory_back() -> None:
-    """What C libraries have freed goes back to the system. Source: malloc_trim(3)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
-    if trim is not None:
-        trim(0)
 
 
 def _digest(text: str) -> bytes:

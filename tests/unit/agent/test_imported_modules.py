@@ -54,7 +54,6 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         "limpet",
         "msgspec",
         "structlog",
-        "typing_extensions",  # msgspec's
     }
     rooms = {".".join(each.split(".")[:3]) for each in found if each.startswith("limpet.")}
     assert {each for each in rooms if each.split(".")[1] not in ("agent", "base")} == {

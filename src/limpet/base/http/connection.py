@@ -253,7 +253,7 @@ async def _connect(
                         address,
                         server.port,
                         ssl=server.tls,
-                        server_hostname=server.tls_name if server.tls is not None else None,
+                        server_hostname=_plain(server.tls_name) if server.tls is not None else None,
                     )
             except (OSError, EOFError) as error:  # TimeoutError is an OSError
                 failure = error
@@ -264,15 +264,23 @@ async def _resolve(host: str, port: int) -> list[str]:
     """Numeric addresses. A name server that is cut off must not hold up the agent's end, as a
     thread of the loop's own pool would: they are waited for. Raises: OSError."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found = socket.getaddrinfo(
+            _plain(host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )
     except socket.gaierror:
         found = await _look_up(host, port)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+def _plain(name: str) -> str | bytes:
+    """Of a text ssl and socket ask whether all of it is ASCII, by a table of Unicode that takes
+    0.2 MiB; of bytes they do not."""
+    return name.encode("ascii") if name.isascii() else name
+
+
 async def _look_up(host: str, port: int) -> list[Any]:
     def ask() -> list[Any]:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM)
 
     try:
         return await in_thread(ask, "look-up")

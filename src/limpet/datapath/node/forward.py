@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, NFT_TABLE
+from limpet.base.process import find_program
 from limpet.linux.nftables import Nftables
 
 COMMENT = "limpet"
@@ -223,10 +223,10 @@ def _legacy_in_use() -> list[str]:
 
 def _legacy_command(command: str) -> str | None:
     """Its path; distributions without both kinds have the legacy one under the plain name."""
-    path = shutil.which(command)
+    path = find_program(command)
     if path is not None:
         return path
-    plain = shutil.which(command.removesuffix("-legacy"))
+    plain = find_program(command.removesuffix("-legacy"))
     if plain is None:
         return None
     version = subprocess.run([plain, "--version"], capture_output=True, text=True, check=False)

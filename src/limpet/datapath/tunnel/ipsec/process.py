@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import IPSEC_SOCKET
-from limpet.base.process import cut_log, locked, start_process
+from limpet.base.process import cut_log, find_program, locked, start_process
 from limpet.datapath.tunnel.process import TunnelProcess
 
 PROGRAM = "charon-systemd"
@@ -52,7 +51,7 @@ class IpsecProcess(TunnelProcess):
     @property
     def missing(self) -> str:
         """Why it cannot be started, and what to do; empty: it can, as far as is seen."""
-        if shutil.which(self._program, path=_path()) is None:
+        if find_program(self._program, path=_path()) is None:
             return (
                 f"{self._program} is not there: install strongSwan 5.9 or newer, packages "
                 "charon-systemd and libcharon-extra-plugins"
@@ -99,7 +98,7 @@ class IpsecProcess(TunnelProcess):
         if self.missing:
             raise KernelError("start", self._program, errno.ENOENT, self.missing)
         path = _path()
-        program = shutil.which(self._program, path=path) or self._program
+        program = find_program(self._program, path=path) or self._program
         start_process(
             [program],
             {"PATH": path, "STRONGSWAN_CONF": str(self._settings_path)},

@@ -10,13 +10,12 @@ import errno
 import math
 import os
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.base.process import cut_log, locked, start_process
+from limpet.base.process import cut_log, find_program, locked, start_process
 from limpet.datapath.tunnel.process import TunnelProcess
 from limpet.datapath.tunnel.program import Program
 from limpet.datapath.tunnel.wireguard.uapi_codec import END, GET
@@ -65,7 +64,7 @@ class WireguardProcess(TunnelProcess, Program):
 
     @property
     def missing(self) -> str:
-        if shutil.which(self._program) is None:
+        if find_program(self._program) is None:
             return f"this kernel has no WireGuard, and {self._program} is not there: {_INSTALL}"
         if not os.path.exists("/dev/net/tun"):
             return f"{self._program} needs /dev/net/tun, which is missing: modprobe tun"
