@@ -269,6 +269,7 @@ def _api_server(
         partial(find_api_server, settings),
         random=random.random,
         hear_controllers=session.hear_controllers,
+        say_hello=session.network_changed,
     )
 
 

@@ -19,19 +19,20 @@ from limpet.base.errors import LimpetError
 from limpet.base.process import give_memory_back
 from limpet.base.settings import SourceSettings
 from limpet.cloud.https import parse_controller
+from limpet.cloud.own_objects import Carrier, OwnObjects
 from limpet.cloud.presence_object import PresenceWriter
 from limpet.cloud.second_road import ApiServerState
 from limpet.cloud.server_return import follow_returns
 from limpet.cluster.documents import Sealed, Source
-from limpet.cluster.kinds import KINDS, NETWORK, PRESENCE
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Outcome
 from limpet.kubernetes.access import Access, in_cluster_access, plain_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.objects import Resource
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
-from limpet.kubernetes.resources import GROUP, RESOURCES, UID_LABEL, VERSION, Signed
+from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
 
 _log = structlog.get_logger("api server")
 
@@ -43,14 +44,6 @@ _MOST_TOLD = 8
 _ACCESS_AGAIN_S = 15.0
 _TAKEN_S = 5.0
 """After a whole list, for what is done because of it."""
-
-
-class Carrier(Viewed, frozen=True, kw_only=True, rename="camel"):
-    """An object that carries a document; what it says beside that is for people."""
-
-    document: Signed | None = None
-    status: msgspec.Raw = msgspec.Raw(b"null")
-    """Read of the network, and of this node's own objects."""
 
 
 CARRIERS = {
@@ -122,11 +115,13 @@ class ApiServerSource:
         *,
         random: Callable[[], float],
         hear_controllers: Callable[[tuple[str, ...]], None] = lambda addresses: None,
+        say_hello: Callable[[], None] = lambda: None,
     ) -> None:
         """`find_access`: is asked again while it raises LimpetError.
 
         `random`: from 0 to below 1; spreads the nodes that come back all at once.
-        `hear_controllers`: is told where they are now.
+        `hear_controllers`: is told where they are now. `say_hello`: to the controller, which does
+        not know this node's grant.
         """
         self._hear_controllers = hear_controllers
         self._membership = membership
@@ -138,8 +133,7 @@ class ApiServerSource:
         self._waiting: dict[tuple[str, str], Sealed] = {}
         """By kind and name of the object."""
         self._unusable: dict[str, str] = {}
-        self._told: dict[str, tuple[str, ...]] = {}
-        """By kind: what the controller says of this node."""
+        self._own = OwnObjects(membership, say_hello, random=random)
         self._task: asyncio.Task[None] | None = None
         self._state = ApiServerState("", False, time.monotonic())
         membership.subscribe(self._heard)
@@ -175,7 +169,7 @@ class ApiServerSource:
             unusable=tuple(
                 f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]
             ),
-            told=tuple(words for several in self._told.values() for words in several),
+            told=self._own.told,
         )
 
     def _heard(self, news: News) -> None:
@@ -217,7 +211,8 @@ class ApiServerSource:
             returned=self._returned,
             random=self._random,
         )
-        works = [self._writer.run(client), back, *map(self._run_in_turn, self._reflectors)]
+        own = [self._writer.run(client), self._own.run(client), back]
+        works = [*own, *map(self._run_in_turn, self._reflectors)]
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -254,8 +249,7 @@ class ApiServerSource:
             name = item.metadata.name
             if kind == NETWORK.name:
                 self._hear_status(item)
-            elif (item.metadata.labels or {}).get(UID_LABEL) == self._membership.uid:
-                self._told[kind] = _not_as_it_should_be(item)
+            self._own.hear(kind, item)
             if item.document is None:
                 self._note(kind, name, "nobody has signed it (delete it)")
             else:
@@ -264,6 +258,8 @@ class ApiServerSource:
             self._note(kind, each.name, each.cause)
         for _, name in changes.gone:
             self._note(kind, name, "")
+        if kind == GRANT.name and (changes.gone or changes.listed):
+            self._own.doubt()
         if kind == PRESENCE.name:
             gone: dict[str, Sealed | None] = {name: None for _, name in changes.gone}
             now = {name: sealed for (_, name), sealed in told.items()}
@@ -313,27 +309,6 @@ class ApiServerSource:
             self._unusable.pop(called, None)
         elif called in self._unusable or len(self._unusable) < _MOST_WAITING:
             self._unusable[called] = why
-
-
-class _Condition(msgspec.Struct, frozen=True):
-    type: str = ""
-    status: str = ""
-    message: str = ""
-
-
-class _Conditions(msgspec.Struct, frozen=True):
-    conditions: list[_Condition] | None = None
-
-
-def _not_as_it_should_be(found: Carrier) -> tuple[str, ...]:
-    """What the controller says of the object, in words; nonsense says nothing."""
-    try:
-        status = msgspec.json.decode(found.status, type=_Conditions | None)
-    except msgspec.MsgspecError:
-        return ()
-    conditions = (status.conditions if status is not None else None) or ()
-    wrong = [each for each in conditions if each.status == "False"]
-    return tuple(f"{each.type}: {each.message}" for each in wrong[:_MOST_TOLD])
 
 
 def _batches(names: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
