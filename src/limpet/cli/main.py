@@ -31,6 +31,7 @@ _COMMANDS = {
     "pod": "cluster:pod",
     "token": "cluster:token",
     "controller": "controller:controller",
+    "connectivity": "connectivity:connectivity",
     "lab": "lab:lab",
 }
 """A command, or a noun with several: where it is, as MODULE:OBJECT of `limpet.cli.commands`."""

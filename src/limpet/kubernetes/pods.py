@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from limpet.base.http.connection import Answer, Headers
@@ -72,6 +75,22 @@ class Pod(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel")
 
 
 PODS = Resource("Pod", "pods", Pod, namespaced=True)
+
+
+async def create_document(
+    client: Client, resource: Resource[Any], document: Mapping[str, Any], *, namespace: str = ""
+) -> None:
+    """Creates an object that is written as a whole, with `apiVersion` and `kind`.
+
+    Raises: ExistsError, StatusError, LinkError.
+    """
+    answer = await client.ask(
+        "POST",
+        resource.path(namespace=namespace),
+        body=msgspec.json.encode(document),
+        headers=[("Content-Type", "application/json")],
+    )
+    client.check(answer, resource, f"create {resource} {document['metadata']['name']}")
 
 
 class _Kind(msgspec.Struct, frozen=True):

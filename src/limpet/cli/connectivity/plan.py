@@ -1,0 +1,80 @@
+"""Which pod tries what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from limpet.base.errors import ConfigError
+from limpet.cli.connectivity.tasks import Kind, Target, Task
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node that is tried."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    """Its own, as its Node says."""
+    segments: tuple[str, ...] = ()
+
+
+def plan_tasks(
+    nodes: Sequence[NodeFacts],
+    pods: Mapping[str, Sequence[str]],
+    outside: Sequence[Target],
+    *,
+    others: int,
+    patience_s: float,
+) -> dict[str, Task]:
+    """By node. Each tries its own node and pod, and the `others` next in order: so each is tried by
+    as many. `pods`: addresses of the pods that answer, by node."""
+    found = {}
+    for at, node in enumerate(nodes):
+        round_trip = [
+            nodes[(at + step) % len(nodes)] for step in range(min(others + 1, len(nodes)))
+        ]
+        targets = [
+            target
+            for other in sorted(round_trip, key=lambda each: each.name)
+            for target in _targets(other, pods.get(other.name, ()), own=other is node)
+        ]
+        found[node.name] = Task((*targets, *outside), patience_s)
+    return found
+
+
+def _targets(node: NodeFacts, pod: Sequence[str], *, own: bool) -> list[Target]:
+    """A node is reached from everywhere by the gateways of its segments; by its own addresses its
+    own pods reach it, whatever network others are in."""
+    targets = [Target(Kind.POD, node.name, address) for address in pod]
+    gateways = [
+        str(segment[1])
+        for segment in map(ip_network, node.segments)
+        if any(ip_address(each) in segment for each in pod)
+    ]
+    addresses = [*gateways, *(node.addresses if own else ())]
+    return [*targets, *(Target(Kind.NODE, node.name, address) for address in addresses)]
+
+
+def outside_target(text: str) -> Target:
+    """`192.0.2.1` is pinged, to `192.0.2.1:443` and `[2001:db8::1]:443` a connection is made.
+
+    Raises: ConfigError.
+    """
+    host, colon, port = text, "", ""
+    if text.startswith("["):
+        host, colon, port = text[1:].partition("]:")
+    elif text.count(":") == 1:
+        host, colon, port = text.partition(":")
+    try:
+        ip_address(host)
+        number = int(port) if colon else 0
+        if (colon and not 0 < number < 65536) or (text.startswith("[") and not colon):
+            raise ValueError(f"{port!r} is no port")
+    except ValueError as error:
+        raise ConfigError(
+            f"--outside {text!r}: no address such as 192.0.2.1, 192.0.2.1:443 or "
+            f"[2001:db8::1]:443: {error}"
+        ) from error
+    return Target(Kind.OUTSIDE, text, host, number)

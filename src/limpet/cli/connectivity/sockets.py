@@ -1,0 +1,110 @@
+"""Sockets that send whole packets or none, and pings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14
+IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, IPV6_MTU = 23, 2, 24
+"""Source: linux/in.h, linux/in6.h."""
+HEADERS_BYTES: dict[int, int] = {socket.AF_INET: 28, socket.AF_INET6: 48}
+"""IP and UDP, or IP and ICMP, which is as long."""
+_RECEIVED_BYTES = 1 << 16
+
+
+def forbid_fragments(of: socket.socket) -> None:
+    if of.family == socket.AF_INET:
+        of.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+    else:
+        of.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO)
+
+
+def path_mtu_bytes(family: int, address: Any) -> int:
+    """What the kernel knows of the way there now. Raises: OSError."""
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect(address)
+        if family == socket.AF_INET:
+            return int(asking.getsockopt(socket.IPPROTO_IP, IP_MTU))
+        return int(asking.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU))
+
+
+class Echo:
+    """One peer that sends back what it gets: a pod of the test by UDP, or any machine by pings."""
+
+    def __init__(self, address: str, port: int) -> None:
+        """`port` 0: by pings. Raises: OSError; for pings without CAP_NET_RAW."""
+        self.family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._pings = port == 0
+        self._number = 0
+        self._mark = os.urandom(8)
+        self.peer = (address, port)
+        kind, protocol = socket.SOCK_DGRAM, 0
+        if self._pings:
+            kind = socket.SOCK_RAW
+            protocol = (
+                socket.IPPROTO_ICMP if self.family == socket.AF_INET else socket.IPPROTO_ICMPV6
+            )
+        self._socket = socket.socket(self.family, kind | socket.SOCK_NONBLOCK, protocol)
+        try:
+            forbid_fragments(self._socket)
+            self._socket.connect(self.peer)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def packet_bytes(self) -> int:
+        """The largest packet that the kernel would send there now. Raises: OSError."""
+        return path_mtu_bytes(self.family, self.peer)
+
+    async def ask(self, packet_bytes: int, wait_s: float) -> int | None:
+        """Size of the packet that came back in answer to one of this size; None: none in time.
+
+        Raises: OSError, with EMSGSIZE where it is larger than the kernel knows to fit.
+        """
+        self._number += 1
+        stamp = self._mark + struct.pack("!I", self._number)
+        body = stamp.ljust(packet_bytes - HEADERS_BYTES[self.family], b"\0")
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._socket, self._head(body) + body if self._pings else body)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                async for data in self._received():
+                    at = data.find(stamp)
+                    if at >= 0 and not (self._pings and _is_request(data[:at])):
+                        return len(data) - at + HEADERS_BYTES[self.family]
+        return None
+
+    async def _received(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while True:
+            yield await loop.sock_recv(self._socket, _RECEIVED_BYTES)
+
+    def _head(self, body: bytes) -> bytes:
+        """Of a ping; the kernel fills in the checksum of ICMPv6."""
+        if self.family == socket.AF_INET6:
+            return struct.pack("!BBHHH", 128, 0, 0, 0, self._number & 0xFFFF)
+        head = struct.pack("!BBHHH", 8, 0, 0, 0, self._number & 0xFFFF)
+        return head[:2] + struct.pack("!H", _checksum(head + body)) + head[4:]
+
+
+def _is_request(before: bytes) -> bool:
+    """Who pings itself hears its questions, too. `before`: what stands before the body."""
+    return len(before) >= 8 and before[-8] in (8, 128)
+
+
+def _checksum(data: bytes) -> int:
+    """Source: RFC 1071."""
+    data += b"\0" * (len(data) % 2)
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

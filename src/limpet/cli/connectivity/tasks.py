@@ -1,0 +1,105 @@
+"""What a pod is asked to try, and what it tells of it: values, and their text. Pure.
+
+A pod tells by its termination message, which each kubelet hands on with the pod's status: so
+nothing has to reach the pod, nor the kubelet, but the nodes that are tried.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from limpet.base.errors import LimpetError
+
+ANSWER_PORT = 7479
+"""Of the pods that answer, UDP and TCP."""
+MAX_MESSAGE_BYTES = 4096
+"""Source: kubernetes.io, termination messages."""
+_COMPRESSED = "z:"
+_WORDS = (200, 60, 20)
+"""Characters of an error, the first that makes all of them fit."""
+
+T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    """What is at the other end."""
+
+    POD = "pod"
+    """One of the test's own, which answers."""
+    NODE = "node"
+    """A node itself, by an address of it."""
+    OUTSIDE = "outside"
+
+
+class Target(Struct, frozen=True):
+    kind: Kind
+    name: str
+    """Of the node, or what a person has said."""
+    address: str
+    port: int = 0
+    """Of what is outside: TCP; 0: it answers pings."""
+
+
+class Task(Struct, frozen=True):
+    """Of one pod."""
+
+    targets: tuple[Target, ...]
+    patience_s: float
+    """For a first answer: of pods that have just started paths may be proven only now."""
+
+
+class Outcome(Struct, frozen=True, array_like=True):
+    """Of one target; what was not tried or did not come about is None."""
+
+    error: str = ""
+    """Empty: all of it worked."""
+    rung: str = ""
+    """By which way packets went, as the node's agent says; empty: not known."""
+    rtt_ms: float | None = None
+    packet_bytes: int | None = None
+    """The largest packet that went there and back whole, with "do not fragment"."""
+    tcp_ms: float | None = None
+    """For 64 KiB there and back."""
+
+
+def encode_task(task: Task) -> str:
+    return msgspec.json.encode(task).decode()
+
+
+def decode_task(text: str) -> Task:
+    """Raises: LimpetError."""
+    try:
+        return msgspec.json.decode(text, type=Task)
+    except msgspec.MsgspecError as error:
+        raise LimpetError(f"read task: {error}") from error
+
+
+def encode_outcomes(outcomes: list[Outcome]) -> str:
+    """In at most `MAX_MESSAGE_BYTES`, with errors shortened if need be."""
+    text = ""
+    for most in _WORDS:
+        short = [msgspec.structs.replace(each, error=each.error[:most]) for each in outcomes]
+        data = msgspec.json.encode(short)
+        if len(data) <= MAX_MESSAGE_BYTES:
+            return data.decode()
+        text = _COMPRESSED + base64.b64encode(zlib.compress(data, 9)).decode()
+        if len(text) <= MAX_MESSAGE_BYTES:
+            return text
+    return text
+
+
+def decode_outcomes(text: str) -> list[Outcome]:
+    """Raises: LimpetError for what no pod of this version has said."""
+    try:
+        data = text.encode()
+        if text.startswith(_COMPRESSED):
+            data = zlib.decompress(base64.b64decode(text.removeprefix(_COMPRESSED)))
+        return msgspec.json.decode(data, type=list[Outcome])
+    except (msgspec.MsgspecError, ValueError, zlib.error) as error:
+        raise LimpetError(f"read what the pod has told: {error}") from error
