@@ -15,7 +15,11 @@ MOST_FILES = 14
 """Of a folder, its `__init__` left out; above it there is a second noun."""
 MOST_FIELDS = 12
 MOST_ARGUMENTS = 8
-FORMATS = {"limpet.cluster.kinds.network.Network", "limpet.kubernetes.objects.Metadata"}
+FORMATS = {
+    "limpet.cluster.kinds.network.Network",
+    "limpet.kubernetes.objects.Metadata",
+    "limpet.kubernetes.services.ServiceSpecView",
+}
 """What a signed document says, and what every object of an API server has: the fields are those of
 the format."""
 

@@ -1,0 +1,97 @@
+"""Every Service and EndpointSlice that the node knows of, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from limpet.services.values import EndpointSlice, Service, ServiceName
+
+_NO_SLICES: dict[str, EndpointSlice] = {}
+
+
+class Catalog:
+    """Changes by one object cost what that object costs, however many there are.
+
+    Not for several threads. What changes it tells which Services are others now.
+    """
+
+    def __init__(self) -> None:
+        self._services: dict[ServiceName, Service] = {}
+        self._slices: dict[ServiceName, dict[str, EndpointSlice]] = {}
+        """By their Service, then by their own name."""
+        self._service_of: dict[ServiceName, ServiceName] = {}
+        """By the slice's own name."""
+        self._by_address: dict[str, ServiceName] = {}
+
+    # Asking
+
+    def __len__(self) -> int:
+        """Services."""
+        return len(self._services)
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._services.values())
+
+    def service(self, namespace: str, name: str) -> Service | None:
+        return self._services.get((namespace, name))
+
+    def slices(self, namespace: str, name: str) -> Iterable[EndpointSlice]:
+        """Of a Service, also of one that is not there (yet), in the order of their names."""
+        found = self._slices.get((namespace, name), _NO_SLICES)
+        return [found[each] for each in sorted(found)]
+
+    def all_slices(self) -> Iterator[EndpointSlice]:
+        for slices in self._slices.values():
+            yield from slices.values()
+
+    def by_address(self, address: str) -> Service | None:
+        """Whose cluster address that is, as it is written there."""
+        key = self._by_address.get(address)
+        return None if key is None else self._services.get(key)
+
+    def knows(self, item: Service | EndpointSlice) -> bool:
+        """It is there, just as it is."""
+        if isinstance(item, Service):
+            return self._services.get(item.key) == item
+        service = self._service_of.get(item.key)
+        return service is not None and self._slices[service].get(item.name) == item
+
+    # Changing
+
+    def put(self, item: Service | EndpointSlice) -> tuple[ServiceName, ...]:
+        """Services that are others by this; empty: it was known."""
+        if self.knows(item):
+            return ()
+        if isinstance(item, Service):
+            self._forget_addresses(item.key)
+            self._services[item.key] = item
+            for address in item.addresses:
+                self._by_address[address] = item.key
+            return (item.key,)
+        before = self.remove_slice(*item.key)
+        self._slices.setdefault(item.service_key, {})[item.name] = item
+        self._service_of[item.key] = item.service_key
+        return tuple({*before, item.service_key})
+
+    def remove_service(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
+        """As `put`. Its slices stay: they go by themselves, or another Service gets them."""
+        key = (namespace, name)
+        self._forget_addresses(key)
+        return () if self._services.pop(key, None) is None else (key,)
+
+    def remove_slice(self, namespace: str, name: str) -> tuple[ServiceName, ...]:
+        """As `put`."""
+        service = self._service_of.pop((namespace, name), None)
+        if service is None:
+            return ()
+        slices = self._slices[service]
+        del slices[name]
+        if not slices:
+            del self._slices[service]
+        return (service,)
+
+    def _forget_addresses(self, key: ServiceName) -> None:
+        old = self._services.get(key)
+        for address in old.addresses if old is not None else ():
+            if self._by_address.get(address) == key:
+                del self._by_address[address]
