@@ -4,6 +4,10 @@ No clock of another machine counts. A Lease that changes was renewed when this c
 change; one that it has not seen change for the Lease's whole duration is nobody's, and may be
 taken. A leader counts from before it asked for the renewal that was answered last, so it has
 stopped before anybody else can begin, as long as both clocks run at about one rate.
+
+Who leads knows the Lease from the answer to its last renewal, and renews it without reading it
+again. It reads it where that is not sure: before its first wish, after one that was refused, and
+after one whose answer was lost, which may have been granted nevertheless, or may be granted yet.
 """
 
 from __future__ import annotations
@@ -50,6 +54,9 @@ class Election:
     seen_at_s: float = 0.0
     """When this controller first saw the Lease as it is."""
     leads_until_s: float = 0.0
+    sure: bool = False
+    """It wrote the Lease as it was seen, and has asked for nothing since that was not answered: it
+    need not be read before the next wish."""
 
     def leads(self, now_s: float) -> bool:
         """Whether this controller may write now."""
@@ -63,7 +70,7 @@ class Election:
     def observe(self, found: Held | None, now_s: float) -> Election:
         """The Lease was read; None: there is none."""
         if found is None:
-            return replace(self, seen=None, seen_at_s=now_s, leads_until_s=0.0)
+            return replace(self, seen=None, seen_at_s=now_s, leads_until_s=0.0, sure=False)
         known = self.seen is not None and self.seen.version == found.version
         mine = found.holder == self.me
         return replace(
@@ -71,6 +78,7 @@ class Election:
             seen=found,
             seen_at_s=self.seen_at_s if known else now_s,
             leads_until_s=self.leads_until_s if mine else 0.0,
+            sure=False,
         )
 
     def wish(self, now_s: float) -> Wish | None:
@@ -84,10 +92,16 @@ class Election:
             return None
         return Wish(self.me, held.transitions + 1, held.version)
 
+    def asked(self) -> Election:
+        """A wish is about to be sent: until it is granted nobody knows what the Lease says."""
+        return replace(self, sure=False)
+
     def written(self, found: Held, asked_at_s: float) -> Election:
         """A wish was granted; `asked_at_s`: when it was sent."""
-        return replace(self, seen=found, seen_at_s=asked_at_s, leads_until_s=asked_at_s + RENEW_S)
+        return replace(
+            self, seen=found, seen_at_s=asked_at_s, leads_until_s=asked_at_s + RENEW_S, sure=True
+        )
 
     def lost(self) -> Election:
-        """Another has written it meanwhile: what it says is to be read."""
-        return replace(self, leads_until_s=0.0)
+        """It leads no more, whatever the Lease says, which is to be read."""
+        return replace(self, leads_until_s=0.0, sure=False)

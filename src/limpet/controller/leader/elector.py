@@ -20,6 +20,8 @@ from limpet.kubernetes.objects import LEASES, Lease, LeaseSpec, Metadata
 
 LEASE = "limpet-controller"
 _ANSWER_S = 5.0
+_ATTEMPTS = 2
+"""To read and write it, where another wrote in between."""
 _log = structlog.get_logger("leader")
 
 
@@ -36,9 +38,12 @@ def now_s() -> float:
 class Elector:
     """Made and used on one event loop."""
 
-    def __init__(self, client: Client, namespace: str, identity: str) -> None:
+    def __init__(
+        self, client: Client, namespace: str, identity: str, *, retry_s: float = RETRY_S
+    ) -> None:
         self._client = client
         self._namespace = namespace
+        self._retry_s = retry_s
         self._election = Election(identity)
         self._lease: Lease | None = None
         self._said = ""
@@ -55,11 +60,17 @@ class Elector:
             await asyncio.wait((self._task,))
         if not self.leads:
             return
-        given_up = Wish("", self._election.seen.transitions if self._election.seen else 0, "-")
-        self._election = self._election.lost()
+        was_sure = self._election.sure
         with contextlib.suppress(LimpetError, TimeoutError):
             async with asyncio.timeout(_ANSWER_S):
-                await self._write(given_up)
+                if not was_sure:
+                    await self._read()
+                transitions = self._election.seen.transitions if self._election.seen else 0
+                mine = self.leads  # read anew, it may be another's
+                self._election = self._election.lost()
+                if mine:
+                    await self._write(Wish("", transitions, ""))
+        self._election = self._election.lost()
 
     @property
     def leads(self) -> bool:
@@ -104,34 +115,37 @@ class Elector:
                 _log.info("leads" if self.leads else "does not lead", leader=self.leader)
             stepped, self._stepped = self._stepped, asyncio.get_running_loop().create_future()
             stepped.set_result(None)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
     async def _step(self) -> None:
+        """Raises: LimpetError."""
+        for _ in range(_ATTEMPTS):
+            if not self._election.sure:
+                await self._read()
+            try:
+                await self._wish()
+            except (ConflictError, ExistsError, NotFoundError):
+                # Somebody has written or deleted it, or a wish of this controller whose answer was
+                # lost was granted late: what it says now tells whether this one still leads.
+                continue
+            return
+        self._election = self._election.lost()
+
+    async def _read(self) -> None:
         try:
             self._lease = await self._client.get(LEASES, LEASE, namespace=self._namespace)
         except NotFoundError:
             self._lease = None
         self._election = self._election.observe(_held(self._lease), now_s())
+
+    async def _wish(self) -> None:
+        """Raises: ConflictError, ExistsError, NotFoundError when it is not as it was seen."""
         asked_at_s = now_s()
         wish = self._election.wish(asked_at_s)
         if wish is None:
             return
-        try:
-            lease = await self._write(wish)
-        except (ConflictError, ExistsError):
-            self._election = self._election.lost()
-            return
-        except NotFoundError as error:
-            self._election = self._election.lost()
-            if self._lease is not None:
-                return  # somebody has deleted it
-            raise StorageError(
-                "make Lease",
-                f"{self._namespace}/{LEASE}",
-                str(error),
-                hint=f"kubectl create namespace {self._namespace}, or set `namespace` in the "
-                "controller's configuration",
-            ) from error
+        self._election = self._election.asked()
+        lease = await self._write(wish)
         found = _held(lease)
         assert found is not None
         self._lease = lease
@@ -149,7 +163,16 @@ class Elector:
         )
         if before is None:
             item = Lease(metadata=Metadata(name=LEASE), spec=spec)
-            return await self._client.create(LEASES, item, namespace=self._namespace)
+            try:
+                return await self._client.create(LEASES, item, namespace=self._namespace)
+            except NotFoundError as error:
+                raise StorageError(
+                    "make Lease",
+                    f"{self._namespace}/{LEASE}",
+                    str(error),
+                    hint=f"kubectl create namespace {self._namespace}, or set `namespace` in the "
+                    "controller's configuration",
+                ) from error
         if before.spec.holder_identity == wish.holder:
             spec = msgspec.structs.replace(spec, acquire_time=before.spec.acquire_time)
         item = msgspec.structs.replace(before, spec=spec)

@@ -31,6 +31,8 @@ class Candidate:
     election: Election
     asked: tuple[float, Wish] | None = None
     """What is under way."""
+    late: Wish | None = None
+    """What is under way still, though nobody waits for its answer any more."""
     history: list[str] = field(default_factory=list)
 
 
@@ -40,24 +42,28 @@ def step(candidate: Candidate, server: Server, what: str, now_s: float) -> None:
     elif what == "ask":
         wish = candidate.election.wish(now_s)
         candidate.asked = (now_s, wish) if wish is not None else None
+        if wish is not None:
+            candidate.election = candidate.election.asked()
     elif what == "arrive" and candidate.asked is not None:
         asked_at_s, wish = candidate.asked
         candidate.asked = None
         found = server.write(wish)
-        candidate.election = (
-            candidate.election.written(found, asked_at_s)
-            if found is not None
-            else candidate.election.lost()
-        )
+        if found is not None:
+            candidate.election = candidate.election.written(found, asked_at_s)
     elif what == "lose" and candidate.asked is not None:
         server.write(candidate.asked[1])  # done, and the answer is lost
         candidate.asked = None
+    elif what == "delay" and candidate.asked is not None:
+        candidate.late, candidate.asked = candidate.asked[1], None
+    elif what == "late" and candidate.late is not None:
+        server.write(candidate.late)  # done after all
+        candidate.late = None
 
 
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 2),
-        st.sampled_from(("read", "ask", "arrive", "lose")),
+        st.sampled_from(("read", "ask", "arrive", "lose", "delay", "late")),
         st.sampled_from((0.0, 0.1, RETRY_S, RENEW_S, DURATION_S, 60.0)),
     ),
     max_size=120,
@@ -85,7 +91,7 @@ def test_somebody_leads_when_all_can_ask_again(steps: list[tuple[int, str, float
     for _ in range(int(3 * DURATION_S / RETRY_S)):
         now_s += RETRY_S
         for each in candidates:
-            for what in ("read", "ask", "arrive"):
+            for what in ("ask", "arrive") if each.election.sure else ("read", "ask", "arrive"):
                 step(each, server, what, now_s)
 
     assert [each.election.leads(now_s) for each in candidates].count(True) == 1
@@ -132,3 +138,32 @@ def test_a_leader_that_wakes_late_does_not_lead() -> None:
     step(first, server, "arrive", late_s)
     assert not first.election.leads(late_s)
     assert second.election.leads(late_s)
+
+
+def test_who_leads_renews_without_reading_until_an_answer_is_lost() -> None:
+    server, leader = Server(), Candidate(Election("a"))
+    for what in ("read", "ask", "arrive", "ask", "arrive"):
+        step(leader, server, what, 0.0)
+    assert leader.election.sure
+    step(leader, server, "ask", RETRY_S)
+    assert not leader.election.sure
+    step(leader, server, "lose", RETRY_S)
+    assert not leader.election.sure
+
+    for what in ("read", "ask", "arrive"):
+        step(leader, server, what, 2 * RETRY_S)
+    assert leader.election.sure
+    assert leader.election.leads(2 * RETRY_S + RENEW_S - 0.1)
+
+
+def test_a_lease_that_its_leader_finds_with_another_is_not_led_any_more() -> None:
+    """As after somebody has edited it by hand."""
+    server, leader = Server(), Candidate(Election("a"))
+    for what in ("read", "ask", "arrive"):
+        step(leader, server, what, 0.0)
+    server.held = Held("b", DURATION_S, 1, "edited")
+    for what in ("ask", "arrive", "read"):
+        step(leader, server, what, RETRY_S)
+
+    assert not leader.election.leads(RETRY_S)
+    assert leader.election.wish(RETRY_S) is None
