@@ -33,6 +33,7 @@ from limpet.controller.store.interface import Change, ConflictError, Delete, Ite
 
 _log = structlog.get_logger("registry")
 _AT_ONCE = 256
+_ATTEMPTS = 4
 LOST_SECRETS = (
     "put a back-up of the Secret limpet-authority in its place: nodes know only what its keys have "
     "signed. To begin anew without one, so that every node has to join again: kubectl delete "
@@ -242,6 +243,41 @@ class Registry:
             self._is_stale = True
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
+        """Where another wrote meanwhile (a former leader, or this process with an answer that was
+        lost), all is read and what was asked for is made again of that."""
+        for _ in range(_ATTEMPTS):
+            answers = self._make(batch)
+            changed = list(self._tables.changed())
+            try:
+                if changed:
+                    await self._commit(changed)
+            except ConflictError as error:
+                _log.error("another controller wrote", error=str(error))
+                await self._reload()
+                made = {done for done, _ in answers}
+                batch = [(make, done) for make, done in batch if done in made and not done.done()]
+            except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
+                if isinstance(error, StorageError):
+                    _log.error("not written", error=str(error))
+                    self._tables.undo(0)
+                else:
+                    _log.error("not written", exc_info=True)
+                    await self._reload()
+                for done, _ in answers:
+                    _fail(done, error)
+                return
+            else:
+                for done, answer in answers:
+                    if not done.done():
+                        done.set_result(answer)
+                return
+        refused = RefusedError(
+            Code.TRY_AGAIN, "another controller writes at the same time: ask again"
+        )
+        for _, done in batch:
+            _fail(done, refused)
+
+    def _make(self, batch: Sequence[_Waiting]) -> list[tuple[asyncio.Future[Any], Any]]:
         answers = []
         for make, done in batch:
             position = self._tables.position
@@ -250,36 +286,15 @@ class Registry:
             except Exception as error:  # noqa: BLE001 - it is the asker's
                 self._tables.undo(position)
                 _fail(done, error)
-        changed = list(self._tables.changed())
-        try:
-            if changed:
-                await self._commit(changed)
-        except ConflictError as error:
-            _log.error("another controller wrote", error=str(error))
-            await self._reload()
-            refused = RefusedError(Code.TRY_AGAIN, "another controller wrote at the same time")
-            for done, _ in answers:
-                _fail(done, refused)
-        except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
-            if isinstance(error, StorageError):
-                _log.error("not written", error=str(error))
-                self._tables.undo(0)
-            else:
-                _log.error("not written", exc_info=True)
-                await self._reload()
-            for done, _ in answers:
-                _fail(done, error)
-        else:
-            for done, answer in answers:
-                if not done.done():
-                    done.set_result(answer)
+        return answers
 
     async def _reload(self) -> None:
+        """What was not written is forgotten first: a store that lacks it was not put back."""
+        self._tables.undo(0)
         try:
             await self._load()
         except Exception as error:  # noqa: BLE001 - what is known may still be right
             _log.error("not read", error=str(error), exc_info=not isinstance(error, LimpetError))
-            self._tables.undo(0)
 
     async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:
         changes = [

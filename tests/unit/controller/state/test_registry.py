@@ -15,7 +15,8 @@ from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import Registry
-from limpet.controller.store.interface import Change, Event, Item, Listing, Store
+from limpet.controller.state.tables import Tables
+from limpet.controller.store.interface import Change, ConflictError, Event, Item, Listing, Store
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.controller.state.cluster_tables import join, network
 from tests.waiting import PATIENCE_S
@@ -174,6 +175,60 @@ def test_an_error_that_nobody_has_foreseen_is_the_askers_and_holds_up_no_later_o
                 await registry.change(lambda tables: join(tables, 1, "n1"))
             grant = await registry.change(lambda tables: join(tables, 1, "n1"))
             assert grant.name == "n1"
+            await registry.stop()
+        await sqlite.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_asked_for_is_made_again_of_what_another_wrote_meanwhile(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        first, second = Registry(store, 0.0), Registry(store, 0.0)
+        await first.start()
+        await first.change(lambda tables: create_cluster(tables, network("10.0.0.0/16")))
+        await second.start()
+        one = await first.change(lambda tables: join(tables, 1, "n1"))
+        seen: list[set[str]] = []
+
+        def ask(tables: Tables) -> Grant:
+            seen.append(set(tables.grants))
+            return join(tables, 2, "n2")
+
+        two, again = await asyncio.gather(
+            second.change(ask), second.change(lambda tables: join(tables, 3, "n3"))
+        )
+        assert seen == [set(), {one.uid}]
+        assert not set(one.segments) & set(two.segments)
+        known = await second.change(lambda tables: set(tables.grants))
+        assert known == {one.uid, two.uid, again.uid}
+        await first.stop()
+        await second.stop()
+        await store.close()
+
+    asyncio.run(run())
+
+
+class Contended(OneByOne):
+    """A store where another is always the first."""
+
+    async def write(self, changes: Sequence[Change]) -> list[str]:
+        raise ConflictError(changes[0].kind, changes[0].name, "it was changed by another")
+
+
+def test_a_store_where_another_always_writes_first_is_left_with_words(tmp_path: Path) -> None:
+    async def run() -> None:
+        sqlite = SqliteStore(tmp_path / "store.db")
+        first = Registry(sqlite, 0.0)
+        await first.start()
+        await first.change(lambda tables: create_cluster(tables, network()))
+        await first.stop()
+        registry = Registry(Contended(sqlite, 0), 0.0)
+        await registry.start()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(RefusedError, match="ask again"):
+                await registry.change(lambda tables: join(tables, 1, "n1"))
+            assert not await registry.change(lambda tables: dict(tables.grants))
             await registry.stop()
         await sqlite.close()
 
