@@ -33,7 +33,8 @@ from limpet.controller.orchestrator.events import Events
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE
 from limpet.controller.state.tables import Tables
-from limpet.controller.store.kubernetes.items import Kept, row_of
+from limpet.controller.store.kubernetes.items import Kept
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError
 from limpet.kubernetes.objects import Resource

@@ -27,7 +27,8 @@ from limpet.controller.orchestrator.object_status import Carrying, read_shown
 from limpet.controller.state import nodes, published, recovery
 from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE, CommunityRecord
 from limpet.controller.state.tables import Tables
-from limpet.controller.store.kubernetes.items import Place, row_of
+from limpet.controller.store.kubernetes.items import Place
+from limpet.controller.store.kubernetes.rows import row_of
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import join, new_tables

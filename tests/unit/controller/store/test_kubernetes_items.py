@@ -28,7 +28,9 @@ from limpet.controller.state.records import (
     Record,
     StateRecord,
 )
-from limpet.controller.store.kubernetes.items import Kept, Place, escape, operations, row_of
+from limpet.controller.store.kubernetes.items import Kept, Place, operations
+from limpet.controller.store.kubernetes.object_names import escape
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.resources import ResourceError, is_object_name
 from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, presence
 

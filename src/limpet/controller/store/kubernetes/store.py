@@ -36,8 +36,8 @@ from limpet.controller.store.kubernetes.items import (
     Row,
     label_of,
     operations,
-    row_of,
 )
+from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.client import Client, Selection
 from limpet.kubernetes.errors import ConflictError as ObjectConflictError
 from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError

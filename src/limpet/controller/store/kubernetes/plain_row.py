@@ -1,0 +1,100 @@
+"""Items that nobody looks at: ConfigMaps, and Secrets of what is secret. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from limpet.controller.store.kubernetes.items import Kept, Place
+from limpet.controller.store.kubernetes.object_names import escape, unescape
+from limpet.kubernetes.objects import Metadata, Resource
+from limpet.kubernetes.resources import GROUP, ResourceError, read_field
+
+KIND_LABEL = f"{GROUP}/kind"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "limpet"}
+_SECRETS = Resource("Secret", "secrets", Kept, namespaced=True)
+_CONFIG_MAPS = Resource("ConfigMap", "configmaps", Kept, namespaced=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRow:
+    """A ConfigMap, or a Secret, for each item; its name follows from the item's."""
+
+    kind: str
+    secret: bool = False
+
+    @property
+    def resource(self) -> Resource[Kept]:
+        return _SECRETS if self.secret else _CONFIG_MAPS
+
+    @property
+    def labels(self) -> str:
+        return f"{KIND_LABEL}={self.kind}"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ("data",) if self.secret else ("data", "binaryData")
+
+    def places(self, name: str, value: bytes) -> tuple[Place, ...]:
+        return (Place(self.object_name(name)),)
+
+    def object_name(self, name: str) -> str:
+        """Raises: ResourceError for a name that is no text."""
+        try:
+            return f"limpet-{self.kind}" + ("" if name == self.kind else f"-{escape(name)}")
+        except UnicodeEncodeError as error:
+            raise ResourceError(f"name an object after {self.kind} {name!r}: {error}") from error
+
+    def place(self, found: Kept) -> Place:
+        return Place(found.metadata.name)
+
+    def encode(self, name: str, value: bytes, place: Place) -> Kept:
+        metadata = Metadata(name=place.object_name, labels={**MANAGED_BY, KIND_LABEL: self.kind})
+        if self.secret:
+            data = {"name": _base64(name.encode()), "record": _base64(value)}
+            return Kept(metadata=metadata, data=data)
+        try:
+            return Kept(metadata=metadata, data={"name": name, "record": value.decode()})
+        except UnicodeDecodeError:
+            binary = {"record": _base64(value)}
+            return Kept(metadata=metadata, data={"name": name}, binary_data=binary)
+
+    def decode(self, found: Kept) -> tuple[str, bytes]:
+        what = f"{self.resource.kind} {found.metadata.name}"
+        if self.secret:
+            data = read_field(what, found.builtins, "data", dict[str, bytes])
+            return _part(what, data, "name").decode(), _part(what, data, "record")
+        texts = read_field(what, found.builtins, "data", dict[str, str])
+        if found.binary_data:
+            binary = read_field(what, found.builtins, "binaryData", dict[str, bytes])
+            return _part(what, texts, "name"), _part(what, binary, "record")
+        return _part(what, texts, "name"), _part(what, texts, "record").encode()
+
+    def guess(self, found: Kept) -> str:
+        name = (found.data or {}).get("name")
+        if isinstance(name, str) and not self.secret:
+            return name
+        return unescape(found.metadata.name.removeprefix(f"limpet-{self.kind}").removeprefix("-"))
+
+    def rank(self, found: Kept) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def is_others_too(self) -> bool:
+        return False
+
+
+def _part(what: str, data: Mapping[str, Any], key: str) -> Any:
+    if key not in data:
+        raise ResourceError(
+            f"read {what}: data.{key}: it is missing (put a back-up of the object in its place)"
+        )
+    return data[key]
+
+
+def _base64(value: bytes) -> str:
+    text: str = msgspec.to_builtins(value)
+    return text
