@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,6 +35,8 @@ from tests.kube.installed import (
 )
 from tests.kube.test_manifests import SPACE
 from tests.waiting import wait_until
+
+Ran = subprocess.CompletedProcess[str]
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, four kubelets start
 
@@ -120,6 +124,77 @@ def test_an_agents_pod_that_goes_and_all_of_them_rolled_over_lose_no_packet_of_o
     assert all(each.sent > 1000 for each in streams)
 
 
+# What a person asks from a machine that has nothing of the cluster but a kubeconfig
+
+
+def limpet(
+    world: KubeWorld, *words: str, kubeconfig: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run there; what says where is in between, so that all of `words` has to get there."""
+    command = [sys.executable, "-m", "limpet", *words]
+    where = f"--kubeconfig={kubeconfig or world.plane.kubeconfig}"
+    ran = subprocess.run([*command, where], capture_output=True, text=True, timeout=300)
+    assert "Traceback" not in ran.stderr
+    return ran
+
+
+def test_a_person_asks_the_agent_of_any_node_by_the_api_server(world: KubeWorld) -> None:
+    pods = running_pods(world, "server", len(world.machines))
+    for name, pod in pods.items():
+        status = limpet(world, "status", "--node", name, "--output", "json")
+        assert status.returncode == 0, status.stderr
+        assert json.loads(status.stdout)["cluster"]["node"] == name
+        records = limpet(world, "ipam", "list", f"--node={name}")
+        assert set(pod.addresses) <= set(records.stdout.split())
+
+    one, other = pods["crane-1"], pods["digger-1"]
+    way = ("path", f"default/{one.name}", other.addresses[0], "--probe", "--node=crane-1")
+    found = limpet(world, *way)
+    assert found.returncode == 0, found.stderr
+    assert f"default/{one.name} ({one.addresses[0]}) on crane-1 -> {other.addresses[0]}" in (
+        found.stdout
+    )
+    lost = limpet(world, "path", one.addresses[0], "10.99.0.1", "--node=crane-1")
+    assert lost.returncode == 1
+    assert "no way" in lost.stdout
+    wrong = limpet(world, "path", "nonsense", "10.99.0.1", "--node=crane-1")
+    assert wrong.returncode == 1
+    assert wrong.stdout == ""
+    assert wrong.stderr.startswith("limpet: path: nonsense is neither")
+
+
+def test_doctor_in_an_agents_pod_looks_at_the_node_and_finds_nothing_wrong(
+    world: KubeWorld,
+) -> None:
+    found = limpet(world, "doctor", "--node=crane-1")
+
+    assert found.returncode == 0, found.stdout
+    assert "ok     the CNI binary /opt/cni/bin/limpet reaches the agent" in found.stdout
+    assert not [line for line in found.stdout.splitlines() if line.startswith(("warn", "error"))]
+
+
+def test_who_may_not_ask_a_node_and_a_node_that_is_not_there_are_said_in_words(
+    world: KubeWorld,
+) -> None:
+    carla = world.plane.write_kubeconfig("carla", "carla")
+
+    nobody = limpet(world, "status", "--node", "nobody")
+    refused = limpet(world, "status", "--node", "crane-1", kubeconfig=carla)
+    # May ask the controller anything, and run nothing on any node.
+    world.plane.kubectl(
+        *("create", "rolebinding", "carla", "-n", SPACE),
+        *("--role=limpet-administration", "--user=carla"),
+    )
+    no_exec = limpet(world, "status", "--node", "crane-1", kubeconfig=carla)
+
+    assert "no Node of that name" in nobody.stderr
+    assert 'cannot list resource "pods"' in refused.stderr
+    assert 'resource "pods/exec"' in no_exec.stderr
+    assert "pods/exec, in namespace limpet-system: administrators" in no_exec.stderr
+    for each in (nobody, refused, no_exec):
+        assert (each.returncode, each.stdout, len(each.stderr.splitlines())) == (1, "", 1)
+
+
 # Without an API server
 
 
@@ -194,3 +269,12 @@ def test_a_node_reboots_without_the_api_server_and_is_what_it_was(
     assert took_s < 5  # what is promised; it takes some tenths
     assert lost == []
     world.await_ready()
+
+
+def test_a_person_is_told_that_a_service_is_asked_on_its_node(
+    world: KubeWorld, service: KubeMachine
+) -> None:
+    found = limpet(world, "status", "--node", service.label)
+
+    assert found.returncode == 1
+    assert "it is a service of the node (label limpet.dev/agent=systemd)" in found.stderr

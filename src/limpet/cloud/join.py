@@ -26,8 +26,8 @@ from limpet.base.addresses import Prefix
 from limpet.base.disk import Disk, read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.http.connection import LinkError
+from limpet.base.http.tls import client_context
 from limpet.base.settings import Folders
-from limpet.base.tls import client_context
 from limpet.cloud.https import connect_to_controller, parse_controller
 from limpet.cloud.link import RefusedError, read_answer
 from limpet.cloud.pod_reports import keep_bindings

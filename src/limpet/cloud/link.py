@@ -15,7 +15,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.http.connection import Answer, Connection, LinkError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
-from limpet.base.tls import client_context
+from limpet.base.http.tls import client_context
 from limpet.cloud.https import connect_to_controller
 from limpet.cluster.api import REVISION_HEADER, ApiError, Refused, WatchLine, decode, encode
 from limpet.cluster.identity import Identity, keep_controllers

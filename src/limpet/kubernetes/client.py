@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from limpet.base.decoding import json_decoder
 from limpet.base.http.connection import Answer, Connection, Headers, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
@@ -335,6 +336,20 @@ class Client:
             once=verb != "GET",
         )
 
+    async def upgrade(
+        self, path: str, headers: Headers
+    ) -> tuple[Connection, Answer, dict[str, str]]:
+        """A connection of its own, which the caller closes, and what `Connection.upgrade` says."""
+        connection = await self._connect()
+        # Servers that would answer in another protocol say that they have no JSON.
+        own = [each for each in self._headers() if each[0] != "Accept"]
+        answer, said = await connection.upgrade(
+            self.access.server.path + path,
+            headers=[*own, *headers],
+            timeout_s=self._answer_s,
+        )
+        return connection, answer, said
+
     def check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
         """Raises: StatusError where the answer is no success; `what`: as "list nodes"."""
         if 200 <= answer.status < 300:
@@ -390,14 +405,9 @@ def _read_items(
 
 @cache
 def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return json_decoder(kind)
 
 
 def _encode(resource: Resource[Any], item: Object) -> bytes:
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return msgspec.json.encode({**head, **_fields(item)})
-
-
-def _fields(item: Object) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(item)
-    return found
+    return msgspec.json.encode({**head, **msgspec.to_builtins(item)})

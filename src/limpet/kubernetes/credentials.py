@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from limpet.base.http.connection import Headers, Server, Words
-from limpet.base.tls import NO_CHECK_TIME
+from limpet.base.http.tls import NO_CHECK_TIME
 from limpet.kubernetes.access import Access, AccessError, Material
 
 _WORDS = Words(

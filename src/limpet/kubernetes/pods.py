@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.http.connection import Answer, Headers
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Resource, Viewed
@@ -123,6 +124,6 @@ async def post_to_pod(
 
 def _kind(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Kind).kind
+        return decode_json(body, _Kind).kind
     except msgspec.MsgspecError:
         return ""

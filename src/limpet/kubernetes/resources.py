@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.keys import SealError
@@ -243,7 +244,7 @@ def describe(resource: Resource, found: Object) -> str:
 def read_field(what: str, found: Object, field: str, kind: type[T]) -> T:
     """A part of an object, by what it should be. Raises: ResourceError, which names it."""
     try:
-        return msgspec.convert(found.get(field), kind, strict=True)
+        return convert(found.get(field), kind, strict=True)
     except msgspec.ValidationError as error:
         cause, _, at = str(error).partition(" - at `$")
         raise ResourceError(f"read {what}: {field}{at.removesuffix('`')}: {cause}") from error

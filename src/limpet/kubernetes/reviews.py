@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.http.connection import LinkError
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Object, Resource, Viewed
@@ -75,6 +76,6 @@ async def create_token(
     )
     client.check(answer, SERVICE_ACCOUNTS, what)
     try:
-        return msgspec.json.decode(answer.body, type=_TokenRequest).status.token
+        return decode_json(answer.body, _TokenRequest).status.token
     except msgspec.MsgspecError as error:
         raise LinkError(f"{what}: the answer holds no token: {error}") from error

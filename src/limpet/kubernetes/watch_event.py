@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 import msgspec
 
+from limpet.base.decoding import json_decoder
 from limpet.kubernetes.objects import AnyViewed, Metadata, Resource, Status
 
 
@@ -110,4 +111,4 @@ def _unreadable(raw: msgspec.Raw, cause: str) -> Unreadable:
 
 @cache
 def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return json_decoder(kind)

@@ -22,6 +22,7 @@ MAX_ANSWER_BYTES = 4 << 20
 """Size of one answer: the pods of a whole machine take one mebibyte."""
 _MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
+_SWITCHING = 101
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """Seconds, seconds, times: a way that is cut is noticed in a minute, also while nobody asks."""
 
@@ -91,6 +92,8 @@ class Connection:
         self.answered = False
         """Whether anything has come back to the last of them."""
         self.most_answer_bytes = MAX_ANSWER_BYTES
+        self._early = b""
+        """What came with the answer that agreed to another protocol."""
 
     @classmethod
     async def open(cls, server: Server, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
@@ -133,19 +136,10 @@ class Connection:
         with self._closed_on_failure(path, timeout_s):
             async with asyncio.timeout(timeout_s):
                 head = await self._ask(verb, path, body, headers)
-                parts: list[bytes] = []
-                size = 0
-                while (data := await self._data()) is not None:
-                    size += len(data)
-                    if size > self.most_answer_bytes:
-                        raise TooLargeError(
-                            f"ask {self._server.name} for {path}: it answers with more than "
-                            f"{self.most_answer_bytes >> 20} MiB"
-                        )
-                    parts.append(data)
+                body = await self._whole(path)
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
                     self._http.start_next_cycle()
-                return Answer(head.status_code, b"".join(parts), _retry_after_s(head))
+                return Answer(head.status_code, body, _retry_after_s(head))
 
     async def stream(
         self,
@@ -164,6 +158,38 @@ class Connection:
                 head = await self._ask("GET", path, b"", headers)
         return head.status_code, self._chunks(path, silence_s)
 
+    async def upgrade(
+        self, path: str, *, headers: Headers, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> tuple[Answer, dict[str, str]]:
+        """The answer with its headers, whose names are lower case. With status 101 the connection
+        speaks the protocol of `headers` from now on, by `read` and `write`.
+
+        Raises: LinkError.
+        """
+        with self._closed_on_failure(path.partition("?")[0], timeout_s):
+            async with asyncio.timeout(timeout_s):
+                await self._send("GET", path, b"", headers)
+                head = await self._head()
+                switched = head.status_code == _SWITCHING
+                body = b"" if switched else await self._whole(path)
+                self._early = self._http.trailing_data[0]
+        said = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        return Answer(head.status_code, body), said
+
+    async def read(self, what: str, silence_s: float) -> bytes:
+        """What has come after `upgrade`, whatever protocol it is; empty: it has ended.
+
+        Raises: LinkError, also when nothing comes for `silence_s`. `what`: as a path.
+        """
+        early, self._early = self._early, b""
+        with self._closed_on_failure(what, silence_s):
+            async with asyncio.timeout(silence_s):
+                return early or await self._reader.read(_READ_BYTES)
+
+    def write(self, data: bytes) -> None:
+        """After `upgrade`: small things, which are not waited for."""
+        self._writer.write(data)
+
     async def _chunks(self, path: str, silence_s: float) -> AsyncGenerator[bytes, None]:
         with self._closed_on_failure(path, silence_s):
             while True:
@@ -174,6 +200,12 @@ class Connection:
                 yield data
 
     async def _ask(self, verb: str, path: str, body: bytes, headers: Headers) -> h11.Response:
+        await self._send(verb, path, body, headers)
+        while isinstance(head := await self._head(), h11.InformationalResponse):
+            pass
+        return head
+
+    async def _send(self, verb: str, path: str, body: bytes, headers: Headers) -> None:
         self.answered = False
         head = [
             ("Host", self._server.host_header),
@@ -184,12 +216,27 @@ class Connection:
         for event in (request, h11.Data(data=body), h11.EndOfMessage()):
             self._writer.write(self._http.send(event) or b"")
         await self._writer.drain()
-        while True:
-            answer = await self._event()
-            if isinstance(answer, h11.Response):
-                return answer
-            if not isinstance(answer, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("it closed the connection without an answer")
+
+    async def _head(self) -> h11.Response | h11.InformationalResponse:
+        """Of the answer, or of what comes before it."""
+        answer = await self._event()
+        if isinstance(answer, h11.Response | h11.InformationalResponse):
+            return answer
+        raise h11.RemoteProtocolError("it closed the connection without an answer")
+
+    async def _whole(self, path: str) -> bytes:
+        """The body. Raises: TooLargeError."""
+        parts: list[bytes] = []
+        size = 0
+        while (data := await self._data()) is not None:
+            size += len(data)
+            if size > self.most_answer_bytes:
+                raise TooLargeError(
+                    f"ask {self._server.name} for {path}: it answers with more than "
+                    f"{self.most_answer_bytes >> 20} MiB"
+                )
+            parts.append(data)
+        return b"".join(parts)
 
     async def _data(self) -> bytes | None:
         """The next bytes of the body; None: it is complete."""

@@ -6,10 +6,12 @@ import typer
 
 from limpet.agent.settings import load_settings
 from limpet.cli.commands.install import BinDir, ConfDir
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
 from limpet.cli.output import Output
 
 
+@on_node
 def doctor(
     config: Config = None,
     cni_bin_dir: BinDir = None,

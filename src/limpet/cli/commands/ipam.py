@@ -25,6 +25,7 @@ from limpet.agent.status import (
 from limpet.base.disk import cause
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
 
@@ -38,6 +39,7 @@ ipam = group("Pod addresses of this node.")
 
 
 @ipam.command("list")
+@on_node
 def ipam_list(
     network: Annotated[
         str | None, typer.Option("--network", help="Only this network; by default all of them.")
@@ -58,6 +60,7 @@ def ipam_list(
 
 
 @ipam.command("check")
+@on_node
 def ipam_check(config: Config = None, output: Format = Output.TABLE) -> None:
     """Addresses that nothing uses any more, and damage; exit code 1 when there are any."""
     folders = load_settings(config).folders
@@ -102,6 +105,7 @@ def _put_check(found: RecordCheck) -> None:
 
 
 @ipam.command("repair")
+@on_node
 def ipam_repair(config: Config = None, output: Format = Output.TABLE) -> None:
     """Release what `check` finds; bindings of pods stay."""
     repaired = ask(load_settings(config).folders.socket, "ipam.repair", Repaired)
@@ -110,6 +114,7 @@ def ipam_repair(config: Config = None, output: Format = Output.TABLE) -> None:
 
 
 @ipam.command("release")
+@on_node
 def ipam_release(
     what: Annotated[str, typer.Argument(help="An address, or a pod as NAMESPACE/NAME.")],
     network: Annotated[

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
 from limpet.agent.status import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, duration, put, put_table, say, show, show_table
 from limpet.cluster.topology.transports import TRANSPORTS
@@ -27,6 +28,7 @@ peer = group("Other nodes, seen from this one.")
 
 
 @peer.command("list")
+@on_node
 def peer_list(
     every: Annotated[bool, typer.Option("--all", help="Removed ones too.")] = False,
     config: Config = None,
@@ -38,6 +40,7 @@ def peer_list(
     show_table(answer, output, rows, nothing="no other node is known here")
 
 
+@on_node
 def path(
     origin: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
     target: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],

@@ -20,11 +20,13 @@ from limpet.agent.status import (
     TlsRelay,
     TunnelStatus,
 )
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, duration, put, put_json, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
+@on_node
 def status(config: Config = None, output: Format = Output.TABLE) -> None:
     """What the agent of this node does; exit code 1 when it is not ready."""
     found = ask(load_settings(config).folders.socket, "status", Status)

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 
 ANSWER_PORT = 7479
@@ -75,7 +76,7 @@ def encode_task(task: Task) -> str:
 def decode_task(text: str) -> Task:
     """Raises: LimpetError."""
     try:
-        return msgspec.json.decode(text, type=Task)
+        return decode_json(text, Task)
     except msgspec.MsgspecError as error:
         raise LimpetError(f"read task: {error}") from error
 
@@ -100,6 +101,6 @@ def decode_outcomes(text: str) -> list[Outcome]:
         data = text.encode()
         if text.startswith(_COMPRESSED):
             data = zlib.decompress(base64.b64decode(text.removeprefix(_COMPRESSED)))
-        return msgspec.json.decode(data, type=list[Outcome])
+        return decode_json(data, list[Outcome])
     except (msgspec.MsgspecError, ValueError, zlib.error) as error:
         raise LimpetError(f"read what the pod has told: {error}") from error

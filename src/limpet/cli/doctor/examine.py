@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from limpet.cli.doctor.addresses import examine_records, examine_segments
@@ -59,7 +60,8 @@ def _firewall(target: Target, *, running: bool) -> Iterator[Finding]:
 
 
 def _runtimes(target: Target) -> Iterator[Finding]:
-    if target.settings.pods.cni:
+    # A pod does not see the runtime that made it, which is the one that calls Limpet.
+    if target.settings.pods.cni and "KUBERNETES_SERVICE_HOST" not in os.environ:
         yield from examine_runtimes(
             find_runtimes(), conf_dir=target.cni_conf_dir, bin_dir=target.cni_bin_dir
         )

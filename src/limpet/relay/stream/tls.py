@@ -8,8 +8,8 @@ import ssl
 from socket import IPPROTO_TCP, SO_MARK, SOL_SOCKET, TCP_NODELAY, TCP_USER_TIMEOUT, socket
 
 from limpet.base.errors import ConfigError
+from limpet.base.http.tls import NO_CHECK_TIME
 from limpet.base.ownership import TUNNEL_MARK
-from limpet.base.tls import NO_CHECK_TIME
 from limpet.cluster.identity import Identity
 
 _TCP_NOTSENT_LOWAT = 25

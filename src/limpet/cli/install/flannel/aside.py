@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, remove_durably, write_durably
 from limpet.base.errors import StorageError
 from limpet.cli.install.flannel.devices import Device
@@ -45,7 +46,7 @@ def load_aside(state_dir: Path) -> Aside | None:
     if data is None:
         return None
     try:
-        found = msgspec.json.decode(data, type=Aside)
+        found = decode_json(data, Aside)
         if found.version != _FORMAT:
             raise ValueError(f"format {found.version} instead of {_FORMAT}")
     except (msgspec.MsgspecError, ValueError) as error:
