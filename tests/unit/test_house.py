@@ -160,3 +160,30 @@ def test_the_picture_of_the_rooms_shows_what_they_import() -> None:
     picture = text.partition("```mermaid")[2].partition("```")[0]
     drawn = re.findall(r"^ *(\w+) --> (\w+)$", picture, re.MULTILINE)
     assert sorted(drawn) == sorted(arrows())
+
+
+def decodes_by_type(node: ast.AST) -> bool:
+    """Whether it asks msgspec what a type holds; `decode` does where it is given one."""
+    if isinstance(node, ast.ImportFrom):
+        names = {alias.name for alias in node.names}
+        return (node.module or "").partition(".")[0] == "msgspec" and bool(
+            names & {"convert", "json", "msgpack", "Decoder", "decode"}
+        )
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    called = node.func
+    by_type = called.attr in ("convert", "Decoder") or (
+        called.attr == "decode" and any(each.arg == "type" for each in node.keywords)
+    )
+    return by_type and ast.unparse(called).startswith("msgspec.")
+
+
+def test_only_one_module_decodes_by_type() -> None:
+    """Two threads that use a type first at once crash msgspec; there they wait for each other."""
+    found = [
+        name
+        for name, module in modules().items()
+        if name != "limpet.base.decoding" and any(map(decodes_by_type, ast.walk(module)))
+    ]
+
+    assert found == []

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from limpet.base.decoding import convert
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cni import frames as shim
 
@@ -31,7 +32,7 @@ def ask(socket_path: Path, verb: str, kind: type[Kind], **arguments: Any) -> Kin
 def typed(document: Mapping[str, Any], kind: type[Kind]) -> Kind:
     """Raises: AnotherVersion."""
     try:
-        return msgspec.convert(document, kind)
+        return convert(document, kind)
     except msgspec.ValidationError as error:
         raise AnotherVersion(
             f"the agent that runs is older or newer than this command: {error}"

@@ -4,11 +4,11 @@ that the node uses, and the relay that it may be itself."""
 from __future__ import annotations
 
 import structlog
-from msgspec import convert
 
 from limpet.agent.relay_role import RelayRole
 from limpet.agent.settings import Settings
 from limpet.agent.status import NatTraversalStatus
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cluster.membership import Membership
 from limpet.cluster.peer_socket import PeerSocket

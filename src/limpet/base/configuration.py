@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from limpet.base.addresses import Listen, Prefix, parse_listen
+from limpet.base.decoding import convert
 from limpet.base.errors import ConfigError
 
 CONTROLLER_PATH = Path("/etc/limpet/controller.toml")
@@ -138,7 +139,7 @@ def read_value(value: Any, kind: Any) -> Any:
     form, meta = _form(kind)
     hook = meta.extra or {} if meta is not None else {}
     try:
-        value = msgspec.convert(value, hook.get("form", kind))
+        value = convert(value, hook.get("form", kind))
     except msgspec.ValidationError as error:
         raise ValueError(_wanted(form, meta)) from error
     return hook["read"](value) if hook else value

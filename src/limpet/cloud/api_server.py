@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from limpet.base import faults
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.base.process import give_memory_back
 from limpet.base.settings import SourceSettings
@@ -91,7 +92,7 @@ def told_controllers(status: object) -> tuple[tuple[str, ...], str]:
     What can't be used is left out.
     """
     try:
-        found = msgspec.convert(status or {}, _Status).controllers
+        found = convert(status or {}, _Status).controllers
     except msgspec.ValidationError:
         return (), ""
     return tuple(each for each in found.addresses if _is_address(each)), found.ca_certificate

@@ -15,6 +15,7 @@ import structlog
 
 from limpet.base import faults
 from limpet.base.addresses import Prefix
+from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.base.process import in_thread
 from limpet.base.settings import Folders, SourceSettings
@@ -144,7 +145,7 @@ def node_of_token(token: str) -> str:
     parts = token.split(".")
     try:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        node = msgspec.json.decode(body, type=_Claims).kubernetes["node"]["name"]
+        node = decode_json(body, _Claims).kubernetes["node"]["name"]
     except (IndexError, KeyError, TypeError, binascii.Error, msgspec.MsgspecError) as error:
         raise LimpetError(
             "read the pod's token: it names no node (kubelets of Kubernetes 1.30 and later mount "

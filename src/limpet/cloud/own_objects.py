@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import SealError
@@ -146,7 +147,7 @@ class OwnObjects:
 def _not_as_it_should_be(found: Carrier) -> tuple[str, ...]:
     """What the controller says of the object, in words; nonsense says nothing."""
     try:
-        status = msgspec.json.decode(found.status, type=_Conditions | None)
+        status = decode_json(found.status, _Conditions | None)
     except msgspec.MsgspecError:
         return ()
     conditions = (status.conditions if status is not None else None) or ()

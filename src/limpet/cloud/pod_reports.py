@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from limpet.base.addresses import Address
+from limpet.base.decoding import decode_json
 from limpet.base.errors import AddressError
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
 from limpet.cni.ledgers import Ledgers
@@ -246,7 +247,7 @@ def _read(path: Path) -> tuple[_Acknowledged | None, bool]:
     """What is remembered, and whether the file may be written."""
     try:
         data = path.read_bytes()
-        version = msgspec.json.decode(data, type=_Version).version
+        version = decode_json(data, _Version).version
         if version > _VERSION:
             _log.warning(
                 "which pods the controller knows is not remembered: they are told anew at each "
@@ -255,6 +256,6 @@ def _read(path: Path) -> tuple[_Acknowledged | None, bool]:
                 error=f"it has format {version}, this Limpet knows {_VERSION}",
             )
             return None, False
-        return msgspec.json.decode(data, type=_Acknowledged), True
+        return decode_json(data, _Acknowledged), True
     except (OSError, msgspec.MsgspecError):
         return None, True

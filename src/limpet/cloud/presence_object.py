@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Document, Sealed, Source
 from limpet.cluster.kinds import PRESENCE
@@ -162,7 +163,7 @@ class PresenceWriter:
 
 
 def _object(document: Document, name: str, node: str) -> PresenceObject:
-    return msgspec.convert(document_object(document, name, node), PresenceObject)
+    return convert(document_object(document, name, node), PresenceObject)
 
 
 def _document_of(found: PresenceObject) -> Document | None:

@@ -30,6 +30,7 @@ from typing import TypeVar
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import is_signed, sign
@@ -253,7 +254,7 @@ encode = msgspec.json.encode
 def decode(data: bytes, kind: type[T]) -> T:
     """Raises: ApiError that says where the body is not as it should be."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"read {kind.__name__}: {error}") from error
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.disk import cause, write_durably
 from limpet.base.errors import ConfigError, StorageError
 from limpet.cluster.keys import public_key_of, uid_of
@@ -88,13 +89,13 @@ def load_identity(folder: Path) -> Identity | None:
     except OSError as error:
         raise StorageError("read", error.filename, cause(error)) from error
     try:
-        version = msgspec.json.decode(text, type=_Versioned).version
+        version = decode_json(text, _Versioned).version
         if version > VERSION:
             raise ConfigError(
                 f"read {folder / _CLUSTER_FILE}: it has format {version}, this Limpet knows "
                 f"{VERSION} (install the later Limpet again; the file was left alone)"
             )
-        found = msgspec.json.decode(text, type=ClusterFile)
+        found = decode_json(text, ClusterFile)
     except msgspec.MsgspecError as error:
         raise _damaged(folder / _CLUSTER_FILE, str(error)) from error
     if len(key) != KEY_BYTES:

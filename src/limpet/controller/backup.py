@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.base.disk import refusals
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.process import only_one
@@ -96,7 +97,7 @@ def _state_of(database: Path) -> StateRecord | None:
         return None
     try:
         value = read_item(database, STATE, STATE)
-        return None if value is None else msgspec.json.decode(value, type=StateRecord)
+        return None if value is None else decode_json(value, StateRecord)
     except (StorageError, msgspec.MsgspecError):
         return None
 

@@ -9,10 +9,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import structlog
 
 from limpet.base.addresses import UnderlayLink
+from limpet.base.decoding import decode_json
 from limpet.base.errors import KernelError, StorageError
 from limpet.base.process import notify_service_manager, until_stopped
 from limpet.controller.admin.rights import Rights
@@ -169,7 +169,7 @@ async def _follow(
 ) -> None:
     """Raises: StorageError."""
     item = await store.get(AUTHORITY, AUTHORITY)
-    authority = msgspec.json.decode(item.value, type=AuthorityRecord) if item is not None else None
+    authority = decode_json(item.value, AuthorityRecord) if item is not None else None
     async with contextlib.AsyncExitStack() as undo:
         ca_certificate = authority.ca_certificate if authority is not None else ""
         api = follower_application(elector, ca_certificate)

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from limpet.base.addresses import Address
+from limpet.base.decoding import convert
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey
 
 LOCK = "lock"
@@ -179,7 +180,7 @@ def parse_binding(name: BindingName, content: bytes, network: str) -> tuple[Bind
     if not content.strip():
         return bare, "" if bare else "is empty, and its name does not say which pod it is kept for"
     try:
-        found = msgspec.convert(json.loads(content), _Content)
+        found = convert(json.loads(content), _Content)
     except (ValueError, RecursionError):
         return bare, "its content is damaged"
     key = PodKey(found.namespace, found.pod, found.ifname)

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import convert
-
 from limpet.agent.answers.path import (
     LocalPod,
     NodeWords,
@@ -33,6 +31,7 @@ from limpet.agent.status import (
 )
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address, Endpoint, endpoint_text
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cloud.second_road import SecondRoad
 from limpet.cloud.session import SessionState

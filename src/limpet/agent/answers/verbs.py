@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from msgspec import convert
-
 from limpet import __version__
 from limpet.agent.status import (
     Attached,
@@ -31,6 +29,7 @@ from limpet.agent.status import (
     record_line,
 )
 from limpet.base.addresses import Address
+from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cni.repair import Repair, leak_document
 from limpet.cni.usage import segment_usage

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from limpet.base.decoding import msgpack_decoder
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
 from limpet.cluster.peer_datagram import OVERHEAD_BYTES
@@ -83,7 +84,7 @@ class Push(Struct, frozen=True, array_like=True, tag="push"):
 Message = Digest | Listing | Want | Push
 
 encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Message).decode
+_decode = msgpack_decoder(Message).decode
 
 
 def decode(body: bytes) -> Message:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from limpet.base import records
+from limpet.base.decoding import msgpack_decoder
 from limpet.cluster.documents import Sealed
 
 VERSION = 1
@@ -26,7 +27,7 @@ _HEADER, _DOCUMENT = b"LMSh", b"LMSd"
 _MARK_BYTES = 8
 HEADER_BYTES = records.HEADER_BYTES + _MARK_BYTES
 
-_decode = msgspec.msgpack.Decoder(Sealed).decode
+_decode = msgpack_decoder(Sealed).decode
 
 
 def cluster_mark(pinned_key: bytes) -> bytes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.cluster.api import WatchKind, WatchLine, encode_line
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import KINDS
@@ -107,5 +108,5 @@ def _bookmark(version: str) -> bytes:
 
 
 def _document_line(item: Item, version: str = "") -> bytes:
-    sealed = msgspec.json.decode(item.value, type=_Record).sealed
+    sealed = decode_json(item.value, _Record).sealed
     return encode_line(WatchLine(WatchKind.DOCUMENT, version, document=sealed))

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 import msgspec
 
 from limpet.base.addresses import Address
+from limpet.base.decoding import decode_json
 from limpet.controller.orchestrator.node_objects import FLANNEL_PREFIX
 
 _MANAGED, _TYPE, _VXLAN = "kube-subnet-manager", "backend-type", "vxlan"
@@ -55,7 +56,7 @@ def read_lease(annotations: Mapping[str, str]) -> FlannelLease | None:
         if annotations.get(key, "null") == "null":
             continue
         try:
-            data = msgspec.json.decode(annotations[key], type=_Data)
+            data = decode_json(annotations[key], _Data)
             address = ip_address(annotations.get(_ADDRESS[version], ""))
         except (msgspec.MsgspecError, ValueError) as error:
             what = f"{FLANNEL_PREFIX}{key} or {_ADDRESS[version]}"

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import Code
 from limpet.cluster.documents import Key
@@ -147,7 +148,7 @@ class Registry:
         if not KINDS[kind].under:
             return self._take_signed(key, item, record)
         try:
-            sealed = msgspec.json.decode(item.value, type=DocumentRecord).sealed
+            sealed = decode_json(item.value, DocumentRecord).sealed
             document = open_sealed(sealed, self._tables)
         except (msgspec.MsgspecError, SealError) as error:
             _log.warning("not taken", kind=kind, name=name, error=str(error))
@@ -164,7 +165,7 @@ class Registry:
         """Of what only a controller signs. False: another one has; else it is an old one, or nobody
         signed it, and what is known is written again."""
         try:
-            sealed = msgspec.json.decode(item.value, type=DocumentRecord).sealed
+            sealed = decode_json(item.value, DocumentRecord).sealed
             if record is None or open_sealed(sealed, self._tables).is_newer(self._tables.find(key)):
                 return False
             is_same = sealed == record.sealed

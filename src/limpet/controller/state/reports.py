@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, Code, PodAddress, PodReport
 from limpet.controller.state.records import REPORT, ReportRecord
 from limpet.controller.state.refusal import RefusedError
@@ -124,4 +125,4 @@ def _put(uid: str, record: ReportRecord, item: Item | None) -> Put:
 
 
 def _decode(item: Item) -> ReportRecord:
-    return msgspec.json.decode(item.value, type=ReportRecord)
+    return decode_json(item.value, ReportRecord)

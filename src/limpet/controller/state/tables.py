@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from limpet.base.addresses import Address, Endpoint, Prefix
+from limpet.base.decoding import decode_json
 from limpet.base.errors import StorageError
 from limpet.cluster.documents import Document, Key, Kind, Kinds, Sealed, value_of
 from limpet.cluster.keys import SealError, public_key_of
@@ -243,7 +244,7 @@ class Tables:
     def load(self, kind: str, name: str, value: bytes, of: type[Record]) -> None:
         """Raises: StorageError."""
         try:
-            self._set(kind, name, msgspec.json.decode(value, type=of))
+            self._set(kind, name, decode_json(value, of))
         except (msgspec.MsgspecError, SealError, ValueError) as error:
             raise StorageError("read record", f"{kind} {name}", str(error)) from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.datapath.overlay.state import UNICAST_MAC
 
@@ -72,7 +73,7 @@ def _read(path: Path) -> tuple[dict[int, str], bool]:
         return {}, True
     # What it holds is in the cluster's record, or on the device, nearly always.
     try:
-        version = msgspec.json.decode(data, type=_Version).version
+        version = decode_json(data, _Version).version
         if version > _FORMAT:
             _log.warning(
                 "the MACs of VXLAN devices are not kept: they are made anew at each start "
@@ -81,7 +82,7 @@ def _read(path: Path) -> tuple[dict[int, str], bool]:
                 error=f"it has format {version}, this Limpet knows {_FORMAT}",
             )
             return {}, False
-        macs = msgspec.json.decode(data, type=_File).macs
+        macs = decode_json(data, _File).macs
         if wrong := [mac for mac in macs.values() if not UNICAST_MAC.fullmatch(mac)]:
             raise ValueError(f"{wrong[0]!r} is no MAC of one device")
         return macs, True

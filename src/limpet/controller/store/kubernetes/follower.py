@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from limpet.base.decoding import convert, decode_json
 from limpet.base.errors import LimpetError
 from limpet.controller.store.interface import Deleted, Item, TooOldError
 from limpet.controller.store.kubernetes.items import Kept, Place, Row
@@ -337,11 +338,11 @@ class Follower:
 
 def _read(line: bytes) -> tuple[str, Kept]:
     """Raises: GoneError and others for an error in the midst of a watch."""
-    event = msgspec.json.decode(line, type=_Event)
+    event = decode_json(line, _Event)
     if event.type == "ERROR":
         code = event.object.get("code") if isinstance(event.object, dict) else None
         message = event.object.get("message", "") if isinstance(event.object, dict) else ""
         if code in (410, 504):
             raise GoneError(f"watch: {message}", Status(code=code))
         raise LimpetError(f"watch: {message}")
-    return event.type, msgspec.convert(event.object, Kept)
+    return event.type, convert(event.object, Kept)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from limpet.base.decoding import decode_json
 from limpet.controller.state.records import NODE, PRESENCE
 from limpet.kubernetes import resources
 from limpet.kubernetes.objects import Object, Resource
@@ -89,7 +90,7 @@ def custom(resource: resources.Resource) -> Resource[Kept]:
 def read_record(kind: type[Any], value: bytes) -> Any:
     """A record of the store. Raises: ResourceError."""
     try:
-        return msgspec.json.decode(value, type=kind)
+        return decode_json(value, kind)
     except msgspec.MsgspecError as error:
         raise ResourceError(f"write {kind.__name__}: {error}") from error
 
