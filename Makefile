@@ -12,9 +12,10 @@ test: setup
 		tests/faults tests/lab tests/controller tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
+longest_kube := $(addprefix tests/kube/test_,installed.py day.py connectivity.py lost_objects.py replicas.py lost_world.py flannel_moves.py)
 test-kube: setup
 	scripts/fetch-kubernetes >/dev/null
-	$(py) -m pytest -q tests/kube
+	$(py) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(longest_kube) tests/kube
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

@@ -155,7 +155,7 @@ class DayWorld(KubeWorld):
     def remove(self, machine: Machine) -> None:
         """For ever: in Limpet and in Kubernetes; its disk is lost. Raises: LimpetError."""
         name = machine.label
-        self.awaited_leader().ask("node.remove", node=name)
+        wait_until(lambda: self._is_removed(name), f"{name} cannot be removed")
         self.plane.kubectl("delete", "node", name)
         self.plane.kubectl("delete", "pod", f"{_ACCOUNT}-{name}", "-n", NAMESPACE, "--force")
         machine.power_off()
@@ -164,6 +164,15 @@ class DayWorld(KubeWorld):
         machine.agent.log.unlink()
         machine.wanted_pods.clear()
         self.spare[name] = self.machines.pop(name)
+
+    def _is_removed(self, name: str) -> bool:
+        """As a person tries it again, who is told that nobody leads now, or is not answered."""
+        with contextlib.suppress(LimpetError):
+            self.awaited_leader().ask("node.remove", node=name)
+        with contextlib.suppress(LimpetError):
+            known = self.awaited_leader().ask("node.list")["nodes"]
+            return all(each["name"] != name or each["state"] == "removed" for each in known)
+        return False
 
     def add(self, name: str) -> Machine:
         """Another machine of that name, with a pod. Raises: LimpetError."""
