@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -21,6 +22,7 @@ from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import change_grant
 from limpet.controller.state.records import COMMUNITY, CommunityRecord
+from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("community")
@@ -28,10 +30,22 @@ _LOOK_S = 2.0
 """Between two looks at the tables, which cost no request."""
 
 
-def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Puts labels into the grants. `nodes`: all labels by the name of the Node; one that is not
-    there keeps what it has. Returns the names of nodes that changed. Raises: RefusedError."""
-    _make_named(tables, nodes)
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of a look at the labels."""
+
+    changed: tuple[str, ...] = ()
+    """Names of nodes that have other labels now."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why nothing was done, by the name of the node, or of the community that a label names."""
+
+
+def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> Taken:
+    """Puts labels into the grants; what is refused of one node holds up no other.
+
+    `nodes`: all labels by the name of the Node; one that is not there keeps what it has.
+    """
+    refused = _make_named(tables, nodes)
     keys = set(tables.source.community_labels) | {
         each.key
         for record in tables.communities.values()
@@ -42,13 +56,22 @@ def take_labels(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> list[
     for name, found in nodes.items():
         uids = tables.uids_of(name)
         # Of two machines of one name nobody knows which is the Node.
-        if len(uids) == 1 and _take(tables, uids[0], keys, found):
-            changed.append(name)
-    return changed
+        before = tables.position
+        try:
+            if len(uids) == 1 and _take(tables, uids[0], keys, found):
+                changed.append(name)
+        except RefusedError as error:
+            tables.undo(before)
+            refused[f"node {name}"] = str(error)
+    return Taken(tuple(changed), refused)
 
 
-def _make_named(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> None:
-    """Communities that labels of nodes name and that nobody has made: they choose by that label."""
+def _make_named(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Communities that labels of nodes name and that nobody has made: they choose by that label.
+
+    Returns why one could not be made.
+    """
+    refused = {}
     for key in tables.source.community_labels:
         for name, labels in nodes.items():
             community = labels.get(key, "")
@@ -57,8 +80,14 @@ def _make_named(tables: Tables, nodes: Mapping[str, Mapping[str, str]]) -> None:
                 and not name_problem(community)
                 and tables.uids_of(name)
             ):
-                tables.put(COMMUNITY, community, CommunityRecord(selector=f"{key}={community}"))
-                declare(tables, community)
+                before = tables.position
+                try:
+                    tables.put(COMMUNITY, community, CommunityRecord(selector=f"{key}={community}"))
+                    declare(tables, community)
+                except RefusedError as error:
+                    tables.undo(before)
+                    refused[f"community {community}"] = str(error)
+    return refused
 
 
 def _take(tables: Tables, uid: str, keys: set[str], found: Mapping[str, str]) -> bool:
@@ -82,6 +111,7 @@ class NodeLabels:
         self._nodes = nodes
         self._cluster = cluster
         self._said = ""
+        self._refused: Mapping[str, str] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -93,9 +123,13 @@ class NodeLabels:
         error = ""
         try:
             labels = {name: node.labels for name, node in self._nodes.objects.items()}
-            changed = await self._cluster.change(lambda tables: take_labels(tables, labels))
-            if changed:
-                _log.info("took labels of Nodes", nodes=",".join(changed)[:500])
+            taken = await self._cluster.change(lambda tables: take_labels(tables, labels))
+            if taken.changed:
+                _log.info("took labels of Nodes", nodes=",".join(taken.changed)[:500])
+            for name, why in taken.refused.items():
+                if self._refused.get(name) != why:
+                    _log.warning("labels not taken", of=name, error=why)
+            self._refused = taken.refused
         except LimpetError as failure:
             error = str(failure)
             if error != self._said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.controller.communities import communities
+from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.node_labels import take_labels
 from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, NodeSource
 from limpet.controller.state import nodes
@@ -34,12 +35,12 @@ def communities_of(tables: Tables) -> tuple[str, ...]:
 def test_a_node_is_in_the_community_while_its_node_object_has_the_label() -> None:
     tables = tables_with_node()
 
-    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "x"}, "n9": {}}) == ["n1"]
+    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "x"}, "n9": {}}).changed == ("n1",)
     assert communities_of(tables) == ("harbour",)
-    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "y"}}) == []
-    assert take_labels(tables, {}) == []
+    assert take_labels(tables, {"n1": {SITE: "harbour", "other": "y"}}).changed == ()
+    assert take_labels(tables, {}).changed == ()
     assert communities_of(tables) == ("harbour",)
-    assert take_labels(tables, {"n1": {"other": "y"}}) == ["n1"]
+    assert take_labels(tables, {"n1": {"other": "y"}}).changed == ("n1",)
     assert communities_of(tables) == ()
     (uid,) = tables.uids_of("n1")
     assert tables.grants[uid].labels == {}
@@ -60,7 +61,7 @@ def test_what_no_selector_names_makes_no_new_grant() -> None:
     tables = tables_with_node()
     tables.commit()
 
-    assert take_labels(tables, {"n1": {"kubernetes.io/hostname": "n1"}}) == []
+    assert take_labels(tables, {"n1": {"kubernetes.io/hostname": "n1"}}).changed == ()
     assert list(tables.changed()) == []
 
 
@@ -68,7 +69,7 @@ def test_of_two_machines_of_one_name_none_is_taken_for_the_node() -> None:
     tables = tables_with_node()
     join(tables, 2, "n1")
 
-    assert take_labels(tables, {"n1": {SITE: "harbour"}}) == []
+    assert take_labels(tables, {"n1": {SITE: "harbour"}}).changed == ()
 
 
 FABEDGE, BOCLOUD = FABEDGE_LABELS
@@ -98,7 +99,7 @@ def test_a_label_as_fabedge_spells_it_puts_a_node_into_the_community_that_it_nam
 
 def test_it_counts_for_nothing_where_it_is_not_switched_on_or_names_nothing_possible() -> None:
     tables = tables_with_node()
-    assert take_labels(tables, {"n1": {FABEDGE: "quay"}}) == []
+    assert take_labels(tables, {"n1": {FABEDGE: "quay"}}).changed == ()
     assert tables.communities.keys() == {"harbour"}
 
     switched_on = Tables(0.0, NodeSource(community_labels=FABEDGE_LABELS))
@@ -106,3 +107,48 @@ def test_it_counts_for_nothing_where_it_is_not_switched_on_or_names_nothing_poss
     join(switched_on, 1, "n1")
     take_labels(switched_on, {"n1": {FABEDGE: "", BOCLOUD: "-x"}})
     assert not switched_on.communities
+
+
+def test_a_node_that_is_in_too_many_communities_holds_up_no_other() -> None:
+    """Neither what it was, nor what others get, is touched by that."""
+    tables = Tables(0.0, NodeSource(community_labels=FABEDGE_LABELS))
+    create_cluster(tables, network())
+    for number in (1, 2, 3):
+        join(tables, number, f"n{number}")
+    for number in range(MAX_COMMUNITIES):
+        communities.create(tables, f"c{number}", ["n2"])
+    (uid,) = tables.uids_of("n2")
+    before, record = tables.grants[uid], tables.nodes[uid]
+
+    labels = {f"n{number}": {FABEDGE: "harbour"} for number in (1, 2, 3)}
+    taken = take_labels(tables, labels)
+
+    assert taken.changed == ("n1", "n3")
+    assert set(taken.refused) == {"node n2"}
+    assert "64 at most" in taken.refused["node n2"]
+    assert (tables.grants[uid], tables.nodes[uid]) == (before, record)
+    members = [grant.name for grant in communities.members_of(tables, "harbour")]
+    assert members == ["n1", "n3"]
+    assert take_labels(tables, labels).changed == ()
+
+    communities.dissolve(tables, "c0")
+    assert take_labels(tables, labels).changed == ("n2",)
+
+
+def test_a_community_that_cannot_be_made_keeps_no_label_from_being_taken() -> None:
+    """The label of a node that is full was taken before; the community was dissolved meanwhile."""
+    tables = Tables(0.0, NodeSource(community_labels=FABEDGE_LABELS))
+    create_cluster(tables, network())
+    for number in (1, 2):
+        join(tables, number, f"n{number}")
+    take_labels(tables, {"n1": {FABEDGE: "harbour"}})
+    communities.dissolve(tables, "harbour")
+    for number in range(MAX_COMMUNITIES):
+        communities.create(tables, f"c{number}", ["n1"])
+
+    taken = take_labels(tables, {"n1": {FABEDGE: "harbour"}, "n2": {FABEDGE: "quay"}})
+
+    assert taken.changed == ("n2",)
+    assert set(taken.refused) == {"community harbour"}
+    assert "harbour" not in tables.communities
+    assert [grant.name for grant in communities.members_of(tables, "quay")] == ["n2"]
