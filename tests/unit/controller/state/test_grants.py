@@ -16,6 +16,7 @@ from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import SealError, public_key_of, uid_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.state import grants, nodes, published, recovery
+from limpet.controller.state.records import NODE
 from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key, presence, seal_presence
@@ -147,6 +148,55 @@ class _Life(RuleBasedStateMachine):
 
 _Life.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestWhateverHappensNoSegmentIsHeldTwice = _Life.TestCase
+
+
+# A store writes a segment before the grant that names it; whoever wrote may have been stopped then
+
+
+def test_a_node_whose_join_was_cut_off_gets_the_segments_that_were_held_for_it() -> None:
+    tables = new_tables("10.0.0.0/16", "fd00::/56")
+    grant = join(tables, 1, "a")
+    tables.put(NODE, grant.uid, None)
+    tables = copy(tables)
+
+    again = join(tables, 1, "a")
+
+    assert again.segments == grant.segments
+    assert set(tables.space.holdings) == set(grant.segments)
+    assert set(join(tables, 2, "b").segments).isdisjoint(grant.segments)
+
+
+def test_a_node_whose_further_segment_was_cut_off_gets_that_one_and_then_new_ones() -> None:
+    tables = new_tables("10.0.0.0/16", "fd00::/56")
+    grant = join(tables, 1, "a")
+    before = tables.nodes[grant.uid]
+    grants.request_segments(tables, grant.uid, grant.generation, [4], 0.0)
+    (left,) = set(tables.grants[grant.uid].segments) - set(grant.segments)
+    tables.put(NODE, grant.uid, before)
+    tables = copy(tables)
+    other = join(tables, 2, "b")
+
+    grants.request_segments(tables, grant.uid, grant.generation, [4], 0.0)
+    once = tables.grants[grant.uid]
+    assert once.segments == (*grant.segments, left)
+
+    grants.request_segments(tables, grant.uid, once.generation, [4, 6], 0.0)
+    fresh = set(tables.grants[grant.uid].segments) - set(once.segments)
+    assert {prefix.version for prefix in fresh} == {4, 6}
+    assert fresh.isdisjoint(other.segments)
+    assert set(tables.space.holdings) == {*other.segments, *tables.grants[grant.uid].segments}
+
+
+def test_what_rests_after_a_removal_is_nobodys_left_over() -> None:
+    """The same machine that comes back under a new key gets what is free."""
+    tables = new_tables("10.0.0.0/16", quarantine_s=1000.0)
+    grant = join(tables, 1, "a")
+    nodes.remove(tables, "a", 0.0)
+    (held,) = grant.segments
+
+    assert tables.space.holdings[held].resting_since_s == 0.0
+    assert tables.space.left_over(4, grant.uid, ()) is None
+    assert held not in join(tables, 2, "a").segments
 
 
 def test_what_was_refused_leaves_no_trace() -> None:
