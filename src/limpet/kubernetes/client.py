@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from limpet.kubernetes.access import Access
 from limpet.kubernetes.credentials import Credentials
 from limpet.kubernetes.errors import refusal
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
+from limpet.kubernetes.refused_rights import RefusedRights
 from limpet.kubernetes.watch_event import Unreadable, read_item
 
 PAGE = 100
@@ -83,6 +85,7 @@ class Client:
         self.access = access
         self._answer_s = answer_s
         self._credentials = Credentials(access)
+        self._refused = RefusedRights()
         self._requests = KeptConnections(self._connect, most=_CONNECTIONS)
 
     def close(self) -> None:
@@ -204,6 +207,7 @@ class Client:
                 if status != 200:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
                     self.check(Answer(status, body), resource, what)
+                self._refused.granted(what)
                 yield []
                 async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
                     async for lines in parts:
@@ -353,6 +357,7 @@ class Client:
     def check(self, answer: Answer, resource: Resource[Any], what: str) -> None:
         """Raises: StatusError where the answer is no success; `what`: as "list nodes"."""
         if 200 <= answer.status < 300:
+            self._refused.granted(what)
             return
         try:
             status = _decoder(Status).decode(answer.body)
@@ -362,7 +367,8 @@ class Client:
             message = f"HTTP status {answer.status} {answer.body[:200].decode(errors='replace')}"
             status = msgspec.structs.replace(status, message=message.strip())
         status = msgspec.structs.replace(status, code=answer.status)
-        raise refusal(what, resource, status, retry_after_s=answer.retry_after_s)
+        lasts = answer.status != 403 or self._refused.refused(what, time.monotonic())
+        raise refusal(what, resource, status, retry_after_s=answer.retry_after_s, lasts=lasts)
 
     def _headers(self) -> Headers:
         fixed = [("Accept", "application/json"), ("User-Agent", _USER_AGENT)]

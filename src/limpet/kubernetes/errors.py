@@ -20,6 +20,10 @@ from typing import Any
 from limpet.base.errors import LimpetError
 from limpet.kubernetes.objects import Resource, Status, StatusDetails
 
+_NOT_YET = (
+    "the account lacks this right, unless the API server has just started: then it grants it in a "
+    "moment"
+)
 _BUSY = (429, 500, 503, 504)
 _TOO_LARGE = "Too large resource version"
 """Source: k8s.io/apiserver/pkg/storage/errors.go."""
@@ -65,10 +69,20 @@ class BusyError(StatusError):
 
 
 def refusal(
-    what: str, resource: Resource[Any], status: Status, *, retry_after_s: float | None = None
+    what: str,
+    resource: Resource[Any],
+    status: Status,
+    *,
+    retry_after_s: float | None = None,
+    lasts: bool = True,
 ) -> StatusError:
-    """`what`: operation and object, as "list nodegrants.limpet.dev"."""
+    """`what`: operation and object, as "list nodegrants.limpet.dev".
+
+    `lasts`: of a right that is lacking, whether that has been so for a while.
+    """
     kind, hint = _kind_and_hint(resource, status)
+    if status.code == 403 and not lasts:
+        hint = _NOT_YET
     said = " ".join(status.message.split())[:1000] or f"HTTP status {status.code}"
     words = f"{what}: {said}" + (f" ({hint})" if hint else "")
     return kind(words, status, retry_after_s=retry_after_s)
