@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -21,9 +22,23 @@ def main() -> int:
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
+    if arguments[:2] == ["dns", "serve"] and "--help" not in arguments:
+        _do_without("rich")
+        return _serve_names(arguments[2:])
     from limpet.cli.main import main as command_line
 
     return command_line(arguments)
+
+
+def _serve_names(arguments: list[str]) -> int:
+    if "NOTIFY_SOCKET" not in os.environ:
+        # No service manager keeps the sockets when the process ends.
+        from limpet.dns.keeper import keep
+
+        return keep([sys.executable, *sys.orig_argv[1:]])
+    from limpet.agent.dns_main import main as names
+
+    return names(arguments)
 
 
 def _do_without(*modules: str) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from limpet.base.configuration import Listens, LogLevel, parse_configuration, read_configuration
 from limpet.base.settings import (
+    DnsSettings,
     Folders,
     PeerSettings,
     PodSettings,
@@ -30,6 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     source: SourceSettings = SourceSettings()
     tunnel: TunnelSettings = TunnelSettings()
     relay: RelaySettings = RelaySettings()
+    dns: DnsSettings = DnsSettings()
     resync_s: Annotated[float, Meta(ge=1, lt=1e9)] = 60.0
     """Seconds between rounds that read everything anew, whatever the kernel notified."""
     metrics_listen: Listens = ()

@@ -100,3 +100,9 @@ IPSEC_FOLDER = "ipsec"
 
 IPSEC_SOCKET = "vici.sock"
 """In that folder: while it is there, a daemon of ours may run."""
+
+DNS_IFNAME = "limdns0"
+"""Holds the addresses where this node answers names."""
+
+DNS_GROUP = 0x6C696D08
+"""Link group of that one."""

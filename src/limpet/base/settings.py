@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from limpet.base.addresses import Address, Prefix, ifname_problem
+from limpet.base.addresses import Address, Prefix, ifname_problem, parse_listen
 from limpet.base.configuration import (
     AbsolutePath,
     Listens,
@@ -60,6 +60,39 @@ def _endpoints(value: str | list[str]) -> tuple[tuple[Address, int], ...]:
             raise ValueError(f"{address} port {port} is there twice")
         found.append((at, port))
     return tuple(found)
+
+
+def _dns_addresses(value: list[str]) -> tuple[Address, ...]:
+    found = tuple(dict.fromkeys(map(ip_address, value)))
+    for each in found:
+        if each.is_unspecified or each.is_multicast or each.is_loopback:
+            raise ValueError(f"{each} is no address that pods reach")
+        if each.version == 6 and each.is_link_local:
+            raise ValueError(
+                f"{each} is link-local: pods reach it by no gateway (take one of fd00::/8)"
+            )
+    if not found:
+        raise ValueError('none at all (dns = "off" turns it off)')
+    return found
+
+
+def _dns_upstreams(value: list[str]) -> tuple[tuple[Address, int], ...]:
+    found = []
+    for each in value:
+        try:
+            found.append((ip_address(each), 53))
+        except ValueError:
+            address, port = parse_listen(each)
+            found.append((ip_address(address), port))
+    return tuple(dict.fromkeys(found))
+
+
+def _domain(value: str) -> str:
+    domain = value.strip(".").lower()
+    labels = domain.split(".")
+    if not all(0 < len(label) <= 63 and label.isascii() for label in labels) or len(domain) > 200:
+        raise ValueError(f"{value!r} is no domain")
+    return domain
 
 
 def _port_range(value: tuple[int, int]) -> tuple[int, int]:
@@ -196,6 +229,33 @@ class TunnelSettings(
     """Userspace WireGuard, where the kernel has none."""
     ipsec_program: Text = "charon-systemd"
     """strongSwan, where the cluster's tunnels are made by IPsec."""
+
+
+class DnsSettings(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=lambda name: name if name == "dns" else f"dns_{name}",
+):
+    """Names for the pods of this node, answered by a process of its own (`limpet dns serve`)."""
+
+    dns: Literal["off", "on"] = "off"
+    listen: Annotated[
+        tuple[Address, ...],
+        written(list[str], _dns_addresses, 'a list of addresses such as ["169.254.20.10"]'),
+    ] = (ip_address("169.254.20.10"), ip_address("fd5b:9ad1:7e3c::53"))
+    """Where pods ask; held by a link of our own."""
+    domain: Annotated[str, written(Text, _domain, 'a domain such as "cluster.local"')] = (
+        "cluster.local"
+    )
+    upstreams: Annotated[
+        tuple[tuple[Address, int], ...],
+        written(list[str], _dns_upstreams, 'a list of addresses such as ["192.0.2.53"]'),
+    ] = ()
+    """Who knows further names; empty: the name servers of `resolv_conf`."""
+    resolv_conf: AbsolutePath = Path("/etc/resolv.conf")
+    stale_s: Annotated[float, Meta(ge=0, le=7 * 86400)] = 86400.0
+    """An answer that has ended is told for so long while no upstream can be asked."""
 
 
 class RelaySettings(Struct, frozen=True, kw_only=True, rename=lambda name: f"relay_{name}"):

@@ -28,6 +28,7 @@ _COMMANDS = {
     "community": "community:community",
     "segment": "cluster:segment",
     "network": "cluster:network",
+    "dns": "dns:dns",
     "pod": "cluster:pod",
     "token": "cluster:token",
     "controller": "controller:controller",

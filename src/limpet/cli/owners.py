@@ -8,6 +8,7 @@ from limpet.cluster import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.tunnel.part import TunnelPart
+from limpet.dns import device as dns_device
 from limpet.linux.netlink.link_codec import LinkInfo
 from limpet.linux.owned import Owned
 from limpet.relay.server import forwarding
@@ -16,7 +17,8 @@ from limpet.relay.server import forwarding
 def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
     parts = (OverlayPart, TunnelPart, NodePart)
-    return (*(part.owned(run_dir) for part in parts), shared_port.OWNED, forwarding.OWNED)
+    others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED)
+    return (*(part.owned(run_dir) for part in parts), *others)
 
 
 def is_ours(link: LinkInfo) -> bool:

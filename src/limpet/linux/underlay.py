@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from ipaddress import IPv4Address
 
 from limpet.base.addresses import InterfaceAddress, Prefix, UnderlayLink
-from limpet.base.ownership import ALIAS, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
+from limpet.base.ownership import ALIAS, DNS_GROUP, DYING_GROUP, POD_GROUP, VXLAN_GROUPS
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink import link_codec, route_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -83,7 +83,7 @@ def default_gateway() -> IPv4Address | None:
 def _leads_out(link: link_codec.LinkInfo, patterns: Collection[str]) -> bool:
     if link.flags & link_codec.IFF_LOOPBACK or link.alias == ALIAS or link.master_ifindex:
         return False
-    if link.group in (POD_GROUP, DYING_GROUP, *VXLAN_GROUPS.values()):
+    if link.group in (POD_GROUP, DYING_GROUP, DNS_GROUP, *VXLAN_GROUPS.values()):
         return False
     if patterns:
         return any(fnmatch(link.ifname, pattern) for pattern in patterns)

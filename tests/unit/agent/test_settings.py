@@ -15,6 +15,7 @@ from limpet.agent.settings import Settings, load_settings, parse_settings
 from limpet.base.configuration import configuration_keys
 from limpet.base.errors import ConfigError
 from limpet.base.settings import (
+    DnsSettings,
     Folders,
     PeerSettings,
     PodSettings,
@@ -60,6 +61,12 @@ kubernetes_server = "http://127.0.0.1:10261"
 kubernetes_token_file = "/k/token"
 kubernetes_ca_file = "/k/ca.crt"
 kubernetes_join_token_file = "/k/join"
+dns = "on"
+dns_listen = ["169.254.20.11"]
+dns_domain = "edge.example"
+dns_upstreams = ["192.0.2.53", "[2001:db8::53]:5353"]
+dns_resolv_conf = "/etc/resolv.upstream"
+dns_stale_s = 60
 """
 
 
@@ -113,6 +120,17 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             pairs_per_node=7,
             bytes_per_s=1000000,
         ),
+        dns=DnsSettings(
+            dns="on",
+            listen=(ip_address("169.254.20.11"),),
+            domain="edge.example",
+            upstreams=(
+                (ip_address("192.0.2.53"), 53),
+                (ip_address("2001:db8::53"), 5353),
+            ),
+            resolv_conf=Path("/etc/resolv.upstream"),
+            stale_s=60.0,
+        ),
         resync_s=12.5,
         metrics_listen=(("127.0.0.1", 9471), ("::1", 9471)),
         log_level="debug",
@@ -138,6 +156,11 @@ def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, Any]] = [
+    ("dns_listen", []),
+    ("dns_listen", ["fe80::1"]),
+    ("dns_listen", ["127.0.0.1"]),
+    ("dns_domain", "a..b"),
+    ("dns_upstreams", ["ns.example.com"]),
     ("nat_timeout_s", 3),
     ("nat_timeout_s", 31),
     ("segments", "10.244.7.0/24"),

@@ -14,20 +14,31 @@ from limpet.base.addresses import Address, InterfaceAddress
 from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.codec import Message, Request, attr, attr_u32, number, parse_attrs
 
-IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
+IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS = 1, 2, 4, 6, 8
 IFA_F_NODAD, IFA_F_PERMANENT, IFA_F_NOPREFIXROUTE = 0x02, 0x80, 0x200
 NDA_DST, NDA_LLADDR, NDA_CACHEINFO, NDA_PORT, NDA_VNI, NDA_IFINDEX = 1, 2, 3, 6, 7, 8
 NUD_STALE, NUD_NOARP, NUD_PERMANENT = 0x04, 0x40, 0x80
 NTF_SELF = 0x02
 
 _IFADDR = struct.Struct("=BBBBI")
+_CACHEINFO = struct.Struct("=IIII")
+"""Preferred and valid for so many seconds; then when it was made, and changed."""
+_FOR_EVER_S = 0xFFFFFFFF
 _NDMSG = struct.Struct("=BxxxiHBB")
 
 
 def new_address(
-    ifindex: int, address: InterfaceAddress, *, on: str, prefix_route: bool = True
+    ifindex: int,
+    address: InterfaceAddress,
+    *,
+    on: str,
+    prefix_route: bool = True,
+    deprecated: bool = False,
 ) -> Request:
-    """Adds (or keeps) an address; IPv6 without duplicate address detection, usable at once."""
+    """Adds (or keeps) an address; IPv6 without duplicate address detection, usable at once.
+
+    `deprecated`: of IPv6, the kernel sends from it only where it is bound to (RFC 4862).
+    """
     flags = IFA_F_PERMANENT
     flags |= IFA_F_NODAD if address.version == 6 else 0
     flags |= 0 if prefix_route else IFA_F_NOPREFIXROUTE
@@ -37,6 +48,8 @@ def new_address(
     if address.version == 4 and length < 31:
         body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
     body += attr_u32(IFA_FLAGS, flags)
+    if deprecated and address.version == 6:
+        body += attr(IFA_CACHEINFO, _CACHEINFO.pack(0, _FOR_EVER_S, 0, 0))
     return Request(
         wire.RTM_NEWADDR, wire.CREATE | wire.REPLACE, body, ("address", address, "on", on)
     )

@@ -1,0 +1,82 @@
+"""`limpet dns`: what this node answers to names, and from where."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Annotated, Any
+
+import typer
+
+from limpet.agent.settings import load_settings
+from limpet.base.errors import LimpetError
+from limpet.cli.options import Config, Format, group
+from limpet.cli.output import Output, put, put_json, put_table
+
+_SOCKET = "dns.sock"
+_ANSWER_S = 10.0
+
+dns = group("Names, as this node answers them.")
+
+
+@dns.command("query")
+def dns_query(
+    name: Annotated[str, typer.Argument(help="A whole name, no part of one.")],
+    kind: Annotated[str, typer.Argument(metavar="[TYPE]", help="A, AAAA, SRV, PTR, …")] = "A",
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """What is answered to a name, and from which object; exit code 1 for an error."""
+    answer = _ask(config, {"ask": "query", "name": name, "type": kind})
+    if output is Output.JSON:
+        put_json(answer)
+    else:
+        for line in answer["records"]:
+            put(line)
+        put(f"{answer['code']} for {answer['name']} {answer['type']}: {answer['because']}")
+    if answer["code"] != "NOERROR":
+        raise typer.Exit(1)
+
+
+@dns.command("status")
+def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Whether names are answered on this node, by which upstreams, and how many so far."""
+    answer = _ask(config, {"ask": "status"})
+    if output is Output.JSON:
+        put_json(answer)
+        return
+    services = answer["services"]
+    put(f"process: {answer['pid']}, version {answer['version']}")
+    put(f"services: {'none was ever heard of' if services is None else services}")
+    put(", ".join(f"{count} {what}" for what, count in answer["questions"].items()))
+    if answer["upstreams"]:
+        put_table(answer["upstreams"])
+    else:
+        put("no upstreams: names that are not the cluster's get SERVFAIL (dns_upstreams)")
+
+
+@dns.command("serve")
+def dns_serve(config: Config = None) -> None:
+    """Answer names: the process that systemd, or the pod, runs."""
+    raise LimpetError("dns serve: options go behind the command: limpet dns serve --config FILE")
+
+
+def _ask(config: Config, request: dict[str, str]) -> dict[str, Any]:
+    path = load_settings(config).folders.run_dir / _SOCKET
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(_ANSWER_S)
+            asking.connect(str(path))
+            asking.sendall(json.dumps(request).encode() + b"\n")
+            received = b""
+            while chunk := asking.recv(1 << 16):
+                received += chunk
+        answer: dict[str, Any] = json.loads(received)
+    except (OSError, ValueError) as error:
+        raise LimpetError(
+            f"ask the DNS process at {path}: {error} (does it run? systemctl status limpet-dns; "
+            'dns = "on" in the settings)'
+        ) from error
+    if "error" in answer:
+        raise LimpetError(str(answer["error"]))
+    return answer

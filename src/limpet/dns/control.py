@@ -1,0 +1,138 @@
+"""The socket of the process itself: what it knows, for a person; its sockets, for the next one.
+
+A request is a line of JSON, and so is its answer. To `sockets` the sockets come; who has taken
+them over says `taken`, and then this process leaves them alone for as long as that one is there.
+Should that one end, this one goes on.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from limpet import __version__
+from limpet.base import faults
+from limpet.base.errors import LimpetError
+from limpet.base.process import listen_on_socket
+from limpet.dns import listening
+from limpet.dns.explain import explain, status
+from limpet.dns.resolver import Resolver
+from limpet.dns.server import Client, Server
+
+_log = structlog.get_logger("dns")
+
+SOCKET = "dns.sock"
+_LARGEST_REQUEST_BYTES = 4096
+_TAKE_OVER_S = 5.0
+
+
+class Control:
+    """Runs on the event loop's thread."""
+
+    def __init__(self, run_dir: Path, resolver: Resolver[Client], server: Server) -> None:
+        self.path = run_dir / SOCKET
+        self._resolver = resolver
+        self._server = server
+        self._listener: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._before: socket.socket | None = None
+        """To the process whose sockets we have: it is told, and sees when we end."""
+
+    async def start(self) -> None:
+        """Raises: StorageError."""
+        self._listener = listen_on_socket(self.path, 16)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+
+    def close(self) -> None:
+        """The socket's file stays: it may be the next one's by now."""
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+        if self._before is not None:
+            self._before.close()
+
+    # The process before
+
+    def ask_before(self) -> list[int]:
+        """Descriptors of the process that runs now; none where there is none."""
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        asking.settimeout(_TAKE_OVER_S)
+        try:
+            asking.connect(str(self.path))
+            asking.sendall(b'{"ask": "sockets"}\n')
+            _, fds, _, _ = socket.recv_fds(asking, 64, listening.MOST_SOCKETS)
+        except OSError:
+            asking.close()
+            return []
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._before = asking
+        return fds
+
+    def has_taken_over(self) -> None:
+        if self._before is not None:
+            with contextlib.suppress(OSError):
+                self._before.sendall(b"taken\n")
+
+    # Whoever asks
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        accepted.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve(accepted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, asking: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            with asking:
+                request = await loop.sock_recv(asking, _LARGEST_REQUEST_BYTES)
+                document = json.loads(request or b"{}")
+                if document.get("ask") == "sockets":
+                    await self._hand_over(asking)
+                else:
+                    answer = json.dumps(await self._answer(document)).encode() + b"\n"
+                    await loop.sock_sendall(asking, answer)
+        except (OSError, ValueError, AttributeError):
+            return
+        except Exception as error:  # noqa: BLE001 - names are answered all the same
+            faults.note("dns control", error)
+
+    async def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if document.get("ask") == "query":
+                name, kind = str(document.get("name", "")), str(document.get("type", "A"))
+                return await explain(self._resolver, self._server, name, kind)
+        except LimpetError as error:
+            return {"error": str(error)}
+        return {"version": __version__, "pid": os.getpid(), **status(self._resolver)}
+
+    async def _hand_over(self, asking: socket.socket) -> None:
+        """Both read for a moment, so that nobody is unheard; then the other one alone."""
+        loop = asyncio.get_running_loop()
+        fds = array.array("i", [each.fileno() for each in self._server.sockets])
+        asking.sendmsg([b"sockets\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        if await loop.sock_recv(asking, 64) != b"taken\n":
+            return
+        self._server.pause()
+        _log.info("handed over: the next process answers now")
+        try:
+            await loop.sock_recv(asking, 64)
+        except OSError:
+            pass
+        self._server.resume()
+        _log.warning("the next process has ended: this one answers again")

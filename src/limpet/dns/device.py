@@ -1,0 +1,78 @@
+"""The link that holds the addresses where this node answers names.
+
+A bridge without ports: every kernel that Limpet runs on has it (`dummy` is missing on some), its
+addresses answer without a carrier, and taking it away takes all with it. Pods reach it by their
+gateway, the node and pods in its network directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import ip_interface
+
+from limpet.base.addresses import Address, InterfaceAddress
+from limpet.base.ownership import DNS_GROUP, DNS_IFNAME
+from limpet.linux.netlink import address_codec, link_codec
+from limpet.linux.netlink.codec import Request
+from limpet.linux.netlink.link_codec import LinkInfo
+from limpet.linux.netlink.socket import RouteSocket
+from limpet.linux.owned import LinkMark, Owned
+
+OWNED = Owned(links=(LinkMark(kind="bridge", group=DNS_GROUP),))
+_UNIVERSE = 0
+
+
+def keep_device(addresses: Sequence[Address]) -> list[str]:
+    """The link is there, up, and has these addresses alone; what was done for it, in words.
+
+    Raises: KernelError.
+    """
+    wanted = {ip_interface(address) for address in addresses}
+    with RouteSocket() as route:
+        done: list[str] = []
+        link = _find(route)
+        if link is None:
+            request = link_codec.new_link(
+                ifname=DNS_IFNAME, kind="bridge", group=DNS_GROUP, about=("link", DNS_IFNAME)
+            )
+            route.apply(request)
+            # Refused where IPv6 is turned off, and then there are none anyway.
+            route.try_each([link_codec.no_made_up_addresses(DNS_IFNAME)])
+            done.append(f"link {DNS_IFNAME} made")
+            link = _find(route)
+            assert link is not None
+        requests = [*_changes(route, link, wanted)]
+        if not link.up:
+            requests.append(link_codec.set_link(link.ifindex, what=f"link {link.ifname}", up=True))
+        refused = route.try_each(requests)
+    done += [request.what for request, error in zip(requests, refused, strict=True) if not error]
+    failures = [error for error in refused if error is not None]
+    if len(failures) == len(requests) and failures:
+        raise failures[0]
+    # One family may be turned off on this node; the other is served.
+    return [*done, *(f"refused: {error}" for error in failures)]
+
+
+def _find(route: RouteSocket) -> LinkInfo | None:
+    return next((link for link in route.links().values() if OWNED.has(link)), None)
+
+
+def _changes(
+    route: RouteSocket, link: LinkInfo, wanted: set[InterfaceAddress]
+) -> Sequence[Request]:
+    there = {
+        each.interface
+        for each in route.addresses()
+        if each.ifindex == link.ifindex and each.scope == _UNIVERSE
+    }
+    return [
+        *(
+            # The node must not send from it to others, who have one of the same.
+            address_codec.new_address(link.ifindex, each, on=link.ifname, deprecated=True)
+            for each in sorted(wanted - there, key=str)
+        ),
+        *(
+            address_codec.delete_address(link.ifindex, each, on=link.ifname)
+            for each in sorted(there - wanted, key=str)
+        ),
+    ]

@@ -1,0 +1,94 @@
+"""What is answered to a name, and from where: for `limpet dns query` and `limpet dns status`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import dns.exception
+import dns.name
+import dns.rcode
+import dns.rdatatype
+
+from limpet.base.errors import LimpetError
+from limpet.dns import wire
+from limpet.dns.render import describe_response
+from limpet.dns.resolver import Resolver
+from limpet.dns.server import Client, Server
+
+_ANSWER_S = 6.0
+
+
+async def explain(
+    resolver: Resolver[Client], server: Server, name: str, kind: str
+) -> dict[str, Any]:
+    """Raises: LimpetError."""
+    question = _question(name, kind)
+    query = wire.write_query(1, question, 0, dnssec=False, edns=False)
+    labels, type_ = wire.split_name(question), int.from_bytes(question[-4:-2], "big")
+    found = resolver.find(labels, type_)
+    if found is None or found.target is not None:
+        asked = question if found is None else wire.join_name(found.target or ()) + question[-4:]
+        because = resolver.forwarder.explain(asked, time.monotonic())
+        if found is not None:
+            because = f"{found.because}, which leads to a name that is not the cluster's: {because}"
+    else:
+        because = found.because or "there is no such name in the cluster"
+    response = await _ask(resolver, server, query)
+    return {
+        "name": wire.text_of(labels) or ".",
+        "type": dns.rdatatype.to_text(dns.rdatatype.RdataType(type_)),
+        "code": dns.rcode.to_text(dns.rcode.Rcode(response[3] & 0xF)),
+        "records": describe_response(response),
+        "because": because,
+    }
+
+
+async def _ask(resolver: Resolver[Client], server: Server, query: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(message: bytes) -> None:
+        if not told.done():
+            told.set_result(message)
+
+    at_once = resolver.take(query, tell, time.monotonic(), by_tcp=True)
+    server.carry_out()
+    if at_once is not None:
+        return at_once
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await told
+    except TimeoutError as error:
+        raise LimpetError("ask the upstreams: no answer came in time") from error
+
+
+def _question(name: str, kind: str) -> bytes:
+    try:
+        parsed = dns.name.from_text(name or ".")
+        type_ = dns.rdatatype.from_text(kind)
+        encoded = parsed.to_wire()
+    except (dns.exception.DNSException, ValueError) as error:
+        raise LimpetError(f"ask for {name} {kind}: {error or type(error).__name__}") from error
+    assert encoded is not None
+    return encoded + int(type_).to_bytes(2, "big") + b"\0\1"
+
+
+def status(resolver: Resolver[Client]) -> dict[str, Any]:
+    """Counts since the start, and how upstreams do."""
+    counts, now_s = resolver.counts, time.monotonic()
+    return {
+        "services": resolver.services,
+        "questions": {
+            "cluster": counts.cluster,
+            "ready": counts.ready,
+            "forwarded": counts.forwarded,
+            "refused": counts.refused,
+            "failed": counts.failed,
+        },
+        "upstreams": [
+            {"address": str(upstream), "state": health.state(now_s)}
+            for upstream, health in resolver.forwarder.with_health
+        ],
+    }

@@ -1,0 +1,355 @@
+"""Questions for upstreams as a state machine: who is asked when, what is remembered, who is told.
+
+A question is asked once however many wait for it. Each asking is an `Attempt` with a number of its
+own: from its own port, with its own random id, and with one upstream that may answer it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from limpet.base.rate_limit import DueQueue
+from limpet.dns import wire
+from limpet.dns.forward.cache import STALE_TTL_S, Cache, Kept, Key
+from limpet.dns.forward.health import Health, Upstream, in_order
+from limpet.dns.wire import Answer, Query
+
+ANSWER_WITHIN_S = 0.8
+"""Then the next upstream is asked too; an answer that still comes is taken."""
+STALE_AFTER_S = 0.5
+"""Who could have a stale answer waits no longer for a fresh one. RFC 8767 allows 1.8 s."""
+GIVE_UP_S = 4.5
+"""Resolvers of C libraries ask again after 5 s."""
+RECHECK_S = 5.0
+"""What could not be refreshed is not tried again before."""
+MOST_QUESTIONS = 1024
+"""That are under way at one time."""
+MOST_WAITING = 256
+"""Who wait for one question; the others ask again."""
+MOST_ATTEMPTS = 6
+_LOOP_TYPE = wire.HINFO
+
+W = TypeVar("W", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Ask the upstream of this number; what comes back is `heard` under the attempt's."""
+
+    attempt: int
+    upstream: int
+    message: bytes
+    by_tcp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The attempt is over."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(Generic[W]):
+    """What somebody has waited for. `ttl_s`: in place of the records' own, which are older by
+    `age_s`."""
+
+    waiter: W
+    answer: Answer
+    age_s: int = 0
+    ttl_s: int | None = None
+
+
+Effect = Send | Close | Deliver[W]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    key: Key
+    upstream: int
+    number: int
+    edns: bool = True
+
+
+@dataclass(slots=True)
+class _Asked(Generic[W]):
+    """A question that is under way."""
+
+    question: bytes
+    flags: int
+    dnssec: bool
+    begun_s: float
+    waiting: list[W] = field(default_factory=list)
+    attempts: set[int] = field(default_factory=set)
+    tried: list[int] = field(default_factory=list)
+    """Upstreams, one after the other."""
+    next_s: float = 0.0
+    worst: Answer | None = None
+    """What an upstream refused with."""
+
+
+class Forwarder(Generic[W]):
+    """What its methods return is to be carried out, in order; `due` is called at `next_s`."""
+
+    def __init__(self, cache: Cache, random_number: Callable[[], int]) -> None:
+        """`random_number`: 16 bits that nobody can guess."""
+        self._cache = cache
+        self._random = random_number
+        self.upstreams: tuple[Upstream, ...] = ()
+        self.healths: list[Health] = []
+        self._asked: dict[Key, _Asked[W]] = {}
+        self._attempts: dict[int, _Attempt] = {}
+        self._due: DueQueue[Key] = DueQueue()
+        self._recheck: dict[Key, float] = {}
+        self._loops: dict[bytes, int] = {}
+        """Names that nobody but us asks for, and the upstream that was asked."""
+        self._count = 0
+
+    @property
+    def next_s(self) -> float:
+        """When `due` has something to do; infinity: never."""
+        return self._due.first_s
+
+    @property
+    def under_way(self) -> int:
+        """Questions."""
+        return len(self._asked)
+
+    @property
+    def with_health(self) -> list[tuple[Upstream, Health]]:
+        return list(zip(self.upstreams, self.healths, strict=True))
+
+    def explain(self, question: bytes, now_s: float) -> str:
+        """From where the answer to a plain question comes now, in words."""
+        kept = self._cache.get((question.lower(), 0), now_s)
+        if kept is not None and now_s < kept.until_s:
+            return f"kept for {kept.until_s - now_s:.0f} s more, of {kept.age_s(now_s)} s ago"
+        order = in_order(self.healths, now_s)
+        if not order:
+            return "there is no upstream to ask (dns_upstreams, or the node's resolv.conf)"
+        words = f"asked of {self.upstreams[order[0]]}"
+        if kept is not None:
+            return f"{words}; without an answer a stale one of {kept.age_s(now_s)} s ago is told"
+        return words
+
+    def use(self, upstreams: Sequence[Upstream], now_s: float) -> list[Effect[W]]:
+        """These from now on. Each is asked for a name of our own, which must not come back."""
+        if tuple(upstreams) == self.upstreams:
+            return []
+        known = dict(zip(self.upstreams, self.healths, strict=True))
+        effects = self._give_up_all(now_s)
+        self.upstreams = tuple(upstreams)
+        self.healths = [known.get(each) or Health() for each in self.upstreams]
+        self._loops = {}
+        for number in range(len(self.upstreams)):
+            effects += self.look_for_loop(number, now_s)
+        return effects
+
+    def look_for_loop(self, upstream: int, now_s: float) -> list[Effect[W]]:
+        """Asks it for a name that was never asked before: who asks us for it was sent by it."""
+        labels = tuple(f"{self._random():04x}{self._random():04x}".encode() for _ in range(2))
+        question = wire.join_name(labels) + _LOOP_TYPE.to_bytes(2, "big") + b"\0\1"
+        self._loops[question] = upstream
+        key = (question, 0)
+        asked: _Asked[W] = _Asked(question, 0, dnssec=False, begun_s=now_s)
+        asked.tried = [upstream] * MOST_ATTEMPTS  # nobody else
+        self._asked[key] = asked
+        return self._attempt(key, asked, upstream, now_s)
+
+    # Asking
+
+    def ask(self, query: Query, waiter: W, now_s: float) -> list[Effect[W]]:
+        """The waiter is told now or later, once."""
+        question = query.question.lower()
+        upstream = self._loops.get(question)
+        if upstream is not None:
+            self.healths[upstream].looped(now_s)
+            return [Deliver(waiter, Answer(wire.REFUSED))]
+        flags = query.flags & wire.CD
+        key = (question, flags | int(query.wants_dnssec))
+        kept = self._cache.get(key, now_s)
+        if kept is not None and now_s < kept.until_s:
+            return [Deliver(waiter, kept.answer, kept.age_s(now_s))]
+        asked = self._asked.get(key)
+        if asked is not None:
+            return self._join(key, asked, waiter, kept, now_s)
+        if kept is not None and now_s < self._recheck.get(key, 0.0):
+            return [_stale(waiter, kept)]
+        if len(self._asked) >= MOST_QUESTIONS:
+            return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
+        order = in_order(self.healths, now_s)
+        if not order:
+            return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
+        asked = _Asked(query.question, flags, query.wants_dnssec, now_s)
+        self._asked[key] = asked
+        effects = self._attempt(key, asked, order[0], now_s)
+        if kept is not None and self.healths[order[0]].failures:
+            return [_stale(waiter, kept), *effects]  # nobody has answered lately
+        return effects + self._join(key, asked, waiter, kept, now_s)
+
+    def _join(
+        self, key: Key, asked: _Asked[W], waiter: W, kept: Kept | None, now_s: float
+    ) -> list[Effect[W]]:
+        if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
+            return [_stale(waiter, kept)]
+        if len(asked.waiting) >= MOST_WAITING:
+            return [_failed(waiter)]
+        asked.waiting.append(waiter)
+        self._due.put(key, self._due_s(key, asked, now_s))
+        return []
+
+    def _due_s(self, key: Key, asked: _Asked[W], now_s: float) -> float:
+        due_s = min(asked.next_s, asked.begun_s + GIVE_UP_S)
+        if asked.waiting and self._cache.get(key, now_s) is not None:
+            due_s = min(due_s, asked.begun_s + STALE_AFTER_S)
+        return due_s
+
+    def _attempt(
+        self,
+        key: Key,
+        asked: _Asked[W],
+        upstream: int,
+        now_s: float,
+        *,
+        edns: bool = True,
+        by_tcp: bool = False,
+    ) -> list[Effect[W]]:
+        self._count += 1
+        number = self._random() & 0xFFFF
+        self._attempts[self._count] = _Attempt(key, upstream, number, edns)
+        asked.attempts.add(self._count)
+        asked.tried.append(upstream)
+        asked.next_s = now_s + ANSWER_WITHIN_S
+        self._due.put(key, self._due_s(key, asked, now_s))
+        message = wire.write_query(
+            number, asked.question, asked.flags, dnssec=asked.dnssec, edns=edns
+        )
+        return [Send(self._count, upstream, message, by_tcp)]
+
+    def _next(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
+        """Whoever has been asked least; nothing once all were asked often enough."""
+        if len(asked.tried) >= MOST_ATTEMPTS:
+            asked.next_s = math.inf
+            self._due.put(key, self._due_s(key, asked, now_s))
+            return []
+        order = in_order(self.healths, now_s)
+        if not order:
+            return self._end(key, asked, now_s)
+        return self._attempt(key, asked, min(order, key=asked.tried.count), now_s)
+
+    # Hearing
+
+    def heard(self, attempt: int, message: bytes, now_s: float) -> list[Effect[W]]:
+        """Something came for an attempt, from its upstream's address."""
+        tried = self._attempts.get(attempt)
+        if tried is None:
+            return []
+        asked = self._asked[tried.key]
+        try:
+            answer = wire.parse_response(message, tried.number, asked.question)
+        except ValueError:
+            return self.failed(attempt, now_s)
+        if answer is None:
+            return []  # somebody guesses; the upstream's own may still come
+        self.healths[tried.upstream].answered()
+        if answer.flags & wire.TC:
+            effects = self._over(attempt, asked)
+            asked.tried.remove(tried.upstream)
+            return effects + self._attempt(tried.key, asked, tried.upstream, now_s, by_tcp=True)
+        if answer.code in (wire.NOERROR, wire.NXDOMAIN):
+            self._cache.put(tried.key, answer, now_s)
+            self._recheck.pop(tried.key, None)
+            return self._finish(tried.key, asked, answer)
+        if answer.code in (wire.FORMERR, wire.NOTIMP) and tried.edns:
+            # Of old servers, which know no EDNS. Source: RFC 6891 section 6.2.2.
+            effects = self._over(attempt, asked)
+            return effects + self._attempt(tried.key, asked, tried.upstream, now_s, edns=False)
+        asked.worst = answer
+        return self._without(attempt, tried, asked, now_s)
+
+    def failed(self, attempt: int, now_s: float) -> list[Effect[W]]:
+        """The upstream cannot be reached, or has answered nonsense."""
+        tried = self._attempts.get(attempt)
+        if tried is None:
+            return []
+        self.healths[tried.upstream].failed(now_s)
+        return self._without(attempt, tried, self._asked[tried.key], now_s)
+
+    def _without(
+        self, attempt: int, tried: _Attempt, asked: _Asked[W], now_s: float
+    ) -> list[Effect[W]]:
+        effects = self._over(attempt, asked)
+        if set(range(len(self.upstreams))) <= set(asked.tried) and not asked.attempts:
+            return effects + self._end(tried.key, asked, now_s)
+        if asked.attempts:
+            return effects
+        return effects + self._next(tried.key, asked, now_s)
+
+    def due(self, now_s: float) -> list[Effect[W]]:
+        """What time has brought about."""
+        effects: list[Effect[W]] = []
+        while (key := self._due.take(now_s)) is not None:
+            asked = self._asked[key]
+            if now_s >= asked.begun_s + GIVE_UP_S:
+                self._blame(asked, now_s)
+                effects += self._end(key, asked, now_s)
+                continue
+            kept = self._cache.get(key, now_s)
+            if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
+                effects += [_stale(waiter, kept) for waiter in asked.waiting]
+                asked.waiting = []
+            if now_s >= asked.next_s:
+                self._blame(asked, now_s)
+                effects += self._next(key, asked, now_s)
+            else:
+                self._due.put(key, self._due_s(key, asked, now_s))
+        return effects
+
+    def _blame(self, asked: _Asked[W], now_s: float) -> None:
+        for attempt in asked.attempts:
+            self.healths[self._attempts[attempt].upstream].failed(now_s)
+
+    # Ending
+
+    def _end(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
+        """Nobody knows it."""
+        kept = self._cache.get(key, now_s)
+        if kept is None:
+            return self._finish(key, asked, asked.worst or Answer(wire.SERVFAIL))
+        if len(self._recheck) >= MOST_QUESTIONS:
+            self._recheck = {k: until for k, until in self._recheck.items() if until > now_s}
+        self._recheck[key] = now_s + RECHECK_S
+        told: list[Effect[W]] = [_stale(waiter, kept) for waiter in asked.waiting]
+        asked.waiting = []
+        return told + self._finish(key, asked, kept.answer)
+
+    def _finish(self, key: Key, asked: _Asked[W], answer: Answer) -> list[Effect[W]]:
+        effects: list[Effect[W]] = [Deliver(waiter, answer) for waiter in asked.waiting]
+        for attempt in sorted(asked.attempts):
+            effects += self._over(attempt, asked)
+        del self._asked[key]
+        self._due.drop(key)
+        self._loops.pop(key[0], None)
+        return effects
+
+    def _over(self, attempt: int, asked: _Asked[W]) -> list[Effect[W]]:
+        del self._attempts[attempt]
+        asked.attempts.discard(attempt)
+        return [Close(attempt)]
+
+    def _give_up_all(self, now_s: float) -> list[Effect[W]]:
+        effects: list[Effect[W]] = []
+        for key, asked in list(self._asked.items()):
+            effects += self._end(key, asked, now_s)
+        return effects
+
+
+def _stale(waiter: W, kept: Kept) -> Deliver[W]:
+    return Deliver(waiter, kept.answer, ttl_s=STALE_TTL_S)
+
+
+def _failed(waiter: W) -> Deliver[W]:
+    return Deliver(waiter, Answer(wire.SERVFAIL))

@@ -1,0 +1,93 @@
+"""Attempts as sockets: each has a port of its own, and takes packets of its upstream alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+from limpet.base import faults
+from limpet.dns.forward.forwarder import Send
+from limpet.dns.forward.health import Upstream
+from limpet.dns.wire import LARGEST_TCP
+
+_TCP_S = 4.0
+"""A connection, a question and its answer take no longer."""
+
+
+class UpstreamSockets:
+    """Runs on the event loop's thread."""
+
+    def __init__(self, heard: Callable[[int, bytes], None], failed: Callable[[int], None]) -> None:
+        self._heard = heard
+        self._failed = failed
+        self._open: dict[int, socket.socket | asyncio.Task[None]] = {}
+
+    def send(self, asked: Send, upstream: Upstream) -> None:
+        """A failure is told later, never from here."""
+        loop = asyncio.get_running_loop()
+        if asked.by_tcp:
+            self._open[asked.attempt] = loop.create_task(self._by_tcp(asked, upstream))
+            return
+        family = socket.AF_INET if upstream.address.version == 4 else socket.AF_INET6
+        # The kernel chooses the port at random. Source: udp_lib_get_port in net/ipv4/udp.c.
+        made = None
+        try:
+            made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            made.connect((str(upstream.address), upstream.port))
+            made.send(asked.message)
+        except OSError:
+            if made is not None:
+                made.close()
+            loop.call_soon(self._failed, asked.attempt)
+            return
+        self._open[asked.attempt] = made
+        loop.add_reader(made.fileno(), self._readable, asked.attempt, made)
+
+    def close(self, attempt: int) -> None:
+        found = self._open.pop(attempt, None)
+        if isinstance(found, socket.socket):
+            asyncio.get_running_loop().remove_reader(found.fileno())
+            found.close()
+        elif found is not None:
+            found.cancel()
+
+    def close_all(self) -> None:
+        for attempt in list(self._open):
+            self.close(attempt)
+
+    def _readable(self, attempt: int, made: socket.socket) -> None:
+        try:
+            message = made.recv(LARGEST_TCP)
+        except BlockingIOError:
+            return
+        except OSError:  # nobody listens there, or there is no way
+            self._failed(attempt)
+            return
+        self._heard(attempt, message)
+
+    async def _by_tcp(self, asked: Send, upstream: Upstream) -> None:
+        try:
+            async with asyncio.timeout(_TCP_S):
+                message = await _ask_by_tcp(asked.message, upstream)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            self._failed(asked.attempt)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            faults.note("asking an upstream", error)
+            self._failed(asked.attempt)
+        else:
+            self._heard(asked.attempt, message)
+
+
+async def _ask_by_tcp(question: bytes, upstream: Upstream) -> bytes:
+    reader, writer = await asyncio.open_connection(str(upstream.address), upstream.port)
+    try:
+        writer.write(len(question).to_bytes(2, "big") + question)
+        await writer.drain()
+        length = int.from_bytes(await reader.readexactly(2), "big")
+        return await reader.readexactly(length)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -1,0 +1,175 @@
+"""The process that answers names: start, hand-over to the next one, end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+
+from limpet.base.errors import LimpetError
+from limpet.base.process import give_memory_back, notify_service_manager, until_stopped
+from limpet.base.settings import DnsSettings
+from limpet.base.timer import Timer
+from limpet.dns import listening
+from limpet.dns.control import Control
+from limpet.dns.device import keep_device
+from limpet.dns.forward.cache import Cache
+from limpet.dns.forward.forwarder import Forwarder
+from limpet.dns.forward.health import Upstream
+from limpet.dns.forward.upstreams import read_upstreams
+from limpet.dns.kept_services import KeptServices
+from limpet.dns.names import ClusterNames
+from limpet.dns.resolver import Asker, Resolver, random_numbers
+from limpet.dns.server import Client, Server
+from limpet.linux.file_changes import FileChanges
+
+_log = structlog.get_logger("dns")
+
+_CACHE_BYTES = 8 << 20
+_LOOK_AGAIN_S = 10.0
+"""At what tells nobody that it changed: the link, folders that were not there."""
+_FINISH_S = 5.0
+"""Who has asked is answered by then, or asks again."""
+
+
+async def run(settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
+    """Until SIGTERM or SIGINT. Raises: LimpetError."""
+    started_s = time.monotonic()
+    process = _Process(settings, cluster_dir, run_dir)
+    try:
+        await process.start()
+        notify_service_manager("READY=1")
+        _log.info(
+            "ready",
+            listen=",".join(map(str, settings.listen)),
+            services=process.services,
+            took_s=f"{time.monotonic() - started_s:.3f}",
+        )
+        give_memory_back()
+        await until_stopped()
+        _log.info("stopping")
+        await process.finish()
+    finally:
+        process.close()
+
+
+class _Process:
+    """Its parts, put together. Runs on the event loop's thread."""
+
+    def __init__(self, settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
+        """Raises: LimpetError."""
+        self._settings = settings
+        cache = Cache(most_bytes=_CACHE_BYTES, stale_s=settings.stale_s)
+        self._forwarder: Forwarder[Asker[Client]] = Forwarder(cache, random_numbers(os.urandom))
+        self._resolver: Resolver[Client] = Resolver(self._forwarder)
+        self._resolver.serve(settings.domain)
+        self._server = Server(self._resolver)
+        self._kept = KeptServices(cluster_dir)
+        self._names: ClusterNames | None = None
+        self._control = Control(run_dir, self._resolver, self._server)
+        self._undo = ExitStack()
+        self._timer = Timer("dns", self._look_again)
+        self._told = ""
+
+    @property
+    def services(self) -> int:
+        return len(self._kept.catalog)
+
+    async def start(self) -> None:
+        """Whoever asks from now on is answered. Raises: LimpetError."""
+        self._keep_device()
+        self._read_services()
+        self._read_upstreams()
+        files = FileChanges([self._kept.path, self._settings.resolv_conf])
+        self._undo.callback(files.close)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(files.fileno(), self._touched, files)
+        self._undo.callback(loop.remove_reader, files.fileno())
+        self._listen()
+        await self._control.start()
+        self._timer.set_in(_LOOK_AGAIN_S)
+
+    def _listen(self) -> None:
+        stored = listening.stored_fds()
+        fds = stored or self._control.ask_before()
+        adopted, opened = listening.adopt(fds, self._settings.listen)
+        if opened or len(adopted) != len(stored):
+            listening.store([*adopted, *opened])
+        self._server.listen([*adopted, *opened])
+        _log.info("listening", taken_over=len(adopted), opened=len(opened))
+        self._control.has_taken_over()
+
+    async def finish(self) -> None:
+        """Nothing new is read; who waits is answered, unless that takes longer than they wait."""
+        self._server.pause()
+        try:
+            async with asyncio.timeout(_FINISH_S):
+                while not self._server.is_idle:
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        self._timer.stop()
+        self._undo.close()
+        self._control.close()
+        self._server.close()
+
+    # What changes
+
+    def _touched(self, files: FileChanges) -> None:
+        if files.drain():
+            self._read_services()
+            self._read_upstreams()
+
+    def _look_again(self) -> None:
+        self._timer.set_in(_LOOK_AGAIN_S)
+        self._keep_device()
+        self._read_services()
+        self._read_upstreams()
+        self._server.carry_out()
+
+    def _keep_device(self) -> None:
+        try:
+            done = keep_device(self._settings.listen)
+        except LimpetError as error:
+            self._tell_once(f"no pod reaches this node's DNS: {error}")
+        else:
+            for line in done:
+                _log.info("device", done=line)
+
+    def _read_services(self) -> None:
+        try:
+            changed = self._kept.read()
+        except LimpetError as error:
+            self._tell_once(f"services stay as they were: {error}")
+            return
+        if changed is None:
+            return
+        if self._names is None:
+            own = self._settings.listen
+            self._names = ClusterNames(self._kept.catalog, self._settings.domain, own)
+            self._resolver.know(self._names)
+        else:
+            self._resolver.changed(changed)
+
+    def _read_upstreams(self) -> None:
+        try:
+            self._server.use(self._upstreams())
+        except LimpetError as error:
+            self._tell_once(f"upstreams stay as they were: {error}")
+
+    def _upstreams(self) -> Sequence[Upstream]:
+        if self._settings.upstreams:
+            return [Upstream(address, port) for address, port in self._settings.upstreams]
+        return read_upstreams(self._settings.resolv_conf, self._settings.listen)
+
+    def _tell_once(self, words: str) -> None:
+        if words != self._told:
+            self._told = words
+            _log.warning(words)

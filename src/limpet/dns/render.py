@@ -1,0 +1,108 @@
+"""Records of the cluster as an answer's bytes, by dnspython; each is made once and then kept."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import dns.exception
+import dns.message
+import dns.name
+import dns.rdata
+import dns.rdataclass
+import dns.rdatatype
+import dns.rrset
+
+from limpet.dns import wire
+from limpet.dns.names import TTL_S, Found, Record
+from limpet.dns.wire import Answer
+
+
+def render(question: bytes, found: Found, no: Answer) -> Answer:
+    """The answer to a question of the cluster's own names; `no` says that there is nothing."""
+    if not found.records:
+        return replace(no, flags=wire.AA | found.code)
+    message = _message(question)
+    _put(message.answer, found.records)
+    _put(message.additional, found.further)
+    answer = _answer(message, question, wire.AA | found.code)
+    if found.code == wire.NOERROR:
+        return answer
+    shifted = tuple(at + len(answer.records) for at in no.ttls)
+    return replace(
+        answer,
+        counts=(answer.counts[0], 1, answer.counts[2]),
+        records=answer.records + no.records,
+        ttls=answer.ttls + shifted,
+    )
+
+
+def render_no(soa: Record) -> Answer:
+    """That there is nothing of a name, for how long: the same behind every question."""
+    name = dns.name.Name((*soa.name, b"")).to_wire()
+    data = dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.SOA, soa.value).to_wire()
+    assert name is not None
+    assert data is not None
+    head = struct.pack("!HHIH", wire.SOA, wire.IN, TTL_S, len(data))
+    return Answer(wire.AA, (0, 1, 0), name + head + data, (len(name) + 4,), TTL_S)
+
+
+def render_alias(question: bytes, found: Found, target: Answer, target_question: bytes) -> Answer:
+    """The alias, and behind it what upstreams say of the name that it leads to.
+
+    Raises: ValueError where that cannot be read.
+    """
+    message = _message(question)
+    _put(message.answer, found.records)
+    try:
+        known = dns.message.from_wire(
+            wire.write_response(
+                wire.Query(0, 0, target_question, 0, has_edns=False, wants_dnssec=False),
+                target,
+                size=wire.LARGEST_TCP,
+            )
+        )
+    except dns.exception.DNSException as error:
+        raise ValueError(f"an upstream's answer cannot be read: {error}") from error
+    message.answer += known.answer
+    message.authority += known.authority
+    answer = _answer(message, question, target.code)
+    return replace(answer, ttl_s=target.ttl_s)
+
+
+def describe_response(response: bytes) -> list[str]:
+    """Its records as a zone file has them."""
+    message = dns.message.from_wire(response)
+    sections = (*message.answer, *message.authority, *message.additional)
+    return [line for rrset in sections for line in rrset.to_text().splitlines()]
+
+
+def _message(question: bytes) -> dns.message.Message:
+    message = dns.message.Message(0)
+    kind = int.from_bytes(question[-4:-2], "big")
+    name = dns.name.from_wire(question, 0)[0]
+    message.question.append(dns.rrset.RRset(name, dns.rdataclass.IN, dns.rdatatype.RdataType(kind)))
+    return message
+
+
+def _put(section: list[dns.rrset.RRset], records: tuple[Record, ...]) -> None:
+    for each in records:
+        # One by one: the library shuffles the records of a set, and what is near comes first.
+        name = dns.name.Name((*each.name, b""))
+        kind = dns.rdatatype.RdataType(each.type)
+        rrset = dns.rrset.RRset(name, dns.rdataclass.IN, kind)
+        rrset.add(dns.rdata.from_text(dns.rdataclass.IN, kind, each.value), TTL_S)
+        section.append(rrset)
+
+
+def _answer(message: dns.message.Message, question: bytes, flags: int) -> Answer:
+    bytes_ = message.to_wire(max_size=wire.LARGEST_TCP)
+    start = wire.HEADER_BYTES + len(question)
+    counts = tuple(int.from_bytes(bytes_[at : at + 2], "big") for at in (6, 8, 10))
+    return Answer(
+        flags,
+        (counts[0], counts[1], counts[2]),
+        bytes_[start:],
+        wire.find_ttls(bytes_, start, sum(counts)),
+        TTL_S,
+    )

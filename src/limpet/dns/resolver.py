@@ -1,0 +1,229 @@
+"""One message in, one answer out, now or later: names of the cluster here, others by upstreams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from limpet.dns import wire
+from limpet.dns.forward.forwarder import Close, Deliver, Effect, Forwarder, Send
+from limpet.dns.forward.health import Upstream
+from limpet.dns.names import ClusterNames, Found, Labels
+from limpet.dns.render import render, render_alias, render_no
+from limpet.dns.wire import Answer, Query, QueryRefused
+from limpet.services.values import ServiceName
+
+_MOST_READY = 8192
+"""Answers that are kept as bytes for a message just like the last one."""
+_LONGEST_READY_BYTES = 300
+
+C = TypeVar("C", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[C]):
+    """What goes out to somebody who has waited."""
+
+    client: C
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asker(Generic[C]):
+    """Who waits for an upstream's answer, and what became of the question."""
+
+    client: C
+    query: Query
+    size: int
+    alias: tuple[Found, bytes] | None = None
+    """A name of the cluster that leads to the one that is asked for, and that question."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the process began."""
+
+    cluster: int = 0
+    """Questions for the cluster's names."""
+    ready: int = 0
+    """Of these, answered with bytes that were there."""
+    forwarded: int = 0
+    """Questions for other names."""
+    refused: int = 0
+    """Messages that were no question."""
+    failed: int = 0
+    """Questions that got SERVFAIL for an answer."""
+
+
+@dataclass(slots=True)
+class _Ready:
+    """Answers behind the number of the message that they answer."""
+
+    answers: dict[bytes, bytes] = field(default_factory=dict)
+    of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
+
+    def put(self, message: bytes, response: bytes, of: ServiceName | None) -> None:
+        if len(self.answers) >= _MOST_READY:
+            self.clear()
+        if len(message) <= _LONGEST_READY_BYTES:
+            self.answers[message[2:]] = response[2:]
+            self.of.setdefault(of, []).append(message[2:])
+
+    def drop(self, of: ServiceName | None) -> None:
+        for message in self.of.pop(of, ()):
+            self.answers.pop(message, None)
+
+    def clear(self) -> None:
+        self.answers.clear()
+        self.of.clear()
+
+
+class Resolver(Generic[C]):
+    """Pure: time is passed in, and what is to be done is left in `effects`, in order."""
+
+    def __init__(self, forwarder: Forwarder[Asker[C]]) -> None:
+        self.forwarder = forwarder
+        self._names: ClusterNames | None = None
+        self._zone: Labels = ()
+        self._no = Answer(wire.SERVFAIL)
+        self._ready = _Ready()
+        self.counts = Counts()
+        self.effects: list[Send | Close | Reply[C]] = []
+
+    @property
+    def next_s(self) -> float:
+        return self.forwarder.next_s
+
+    @property
+    def services(self) -> int | None:
+        """How many are known; None: none was ever heard of."""
+        return None if self._names is None else len(self._names)
+
+    # What is known
+
+    def know(self, names: ClusterNames) -> None:
+        """The cluster's names, from now on these."""
+        self._names = names
+        self._no = render_no(names.soa())
+        self._ready.clear()
+
+    def serve(self, domain: str) -> None:
+        """Names below are the cluster's, also while nothing of it is known."""
+        self._zone = tuple(domain.encode().split(b"."))
+
+    def changed(self, services: Iterable[ServiceName]) -> None:
+        """Their names may lead elsewhere."""
+        services = list(services)
+        if self._names is not None and services:
+            self._names.changed(services)
+            for key in (None, *services):
+                self._ready.drop(key)
+
+    def use(self, upstreams: Sequence[Upstream], now_s: float) -> None:
+        self._do(self.forwarder.use(upstreams, now_s))
+
+    # Messages
+
+    def take(
+        self, message: bytes, client: C, now_s: float, *, by_tcp: bool = False
+    ) -> bytes | None:
+        """The answer; None: none, or it comes as an effect."""
+        if not by_tcp and (ready := self._ready.answers.get(message[2:])) is not None:
+            self.counts.cluster += 1
+            self.counts.ready += 1
+            return message[:2] + ready
+        try:
+            query = wire.parse_query(message)
+        except QueryRefused as refused:
+            self.counts.refused += 1
+            return refused.response
+        size = wire.LARGEST_TCP if by_tcp else query.size
+        if not query.is_internet:
+            self.counts.refused += 1
+            return wire.write_response(query, Answer(wire.REFUSED), size=size)
+        found = self.find(query.name, query.type)
+        if found is None or found.target is not None:
+            self._forward(query, client, size, found, now_s)
+            return None
+        self.counts.cluster += 1
+        if found.code == wire.SERVFAIL:
+            self.counts.failed += 1
+            return wire.write_response(query, Answer(wire.SERVFAIL), size=size)
+        answer = render(query.question, found, self._no)
+        response = wire.write_response(query, answer, size=size)
+        if not by_tcp:
+            self._ready.put(message, response, found.of)
+        return response
+
+    def find(self, name: Labels, kind: int) -> Found | None:
+        """None: it is upstreams' to say."""
+        if self._names is not None:
+            return self._names.look_up(name, kind)
+        if self._zone and name[-len(self._zone) :] == self._zone:
+            return Found(wire.SERVFAIL, because="no Service was ever heard of on this node")
+        return None
+
+    def heard(self, attempt: int, message: bytes, now_s: float) -> None:
+        self._do(self.forwarder.heard(attempt, message, now_s))
+
+    def failed(self, attempt: int, now_s: float) -> None:
+        self._do(self.forwarder.failed(attempt, now_s))
+
+    def due(self, now_s: float) -> None:
+        self._do(self.forwarder.due(now_s))
+
+    # What comes of it
+
+    def _forward(
+        self, query: Query, client: C, size: int, alias: Found | None, now_s: float
+    ) -> None:
+        self.counts.forwarded += 1
+        if alias is None or alias.target is None:
+            asker = Asker(client, query, size)
+        else:
+            asker = Asker(client, query, size, (alias, query.question))
+            question = wire.join_name(alias.target) + query.question[-4:]
+            query = Query(
+                query.number, query.flags, question, query.size, query.has_edns, wants_dnssec=False
+            )
+        self._do(self.forwarder.ask(query, asker, now_s))
+
+    def _do(self, effects: Iterable[Effect[Asker[C]]]) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self.effects.append(self._reply(effect))
+            else:
+                self.effects.append(effect)
+
+    def _reply(self, told: Deliver[Asker[C]]) -> Reply[C]:
+        asker, answer = told.waiter, told.answer
+        if asker.alias is not None:
+            answer = self._behind_alias(answer, asker.alias)
+        self.counts.failed += answer.code == wire.SERVFAIL
+        message = wire.write_response(
+            asker.query, answer, size=asker.size, age_s=told.age_s, ttl_s=told.ttl_s
+        )
+        return Reply(asker.client, message)
+
+    def _behind_alias(self, target: Answer, alias: tuple[Found, bytes]) -> Answer:
+        found, question = alias
+        assert found.target is not None
+        try:
+            asked = wire.join_name(found.target) + question[-4:]
+            return render_alias(question, found, target, asked)
+        except ValueError:
+            return Answer(wire.SERVFAIL)
+
+
+def random_numbers(read: Callable[[int], bytes]) -> Callable[[], int]:
+    """16 bits each time, of what `read` gives by the kilobyte (`os.urandom`)."""
+    left: list[int] = []
+
+    def number() -> int:
+        if not left:
+            block = read(1024)
+            left.extend(int.from_bytes(block[at : at + 2], "big") for at in range(0, 1024, 2))
+        return left.pop()
+
+    return number

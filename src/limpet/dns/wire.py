@@ -1,0 +1,301 @@
+"""Queries and answers as bytes: what each of thousands of messages in a second needs, and no more.
+
+A library (dnspython) makes a cluster name's answer once; from then on it is these bytes, put behind
+each asker's own header and question. Upstreams' answers are looked through, record by record, and
+passed on as they came. Source: RFC 1035 section 4, RFC 6891 (EDNS), RFC 2308 (negative answers).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV, OPT, ANY = 1, 2, 5, 6, 12, 16, 28, 33, 41, 255
+HINFO = 13
+IN = 1
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
+
+QR, AA, TC, RD, RA, AD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
+_OPCODE, _RCODE = 0x7800, 0x000F
+DO = 0x8000
+HEADER_BYTES = 12
+LARGEST_UDP = 1232
+"""What gets through everywhere without fragments. Source: DNS Flag Day 2020."""
+PLAIN_UDP = 512
+"""Without EDNS. Source: RFC 1035 section 2.3.4."""
+LARGEST_TCP = 65535
+_LONGEST_NAME, _LONGEST_LABEL = 255, 63
+_HEADER = struct.Struct("!HHHHHH")
+_SHORTS = struct.Struct("!HH")
+_RECORD = struct.Struct("!HHIH")
+_TTL = struct.Struct("!I")
+LARGEST_TTL_S = 86_400
+
+
+class QueryRefused(Exception):
+    """A query that gets an error for an answer: `response`; None: it gets none at all."""
+
+    def __init__(self, response: bytes | None) -> None:
+        super().__init__("no query that can be answered")
+        self.response = response
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question, and how the answer has to look."""
+
+    number: int
+    flags: int
+    question: bytes
+    """Name, type and class as they were asked: an answer repeats the name's capitals."""
+    size: int
+    """Bytes of the largest answer by UDP."""
+    has_edns: bool
+    wants_dnssec: bool
+
+    @property
+    def type(self) -> int:
+        return int.from_bytes(self.question[-4:-2], "big")
+
+    @property
+    def is_internet(self) -> bool:
+        return self.question[-2:] == b"\0\1"
+
+    @property
+    def name(self) -> tuple[bytes, ...]:
+        """Its labels in small letters; none of the root."""
+        return split_name(self.question)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response without what each asker has of its own: number, question's capitals, EDNS.
+
+    `records` follow a question of the same length, which their compressed names point into.
+    """
+
+    flags: int
+    """AA, AD and the code."""
+    counts: tuple[int, int, int] = (0, 0, 0)
+    """Records that answer, of authorities, and further ones."""
+    records: bytes = b""
+    ttls: tuple[int, ...] = ()
+    """Where in `records` a TTL is."""
+    ttl_s: int = 0
+    """For so long it holds; 0: for nobody else."""
+
+    @property
+    def code(self) -> int:
+        return self.flags & _RCODE
+
+
+def split_name(wire: bytes, at: int = 0) -> tuple[bytes, ...]:
+    """Labels in small letters of a name that is not compressed."""
+    labels = []
+    while length := wire[at]:
+        labels.append(wire[at + 1 : at + 1 + length].lower())
+        at += 1 + length
+    return tuple(labels)
+
+
+def join_name(labels: tuple[bytes, ...]) -> bytes:
+    return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
+
+
+def text_of(labels: tuple[bytes, ...]) -> str:
+    """As a person writes it, without the dot at its end; what is not printable is escaped."""
+    return ".".join(
+        "".join(chr(c) if 0x21 <= c <= 0x7E and c not in b".\\" else f"\\{c:03}" for c in label)
+        for label in labels
+    )
+
+
+# Queries
+
+
+def parse_query(message: bytes) -> Query:
+    """Raises: QueryRefused."""
+    if len(message) < HEADER_BYTES:
+        raise QueryRefused(None)
+    number, flags, questions, answers, authorities, further = _HEADER.unpack_from(message)
+    if flags & QR:
+        raise QueryRefused(None)
+    if flags & _OPCODE:
+        raise QueryRefused(_error(number, flags, NOTIMP))
+    if (questions, answers, authorities) != (1, 0, 0) or further > 1:
+        raise QueryRefused(_error(number, flags, FORMERR))
+    try:
+        end = _end_of_plain_name(message, HEADER_BYTES) + 4
+        if end > len(message):
+            raise ValueError("the question has no end")
+        size, has_edns, wants_dnssec = PLAIN_UDP, False, False
+        question = message[HEADER_BYTES:end]
+        if further:
+            version, size, wants_dnssec = _parse_edns(message, end)
+            if version:
+                raise QueryRefused(
+                    _HEADER.pack(number, QR | RA | flags & (RD | CD), 1, 0, 0, 1)
+                    + question
+                    + _edns(BADVERS, wants_dnssec)
+                )
+            size, has_edns = min(max(size, PLAIN_UDP), LARGEST_UDP), True
+    except (ValueError, IndexError, struct.error):
+        raise QueryRefused(_error(number, flags, FORMERR)) from None
+    return Query(number, flags, question, size, has_edns, wants_dnssec)
+
+
+def write_query(number: int, question: bytes, flags: int, *, dnssec: bool, edns: bool) -> bytes:
+    """As an upstream gets it."""
+    head = _HEADER.pack(number, RD | flags & (CD | AD), 1, 0, 0, int(edns)) + question
+    return head + _edns(NOERROR, dnssec) if edns else head
+
+
+def _end_of_plain_name(message: bytes, at: int) -> int:
+    start = at
+    while length := message[at]:
+        if length > _LONGEST_LABEL:
+            raise ValueError("a compressed or reserved label in a question")
+        at += 1 + length
+    if at + 1 - start > _LONGEST_NAME:
+        raise ValueError("a name that is too long")
+    return at + 1
+
+
+def _parse_edns(message: bytes, at: int) -> tuple[int, int, bool]:
+    """Version, size, DO."""
+    kind, size, more, length = _RECORD.unpack_from(message, at + 1)
+    if message[at] != 0 or kind != OPT or at + 11 + length != len(message):
+        raise ValueError("something other than EDNS in a query")
+    return more >> 16 & 0xFF, size, bool(more & DO)
+
+
+def _edns(code: int, wants_dnssec: bool) -> bytes:
+    more = code >> 4 << 24 | (DO if wants_dnssec else 0)
+    return b"\0" + _RECORD.pack(OPT, LARGEST_UDP, more, 0)
+
+
+def _error(number: int, flags: int, code: int) -> bytes:
+    return _HEADER.pack(number, QR | flags & (_OPCODE | RD) | code, 0, 0, 0, 0)
+
+
+# Answers
+
+
+def write_response(
+    query: Query, answer: Answer, *, size: int, age_s: int = 0, ttl_s: int | None = None
+) -> bytes:
+    """The answer as this query gets it, of at most `size` bytes: what is longer is cut (TC), and
+    asked for again by TCP. TTLs are less by `age_s`, or all `ttl_s`."""
+    flags = QR | RA | answer.flags | query.flags & (RD | CD)
+    if not (query.wants_dnssec or query.flags & AD):
+        flags &= ~AD
+    end = _edns(NOERROR, query.wants_dnssec) if query.has_edns else b""
+    records = answer.records
+    if HEADER_BYTES + len(query.question) + len(records) + len(end) > size:
+        head = _HEADER.pack(query.number, flags | TC, 1, 0, 0, int(query.has_edns))
+        return head + query.question + end
+    if ttl_s is not None or age_s > 0:
+        records = _with_ttls(records, answer.ttls, age_s, ttl_s)
+    answers, authorities, further = answer.counts
+    head = _HEADER.pack(query.number, flags, 1, answers, authorities, further + int(query.has_edns))
+    return head + query.question + records + end
+
+
+def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | None) -> bytes:
+    changed = bytearray(records)
+    for at in ttls:
+        left_s = max(_TTL.unpack_from(records, at)[0] - age_s, 0) if ttl_s is None else ttl_s
+        _TTL.pack_into(changed, at, left_s)
+    return bytes(changed)
+
+
+def parse_response(message: bytes, number: int, question: bytes) -> Answer | None:
+    """What an upstream answers to that question; None: this is no answer to it.
+
+    TC is in its flags when it was cut. Raises: ValueError for nonsense.
+    """
+    start = HEADER_BYTES + len(question)
+    if len(message) < start:
+        # Some who refuse leave the question out.
+        if len(message) == HEADER_BYTES and message[:2] == number.to_bytes(2, "big"):
+            flags = int.from_bytes(message[2:4], "big")
+            if flags & QR and flags & _RCODE:
+                return Answer(flags & _RCODE)
+        return None
+    found, flags, questions, *counts = _HEADER.unpack_from(message)
+    if found != number or not flags & QR or flags & _OPCODE or questions != 1:
+        return None
+    if message[HEADER_BYTES:start].lower() != question.lower():
+        return None
+    if flags & TC:
+        return Answer(flags & (TC | _RCODE))
+    try:
+        return _look_through(message, start, flags, counts, _type_of(question))
+    except (IndexError, struct.error):
+        raise ValueError("records end before their end") from None
+
+
+def _look_through(message: bytes, start: int, flags: int, counts: list[int], asked: int) -> Answer:
+    at, ttls, held_s = start, [], []
+    negative_s, is_answered = None, False
+    kept = [0, 0, 0]
+    for section, count in enumerate(counts):
+        for _ in range(count):
+            begin, at = at, _end_of_name(message, at)
+            kind, _class, ttl_s, length = _RECORD.unpack_from(message, at)
+            if kind == OPT:
+                if ttl_s >> 24:
+                    return Answer(SERVFAIL)  # an extended code: all of them say that it failed
+                at = begin
+                break  # what stands behind it, a signature of the message, is of that hop
+            ttls.append(at + 4 - start)
+            at += 10 + length
+            if at > len(message):
+                raise ValueError("a record that is longer than its message")
+            ttl_s = 0 if ttl_s >> 31 else min(ttl_s, LARGEST_TTL_S)  # RFC 2181 section 8
+            if section == 0:
+                held_s.append(ttl_s)
+                is_answered = is_answered or asked in (kind, ANY)
+            elif section == 1 and kind == SOA and length >= 20:
+                negative_s = min(ttl_s, _TTL.unpack_from(message, at - 4)[0], LARGEST_TTL_S)
+            kept[section] += 1
+    return Answer(
+        flags & (AD | _RCODE),
+        (kept[0], kept[1], kept[2]),
+        message[start:at],
+        tuple(ttls),
+        _holds_s(flags & _RCODE, held_s, negative_s, is_answered),
+    )
+
+
+def _holds_s(code: int, held_s: list[int], negative_s: int | None, is_answered: bool) -> int:
+    """Source: RFC 2308 section 5: no SOA, no remembering of a no."""
+    if code == NOERROR and is_answered:
+        return min(held_s)
+    return min([*held_s, negative_s]) if negative_s is not None else 0
+
+
+def _end_of_name(message: bytes, at: int) -> int:
+    while length := message[at]:
+        if length >= 0xC0:
+            if (length & 0x3F) << 8 | message[at + 1] >= at:
+                raise ValueError("a name that points forward")
+            return at + 2
+        if length > _LONGEST_LABEL:
+            raise ValueError("a reserved label")
+        at += 1 + length
+    return at + 1
+
+
+def _type_of(question: bytes) -> int:
+    return int(_SHORTS.unpack_from(question, len(question) - 4)[0])
+
+
+def find_ttls(message: bytes, start: int, count: int) -> tuple[int, ...]:
+    """Where the TTLs of records that we have made are, from `start` on."""
+    at, found = start, []
+    for _ in range(count):
+        at = _end_of_name(message, at)
+        found.append(at + 4 - start)
+        at += 10 + int(_RECORD.unpack_from(message, at)[3])
+    return tuple(found)

@@ -1,0 +1,523 @@
+"""The process that answers names, with the resolver of the C library and with raw sockets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+
+from limpet.services.kept import KEPT_FILE, Item, encode_items
+from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
+from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
+from tests.waiting import PATIENCE_S, wait_until
+
+ADDRESS, ADDRESS_6 = "169.254.20.10", "fd5b:9ad1:7e3c::53"
+WEB = "web.default.svc.cluster.local"
+ITEMS: tuple[Item, ...] = (
+    Service(
+        "default",
+        "web",
+        cluster_ips=("10.96.0.10", "fd00:96::10"),
+        ports=(ServicePort("http", "TCP", 80),),
+    ),
+    Service("default", "db", cluster_ips=("None",)),
+    EndpointSlice(
+        "default",
+        "db-1",
+        "db",
+        4,
+        (EndpointPort("sql", "TCP", 5432),),
+        (Endpoint("10.1.0.2", hostname="db-0"),),
+    ),
+    Service("default", "out", type="ExternalName", external_name="www.example.com"),
+)
+
+
+class Place:
+    """A node's namespace, its folders, and the processes that answer names there."""
+
+    def __init__(self, node: Netns, folder: Path, **settings: str) -> None:
+        self.node = node
+        self.folder = folder
+        self.cluster = folder / "state" / "cluster"
+        self.cluster.mkdir(parents=True)
+        self.config = folder / "agent.toml"
+        self.resolv_conf = folder / "resolv.conf"
+        self.resolv_conf.write_text("")
+        lines = {
+            "dns": "on",
+            "state_dir": f"{folder}/state",
+            "run_dir": f"{folder}/run",
+            "dns_resolv_conf": str(self.resolv_conf),
+            **settings,
+        }
+        self.config.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items()))
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def keep(self, *items: Item) -> None:
+        """As the agent does."""
+        fresh = self.cluster / f"{KEPT_FILE}.new"
+        fresh.write_bytes(encode_items(items))
+        fresh.rename(self.cluster / KEPT_FILE)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Returns when that process answers."""
+        before = self.pid()
+        process = subprocess.Popen(self.command("dns", "serve", "--config", str(self.config)))
+        self.started.append(process)
+        wait_until(
+            lambda: process.poll() is not None or self.pid() not in (None, before),
+            "the process never answered",
+        )
+        assert process.poll() is None, "the process has ended"
+        return process
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", f"--net={self.node.path}", sys.executable, "-m", "limpet", *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = self.command("dns", *words, "--config", str(self.config))
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def pid(self) -> int | None:
+        """Of the process that answers, not of what keeps its sockets."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(PATIENCE_S)
+            try:
+                asking.connect(str(self.folder / "run" / "dns.sock"))
+                asking.sendall(b'{"ask": "status"}\n')
+                answer = asking.recv(1 << 16)
+            except OSError:
+                return None
+        return int(json.loads(answer)["pid"]) if answer else None
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.started:
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def make_place(make_netns: NetnsFactory, tmp_path: Path) -> Iterator[Callable[..., Place]]:
+    with ExitStack() as undo:
+
+        def make(**settings: str) -> Place:
+            place = Place(make_netns("node"), tmp_path, **settings)
+            undo.callback(place.close)
+            return place
+
+        yield make
+
+
+@pytest.fixture
+def place(make_place: Callable[..., Place]) -> Place:
+    made = make_place()
+    made.keep(*ITEMS)
+    made.start()
+    return made
+
+
+def ask(
+    at: Netns, name: str, kind: str = "A", *, to: str = ADDRESS, by_tcp: bool = False
+) -> dns.message.Message:
+    """One question, one answer."""
+    query = dns.message.make_query(name, kind, use_edns=False)
+    version = 6 if ":" in to else 4
+    if by_tcp:
+        with at.connected(to, 53) as client:
+            wire = query.to_wire()
+            client.sendall(len(wire).to_bytes(2, "big") + wire)
+            length = int.from_bytes(_receive(client, 2), "big")
+            response = dns.message.from_wire(_receive(client, length))
+    else:
+        with at.open_socket(version, socket.SOCK_DGRAM) as client:
+            client.settimeout(PATIENCE_S)
+            client.connect((to, 53))
+            client.send(query.to_wire())
+            response = dns.message.from_wire(client.recv(4096))
+    assert query.is_response(response)
+    return response
+
+
+def _receive(client: socket.socket, length: int) -> bytes:
+    received = b""
+    while len(received) < length:
+        chunk = client.recv(length - len(received))
+        assert chunk, "the server has closed the connection"
+        received += chunk
+    return received
+
+
+def values(response: dns.message.Message) -> list[str]:
+    return [record.to_text() for rrset in response.answer for record in rrset]
+
+
+# What is answered
+
+
+def test_pods_and_the_node_ask_by_udp_and_tcp_and_both_families(
+    place: Place, make_netns: NetnsFactory
+) -> None:
+    pod = make_netns("pod")
+    connect_namespaces(place.node, "p0", pod, "eth0")
+    place.node.ip("address add 10.244.7.1/24 dev p0", "address add fd00:7::1/64 dev p0 nodad")
+    pod.ip(
+        "address add 10.244.7.2/24 dev eth0",
+        "address add fd00:7::2/64 dev eth0 nodad",
+        "route add default via 10.244.7.1",
+        "route add default via fd00:7::1",
+    )
+
+    for asker, to, by_tcp in itertools.product(
+        (pod, place.node), (ADDRESS, ADDRESS_6), (False, True)
+    ):
+        assert values(ask(asker, WEB, to=to, by_tcp=by_tcp)) == ["10.96.0.10"]
+        assert values(ask(asker, WEB, "AAAA", to=to, by_tcp=by_tcp)) == ["fd00:96::10"]
+
+
+def test_the_c_library_finds_services_by_their_short_names(place: Place) -> None:
+    place.resolv_conf.write_text(
+        f"nameserver {ADDRESS}\nsearch default.svc.cluster.local svc.cluster.local\n"
+        "options ndots:5\n"
+    )
+    names = ["web", "web.default", WEB, "db-0.db", f"none.{WEB}."]
+    script = (
+        "import socket, sys, json\n"
+        "def ask(name):\n"
+        "    try:\n"
+        "        return sorted({each[4][0] for each in socket.getaddrinfo(name, 80)})\n"
+        "    except socket.gaierror as error:\n"
+        "        return [error.errno == socket.EAI_NONAME]\n"
+        "print(json.dumps([ask(name) for name in sys.argv[1:]]))\n"
+    )
+    mounted = f'mount --bind {place.resolv_conf} /etc/resolv.conf && exec "$@"'
+    shell = ["unshare", "-m", "sh", "-c", mounted, "sh"]
+
+    found = json.loads(place.node.run(*shell, sys.executable, "-c", script, *names))
+
+    both = ["10.96.0.10", "fd00:96::10"]
+    assert found == [both, both, both, ["10.1.0.2"], [True]]
+
+
+def test_a_changed_file_changes_answers_and_one_that_is_gone_or_cut_does_not(
+    place: Place,
+) -> None:
+    place.keep(Service("default", "web", cluster_ips=("10.96.0.99",)))
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.99"])
+    assert ask(place.node, "db.default.svc.cluster.local").rcode() == dns.rcode.NXDOMAIN
+
+    kept = place.cluster / KEPT_FILE
+    kept.write_bytes(kept.read_bytes()[:-5])
+    assert values(ask(place.node, WEB)) == ["10.96.0.99"]
+    kept.unlink()
+    assert values(ask(place.node, WEB)) == ["10.96.0.99"]
+
+
+def test_while_nothing_was_ever_heard_of_the_cluster_nobody_is_told_that_a_name_is_not_there(
+    make_place: Callable[..., Place],
+) -> None:
+    place = make_place()
+    place.start()
+
+    assert ask(place.node, WEB).rcode() == dns.rcode.SERVFAIL
+    place.keep(*ITEMS)
+    wait_until(lambda: values(ask(place.node, WEB)) == ["10.96.0.10"])
+
+
+def test_dns_that_is_off_says_how_it_is_turned_on(make_place: Callable[..., Place]) -> None:
+    place = make_place(dns="off")
+
+    done = place.run("serve")
+
+    assert done.returncode == 1
+    assert 'dns = "on"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# Other names
+
+
+class Upstream:
+    """A server of another hand; what is large it tells by TCP only."""
+
+    def __init__(self, at: Netns, address: str) -> None:
+        self.asked = 0
+        with at.entered():
+            self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._udp.bind((address, 53))
+        self._tcp.bind((address, 53))
+        self._tcp.listen(8)
+        self._end, self._ends = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ends.close()
+        self._thread.join()
+        for each in (self._udp, self._tcp, self._end):
+            each.close()
+
+    def _serve(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._udp, self._tcp, self._end], [], [])
+            if self._end in ready:
+                return
+            if self._udp in ready:
+                wire, client = self._udp.recvfrom(4096)
+                self._udp.sendto(self._answer(wire, by_tcp=False), client)
+            if self._tcp in ready:
+                connection, _ = self._tcp.accept()
+                with connection:
+                    connection.settimeout(PATIENCE_S)
+                    length = int.from_bytes(_receive(connection, 2), "big")
+                    answer = self._answer(_receive(connection, length), by_tcp=True)
+                    connection.sendall(len(answer).to_bytes(2, "big") + answer)
+
+    def _answer(self, wire: bytes, *, by_tcp: bool) -> bytes:
+        query = dns.message.from_wire(wire)
+        response = dns.message.make_response(query)
+        name = query.question[0].name.to_text().lower()
+        self.asked += name.endswith("example.com.")
+        if name == "large.example.com." and not by_tcp:
+            response.flags |= dns.flags.TC
+        elif name == "large.example.com.":
+            texts = [f"192.0.2.{n}" for n in range(1, 100)]
+            response.answer.append(dns.rrset.from_text(name, 60, "IN", "A", *texts))
+        elif name == "www.example.com.":
+            response.answer.append(dns.rrset.from_text(name, 60, "IN", "A", "192.0.2.80"))
+        else:
+            response.set_rcode(dns.rcode.NXDOMAIN)
+        return response.to_wire(max_size=65535)
+
+
+@contextmanager
+def upstream(place: Place, address: str = "127.0.0.9") -> Iterator[Upstream]:
+    made = Upstream(place.node, address)
+    place.resolv_conf.write_text(f"nameserver {ADDRESS}\nnameserver {address}\n")
+    try:
+        wait_until(lambda: address in place.run("status").stdout)
+        yield made
+    finally:
+        made.close()
+
+
+def test_other_names_are_asked_of_upstreams_and_kept(place: Place) -> None:
+    with upstream(place) as server:
+        assert values(ask(place.node, "www.example.com")) == ["192.0.2.80"]
+        assert values(ask(place.node, "WWW.example.com")) == ["192.0.2.80"]
+        assert server.asked == 1
+        assert ask(place.node, "none.example.com").rcode() == dns.rcode.NXDOMAIN
+
+
+def test_what_is_too_large_for_udp_comes_by_tcp_all_the_way(place: Place) -> None:
+    with upstream(place):
+        assert len(values(ask(place.node, "large.example.com", by_tcp=True))) == 99
+        by_udp = ask(place.node, "large.example.com")
+        assert by_udp.flags & dns.flags.TC
+        assert not by_udp.answer
+
+
+def test_an_alias_out_of_the_cluster_comes_with_what_it_leads_to(place: Place) -> None:
+    with upstream(place):
+        answer = values(ask(place.node, "out.default.svc.cluster.local"))
+
+        assert answer == ["www.example.com.", "192.0.2.80"]
+
+
+def test_a_person_is_told_what_is_answered_and_why(place: Place) -> None:
+    with upstream(place):
+        found = place.run("query", WEB)
+        assert found.stdout.splitlines() == [
+            f"{WEB}. 5 IN A 10.96.0.10",
+            f"NOERROR for {WEB} A: Service default/web",
+        ]
+        other = place.run("query", "www.example.com")
+        assert "asked of 127.0.0.9" in other.stdout
+        again = place.run("query", "www.example.com")
+        assert "kept for" in again.stdout
+        nothing = place.run("query", "nothing.default.svc.cluster.local")
+        assert (nothing.returncode, "NXDOMAIN" in nothing.stdout) == (1, True)
+        wrong = place.run("query", "a..b")
+        assert wrong.returncode == 1
+        assert "Traceback" not in wrong.stderr
+
+
+def test_without_the_process_a_person_is_told_so(make_place: Callable[..., Place]) -> None:
+    done = make_place().run("query", WEB)
+
+    assert done.returncode == 1
+    assert "does it run?" in done.stderr
+
+
+# The end of a process
+
+
+class Asking:
+    """Somebody who asks all the time, each question once, and waits for each answer."""
+
+    EVERY_S = 0.002
+
+    def __init__(self, at: Netns) -> None:
+        self._socket = at.open_socket(4, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self._socket.connect((ADDRESS, 53))
+        self._socket.settimeout(0.05)
+        self._waiting: set[int] = set()
+        self._stop = threading.Event()
+        self.refused = 0
+        self.answered = 0
+        self._question = dns.message.make_query(WEB, "A", use_edns=False).to_wire()[2:]
+        self._threads = [threading.Thread(target=work) for work in (self._ask, self._hear)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        for number in itertools.count():
+            if self._stop.wait(self.EVERY_S):
+                return
+            number &= 0xFFFF
+            self._waiting.add(number)
+            try:
+                self._socket.send(number.to_bytes(2, "big") + self._question)
+            except OSError:  # nobody listened when the last one came
+                self.refused += 1
+
+    def _hear(self) -> None:
+        end_s = None
+        while True:
+            try:
+                number = int.from_bytes(self._socket.recv(4096)[:2], "big")
+            except TimeoutError:
+                pass
+            except OSError:
+                self.refused += 1
+            else:
+                self._waiting.discard(number)
+                self.answered += 1
+            if self._stop.is_set():
+                end_s = end_s or time.monotonic() + PATIENCE_S / 5
+                if not self._waiting or time.monotonic() > end_s:
+                    return
+
+    def await_answers(self, more: int) -> None:
+        """So many more than now."""
+        wanted = self.answered + more
+        wait_until(lambda: self.answered >= wanted, "no more answers")
+
+    def end(self) -> int:
+        """How many were never answered."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._socket.close()
+        return len(self._waiting) + self.refused
+
+
+@contextmanager
+def asking(at: Netns) -> Iterator[Asking]:
+    somebody = Asking(at)
+    try:
+        somebody.await_answers(50)
+        yield somebody
+    finally:
+        somebody.end()
+
+
+def test_no_question_is_lost_when_the_process_starts_anew(place: Place) -> None:
+    with asking(place.node) as somebody:
+        for _ in range(2):
+            before = place.pid()
+            place.started[0].send_signal(signal.SIGHUP)
+            wait_until(lambda before=before: place.pid() not in (None, before))  # type: ignore[misc]
+            somebody.await_answers(50)
+
+        assert somebody.end() == 0
+
+
+def test_a_process_that_is_killed_loses_no_question_but_one_in_its_hand(place: Place) -> None:
+    with asking(place.node) as somebody:
+        before = place.pid()
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: place.pid() not in (None, before))
+        somebody.await_answers(50)
+
+        assert somebody.end() <= 1
+
+
+def test_no_question_is_lost_when_another_version_takes_over(place: Place) -> None:
+    with asking(place.node) as somebody:
+        place.start()
+        somebody.await_answers(50)
+        place.started[0].terminate()
+        place.started[0].wait(PATIENCE_S)
+        somebody.await_answers(50)
+
+        assert somebody.end() == 0
+
+
+def test_a_process_whose_successor_goes_answers_again(place: Place) -> None:
+    with asking(place.node) as somebody:
+        successor = place.start()
+        somebody.await_answers(50)
+        successor.terminate()
+        successor.wait(PATIENCE_S)
+        somebody.await_answers(50)
+
+        assert somebody.end() == 0
+
+
+def test_sockets_come_from_a_service_manager_and_go_back_to_it(
+    make_place: Callable[..., Place],
+) -> None:
+    """As systemd does it: what the process stores is there for the next one, at the same ports."""
+    place = make_place()
+    place.keep(*ITEMS)
+    with place.node.entered():  # names of this kind are a network namespace's own
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with manager:
+        manager.bind("")
+        manager.settimeout(PATIENCE_S)
+        process = subprocess.Popen(
+            place.command("dns", "serve", "--config", str(place.config)),
+            env={**os.environ, "NOTIFY_SOCKET": "@" + manager.getsockname()[1:].decode()},
+        )
+        place.started.append(process)
+        said: list[str] = []
+        stored: Sequence[int] = []
+        while "READY=1" not in said:
+            words, fds, _, _ = socket.recv_fds(manager, 4096, 64)
+            said += words.decode().splitlines()
+            stored = fds or stored
+
+    assert "FDSTORE=1" in said
+    ends: set[tuple[Any, ...]] = set()
+    for fd in stored:
+        with socket.socket(fileno=fd) as each:
+            ends.add((each.type, *each.getsockname()[:2]))
+    kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM)
+    assert ends == {(kind, address, 53) for kind in kinds for address in (ADDRESS, ADDRESS_6)}

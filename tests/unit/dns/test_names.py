@@ -1,0 +1,207 @@
+"""The DNS-based service discovery specification 1.1, line by line, and what it leaves open."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdatatype
+import dns.reversename
+import pytest
+
+from limpet.dns import wire
+from limpet.dns.names import ClusterNames, Found
+from limpet.dns.render import render, render_no
+from limpet.services.catalog import Catalog
+from limpet.services.values import (
+    READY,
+    SERVING,
+    TERMINATING,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Service,
+    ServicePort,
+)
+
+HTTP = ServicePort("http", "TCP", 80)
+ITEMS = (
+    Service("default", "web", cluster_ips=("10.96.0.10", "fd00:96::10"), ports=(HTTP,)),
+    Service("default", "plain", cluster_ips=("10.96.0.11",), ports=(ServicePort("", "UDP", 53),)),
+    Service("default", "db", cluster_ips=("None",)),
+    EndpointSlice(
+        "default", "db-4", "db", 4, (EndpointPort("sql", "TCP", 5432),),
+        (
+            Endpoint("10.1.0.2", hostname="db-0"),
+            Endpoint("10.1.0.3", hostname="DB-1"),
+            Endpoint("10.1.0.4"),
+            Endpoint("10.1.0.5", SERVING | TERMINATING, hostname="db-9"),
+        ),
+    ),
+    EndpointSlice(
+        "default", "db-6", "db", 6, (EndpointPort("sql", "TCP", 5432),),
+        (Endpoint("fd00:1::2", hostname="db-0"),),
+    ),
+    Service("default", "cold", cluster_ips=("None",)),
+    EndpointSlice("default", "cold-1", "cold", 4, (), (Endpoint("10.1.0.7", 0),)),
+    Service("default", "early", cluster_ips=("None",), publish_not_ready=True),
+    EndpointSlice("default", "early-1", "early", 4, (), (Endpoint("10.1.0.8", 0),)),
+    Service("default", "out", type="ExternalName", external_name="www.example.com"),
+    Service("other", "in", type="ExternalName", external_name="web.default.svc.cluster.local"),
+    Service("other", "loop", type="ExternalName", external_name="pool.other.svc.cluster.local"),
+    Service("other", "pool", type="ExternalName", external_name="loop.other.svc.cluster.local"),
+)  # fmt: skip
+NO_ERROR, NO_NAME = "NOERROR", "NXDOMAIN"
+
+
+def names(*items: Service | EndpointSlice) -> tuple[Catalog, ClusterNames]:
+    catalog = Catalog()
+    for each in items or ITEMS:
+        catalog.put(each)
+    return catalog, ClusterNames(catalog, "cluster.local", (ip_address("169.254.20.10"),))
+
+
+def asked(known: ClusterNames, name: str, kind: str) -> tuple[str, list[str]]:
+    """The code and the answering records, as a client of another hand reads them."""
+    query = dns.message.make_query(name, kind, use_edns=0, payload=4096)
+    parsed = wire.parse_query(query.to_wire())
+    found = known.look_up(parsed.name, parsed.type)
+    assert found is not None, f"{name} {kind} is left to upstreams"
+    answer = render(parsed.question, found, render_no(known.soa()))
+    response = dns.message.from_wire(wire.write_response(parsed, answer, size=4096))
+    assert query.is_response(response)
+    lines = [
+        " ".join((rrset.name.to_text(), *line.split()[3:]))
+        for rrset in response.answer
+        for line in rrset.to_text().splitlines()
+    ]
+    has_soa = any(each.rdtype == dns.rdatatype.SOA for each in response.authority)
+    fits = [each for each in response.answer if each.rdtype in (parsed.type, wire.ANY)]
+    assert has_soa == (not fits), "exactly a no has the SOA that says how long it holds"
+    return dns.rcode.to_text(response.rcode()), lines
+
+
+WEB, DB = "web.default.svc.cluster.local.", "db.default.svc.cluster.local."
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "lines"),
+    [
+        ("dns-version.cluster.local", "TXT", NO_ERROR, ['dns-version.cluster.local. TXT "1.1.0"']),
+        (WEB, "A", NO_ERROR, [f"{WEB} A 10.96.0.10"]),
+        (WEB, "AAAA", NO_ERROR, [f"{WEB} AAAA fd00:96::10"]),
+        ("WEB.Default.SVC.cluster.LOCAL", "A", NO_ERROR,
+         ["WEB.Default.SVC.cluster.LOCAL. A 10.96.0.10"]),
+        (f"_http._tcp.{WEB}", "SRV", NO_ERROR, [f"_http._tcp.{WEB} SRV 0 100 80 {WEB}"]),
+        (f"_http._udp.{WEB}", "SRV", NO_NAME, []),
+        (f"_tcp.{WEB}", "A", NO_ERROR, []),
+        ("plain.default.svc.cluster.local", "AAAA", NO_ERROR, []),
+        ("_._udp.plain.default.svc.cluster.local", "SRV", NO_NAME, []),
+        ("10.0.96.10.in-addr.arpa", "PTR", NO_ERROR, [f"10.0.96.10.in-addr.arpa. PTR {WEB}"]),
+        (DB, "A", NO_ERROR, [f"{DB} A 10.1.0.2", f"{DB} A 10.1.0.3", f"{DB} A 10.1.0.4"]),
+        (DB, "AAAA", NO_ERROR, [f"{DB} AAAA fd00:1::2"]),
+        (DB, "MX", NO_ERROR, []),
+        (f"db-0.{DB}", "A", NO_ERROR, [f"db-0.{DB} A 10.1.0.2"]),
+        (f"db-0.{DB}", "AAAA", NO_ERROR, [f"db-0.{DB} AAAA fd00:1::2"]),
+        (f"db-1.{DB}", "A", NO_ERROR, [f"db-1.{DB} A 10.1.0.3"]),
+        (f"db-1.{DB}", "AAAA", NO_ERROR, []),
+        (f"10-1-0-4.{DB}", "A", NO_ERROR, [f"10-1-0-4.{DB} A 10.1.0.4"]),
+        (f"db-9.{DB}", "A", NO_NAME, []),
+        (f"_sql._tcp.{DB}", "SRV", NO_ERROR,
+         [f"_sql._tcp.{DB} SRV 0 100 5432 db-0.{DB}", f"_sql._tcp.{DB} SRV 0 100 5432 db-1.{DB}",
+          f"_sql._tcp.{DB} SRV 0 100 5432 10-1-0-4.{DB}"]),
+        ("2.0.1.10.in-addr.arpa", "PTR", NO_ERROR, [f"2.0.1.10.in-addr.arpa. PTR db-0.{DB}"]),
+        ("cold.default.svc.cluster.local", "A", NO_NAME, []),
+        ("early.default.svc.cluster.local", "A", NO_ERROR,
+         ["early.default.svc.cluster.local. A 10.1.0.8"]),
+        ("in.other.svc.cluster.local", "A", NO_ERROR,
+         [f"in.other.svc.cluster.local. CNAME {WEB}", f"{WEB} A 10.96.0.10"]),
+        ("10-1-2-3.default.pod.cluster.local", "A", NO_ERROR,
+         ["10-1-2-3.default.pod.cluster.local. A 10.1.2.3"]),
+        ("fd00--1.default.pod.cluster.local", "AAAA", NO_ERROR,
+         ["fd00--1.default.pod.cluster.local. AAAA fd00::1"]),
+        ("10-1-2-3.default.pod.cluster.local", "AAAA", NO_ERROR, []),
+        ("10-1-2.default.pod.cluster.local", "A", NO_NAME, []),
+        ("none.default.svc.cluster.local", "A", NO_NAME, []),
+        ("web.none.svc.cluster.local", "A", NO_NAME, []),
+        ("default.svc.cluster.local", "A", NO_ERROR, []),
+        ("none.svc.cluster.local", "A", NO_NAME, []),
+        ("svc.cluster.local", "A", NO_ERROR, []),
+        ("example.com.default.svc.cluster.local", "A", NO_NAME, []),
+        ("example.com.cluster.local", "A", NO_NAME, []),
+        ("ns.dns.cluster.local", "A", NO_ERROR, ["ns.dns.cluster.local. A 169.254.20.10"]),
+    ],
+)  # fmt: skip
+def test_the_specification(name: str, kind: str, code: str, lines: list[str]) -> None:
+    _, known = names()
+
+    assert asked(known, name, kind) == (code, lines)
+
+
+def test_records_that_name_others_bring_their_addresses_along() -> None:
+    _, known = names()
+
+    found = known.look_up(wire.split_name(_wire(f"_http._tcp.{WEB}")), wire.SRV)
+
+    assert found is not None
+    assert [each.value for each in found.further] == ["10.96.0.10", "fd00:96::10"]
+
+
+@pytest.mark.parametrize("name", ["example.com", "local", "9.9.9.9.in-addr.arpa", "in-addr.arpa"])
+def test_names_of_others_are_left_to_upstreams(name: str) -> None:
+    _, known = names()
+
+    assert known.look_up(wire.split_name(_wire(name)), wire.A) is None
+
+
+def test_an_alias_out_of_the_cluster_says_where_to_ask_on() -> None:
+    _, known = names()
+
+    found = known.look_up(wire.split_name(_wire("out.default.svc.cluster.local")), wire.A)
+
+    assert found is not None
+    assert found.target == (b"www", b"example", b"com")
+
+
+def test_aliases_that_lead_to_each_other_end() -> None:
+    _, known = names()
+
+    found = known.look_up(wire.split_name(_wire("loop.other.svc.cluster.local")), wire.A)
+
+    assert found == Found(wire.SERVFAIL, because="aliases that lead to each other")
+
+
+def test_a_service_that_goes_takes_its_names_along() -> None:
+    catalog, known = names()
+
+    known.changed(catalog.remove_service("default", "web"))
+    known.changed(catalog.remove_slice("default", "db-4"))
+
+    assert asked(known, WEB, "A") == (NO_NAME, [])
+    assert asked(known, DB, "A") == (NO_ERROR, [])
+    assert known.look_up(wire.split_name(_wire("2.0.1.10.in-addr.arpa")), wire.PTR) is None
+    for key in ("plain", "db", "cold", "early", "out"):
+        known.changed(catalog.remove_service("default", key))
+    assert asked(known, "default.svc.cluster.local", "A") == (NO_NAME, [])
+
+
+def test_an_endpoint_that_comes_is_found_both_ways() -> None:
+    catalog, known = names()
+    more = EndpointSlice(
+        "default", "cold-2", "cold", 6, (), (Endpoint("fd00:1::9", READY, hostname="c"),)
+    )
+
+    known.changed(catalog.put(more))
+
+    cold = "cold.default.svc.cluster.local."
+    assert asked(known, cold, "AAAA") == (NO_ERROR, [f"{cold} AAAA fd00:1::9"])
+    reverse = dns.reversename.from_address("fd00:1::9").to_text()
+    assert asked(known, reverse, "PTR") == (NO_ERROR, [f"{reverse} PTR c.{cold}"])
+
+
+def _wire(name: str) -> bytes:
+    encoded = dns.name.from_text(name).to_wire()
+    assert encoded is not None
+    return encoded
