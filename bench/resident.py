@@ -31,6 +31,15 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def waits(pid: int) -> int:
+    """How often its threads that live now have waited for something, so far."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/status") as lines:
+            total += sum(int(each.split()[1]) for each in lines if each.startswith("voluntary_"))
+    return total
+
+
 def _field_kib(pid: int, file: str, field: str) -> int:
     with open(f"/proc/{pid}/{file}") as lines:
         for line in lines:

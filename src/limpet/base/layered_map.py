@@ -1,13 +1,14 @@
 """Large mappings of which little changes at a time: a change costs what changed, not what is there.
 
 A mapping that was made of another by `alter` shares its entries, so that what differs between the
-two is found (`differing`) without a look at what they share.
+two is found (`differing`) without a look at what they share; also where all was copied in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, TypeVar
+from weakref import ref
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,7 +26,7 @@ def alter(mapping: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V
     every = {**before, **changes}
     if len(every) * _SHARE <= len(base):
         return _Altered(base, every)
-    return _copy(base, every)
+    return _Copied(base, every)
 
 
 def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
@@ -35,7 +36,11 @@ def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
     base, changes = _parts(before)
     other_base, other_changes = _parts(after)
     if base is not other_base:
-        keys = before.keys() | after.keys()
+        keys: Collection[K]
+        if isinstance(other_base, _Copied) and other_base.is_of(base):
+            keys = {*changes, *other_base.changed, *other_changes}
+        else:
+            keys = before.keys() | after.keys()
         return {key for key in keys if before.get(key) is not after.get(key)}
     found = {
         key
@@ -49,6 +54,22 @@ def differing(before: Mapping[K, V], after: Mapping[K, V]) -> set[K]:
         if key not in other_changes and base.get(key) is not value
     }
     return found
+
+
+class _Copied(dict[K, V]):
+    """What was altered so often that it was copied: it knows of what, and what is different."""
+
+    __slots__ = ("__weakref__", "_former", "changed")
+
+    def __init__(self, base: Mapping[K, V], changes: Mapping[K, V | None]) -> None:
+        super().__init__(_copy(base, changes))
+        # A plain dict has no weak references, and is copied once only.
+        self._former = ref(base) if isinstance(base, _Copied) else None
+        self.changed: Collection[K] = tuple(changes) if self._former is not None else ()
+
+    def is_of(self, base: Mapping[K, V]) -> bool:
+        """Whether it differs from `base` by `changed` alone."""
+        return self._former is not None and self._former() is base
 
 
 class _Altered(Mapping[K, V]):

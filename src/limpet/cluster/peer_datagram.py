@@ -121,6 +121,8 @@ class Codec:
         self._uid = uid_bytes(uid_of(self._public_key))
         cluster = hashlib.sha256(b"limpet cluster\0" + pinned_key).digest()[:8]
         self._cluster = cluster
+        self._last = b""
+        """What was signed last: one thing is said to several in turn."""
 
     def encode(self, kind: int, body: bytes, *, to_uid: str = "", to_relay: bool = False) -> bytes:
         """A signed datagram for one node, or for anybody. Raises: DatagramError (too big)."""
@@ -136,7 +138,9 @@ class Codec:
                 body,
             )
         )
-        return signed + self._key.sign(_CONTEXT + signed)
+        if self._last[:-_SIGNATURE_BYTES] != signed:
+            self._last = signed + self._key.sign(_CONTEXT + signed)
+        return self._last
 
     def parse(self, data: bytes) -> Datagram:
         """What is of our cluster, for us and of another. Raises: DatagramError.

@@ -72,3 +72,27 @@ def test_few_changes_of_a_large_mapping_look_at_nothing_else() -> None:
     assert differing(large, one) == {1, 200}
     assert differing(one, other) == {2}
     assert len(other) == len(BASE)
+
+
+class Counted(int):
+    """Counts how often its hash was asked for: whoever looks at an entry does."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return int(self)
+
+
+def test_few_changes_look_at_nothing_else_also_where_all_was_copied_in_between() -> None:
+    keys = [Counted(number) for number in range(1000)]
+    mapping: Mapping[int, str] = dict.fromkeys(keys, "old")
+    looks = []
+    for number, key in enumerate(keys[:300]):
+        before, mapping = mapping, alter(mapping, {key: f"new {number}"})
+        Counted.looks = 0
+        assert differing(before, mapping) == {number}
+        looks.append(Counted.looks)
+
+    assert sum(many > len(keys) for many in looks) == 1, "at the first copy, of a plain mapping"
+    assert max(sorted(looks)[:-1]) < len(keys)

@@ -204,9 +204,12 @@ class Exchange:
         return sayer is None or self._room.of_changes.has_room(sayer, now_s)
 
     def _run(self, effects: list[Effect]) -> None:
+        message, body = None, b""
         for effect in effects:
+            if effect.message is not message:  # one goes to several places
+                message, body = effect.message, encode(effect.message)
             try:
-                self._send(effect, encode(effect.message))
+                self._send(effect, body)
             except DatagramError as error:
                 _log.warning("what is known of a node is too large to be told", error=str(error))
         self._set_timer()

@@ -110,7 +110,9 @@ def filter_commands(
     Where nft refuses them (the kernel has not what was planned before), what `plan_filter` gives
     has to be put as a whole.
     """
-    changed = list(uids)
+    changed = [uid for uid in uids if _let_in(before, uid) != _let_in(after, uid)]
+    if not changed:
+        return ""
     parts = [plan.parts[uid] for plan in (before, after) for uid in changed if uid in plan.parts]
     if any(not _is_a_segment(view, prefix) for part in parts for prefix in part.sources):
         # What is behind several peers is one element of all of them, and wider ones hide others.
@@ -126,6 +128,12 @@ def filter_commands(
                 joined = ", ".join(differing)
                 lines.append(f"{verb} element inet {NFT_OVERLAY_TABLE} {name} {{ {joined} }}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _let_in(plan: OverlayPlan, uid: str) -> tuple[object, ...]:
+    """All of the peer that its elements are made of."""
+    part = plan.parts.get(uid)
+    return (part.sources, part.outer, part.in_clear) if part is not None else ()
 
 
 _SEGMENTS, _OTHERS = "segments", "others"
