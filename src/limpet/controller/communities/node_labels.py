@@ -27,7 +27,7 @@ from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("community")
 _LOOK_S = 2.0
-"""Between two looks at the tables, which cost no request."""
+"""Between two looks whether anything is another; they cost no request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,19 @@ class NodeLabels:
         self._cluster = cluster
         self._said = ""
         self._refused: Mapping[str, str] = {}
+        self._taken: tuple[int, int] | None = None
+        """Turns of the Nodes and of the records when all labels had been taken."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            await self._take()
+            if (self._nodes.turn, self._cluster.turn) != self._taken:
+                await self._take()
 
     async def _take(self) -> None:
         error = ""
+        turns = (self._nodes.turn, self._cluster.turn)
         try:
             labels = {name: node.labels for name, node in self._nodes.objects.items()}
             taken = await self._cluster.change(lambda tables: take_labels(tables, labels))
@@ -130,6 +134,7 @@ class NodeLabels:
                 if self._refused.get(name) != why:
                     _log.warning("labels not taken", of=name, error=why)
             self._refused = taken.refused
+            self._taken = turns
         except LimpetError as failure:
             error = str(failure)
             if error != self._said:

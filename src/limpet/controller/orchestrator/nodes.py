@@ -7,7 +7,13 @@ import random
 import time
 from collections.abc import Mapping
 
-from limpet.controller.orchestrator.node_objects import NODES, Node, NodeObject, read_node
+from limpet.controller.orchestrator.node_objects import (
+    NODES,
+    Node,
+    NodeObject,
+    looked_at,
+    read_node,
+)
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
@@ -20,6 +26,10 @@ class Nodes:
     def __init__(self, client: Client) -> None:
         self._reflector = Reflector(client, NODES, self._hear, mirror=True, random=random.random)
         self._objects: dict[str, NodeObject] = {}
+        self._looked_at: dict[str, tuple[object, ...]] = {}
+        """What they were read from, by name."""
+        self.turn = 0
+        """Another number when something that is looked at is another."""
         self._deleted: dict[str, tuple[NodeObject, float]] = {}
         self._listed = False
         self._changed: asyncio.Future[None] | None = None
@@ -55,18 +65,24 @@ class Nodes:
     async def _hear(self, changes: Changes[Node]) -> None:
         is_new = changes.listed and not self._listed
         self._listed = self._listed or changes.listed
-        put = {each.metadata.name: read_node(each) for each in changes.put}
+        put = {each.metadata.name: each for each in changes.put}
         for _, name in changes.gone:
             before = self._objects.get(name)
             if before is None or name in put:
                 continue
-            del self._objects[name]
+            del self._objects[name], self._looked_at[name]
             if not changes.listed:
                 self._deleted[name] = (before, time.time())
             is_new = True
         for name, node in put.items():
             self._deleted.pop(name, None)
-            is_new = is_new or self._objects.get(name) != node
-            self._objects[name] = node
+            found = looked_at(node)
+            if self._looked_at.get(name) == found:
+                continue  # a heartbeat
+            self._looked_at[name] = found
+            read = read_node(node)
+            is_new = is_new or self._objects.get(name) != read
+            self._objects[name] = read
+        self.turn += is_new
         if is_new and self._changed is not None and not self._changed.done():
             self._changed.set_result(None)

@@ -142,6 +142,7 @@ class Registry:
             return True  # its status, or a label
         if kind == COMMUNITY:
             self._tables.load(kind, name, item.value, CommunityRecord)
+            self.turn += 1
             return True
         if KINDS.get(kind) is None:
             return False
@@ -157,6 +158,7 @@ class Registry:
             return True
         if document.is_newer(self._tables.find(key)):
             self._tables.load(kind, name, item.value, record_types()[kind])
+            self.turn += 1
         elif record is not None:
             self._tables.put(kind, name, record)
         return True

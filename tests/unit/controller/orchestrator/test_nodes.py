@@ -66,11 +66,14 @@ def test_what_nobody_looks_at_is_no_change() -> None:
         client = Client(plain_access("http://127.0.0.1:1"))
         nodes = Nodes(client)
         await nodes._hear(Changes(put=[node("n1")], listed=True))
-        changed = nodes.changed
+        changed, turn, before = nodes.changed, nodes.turn, nodes.objects["n1"]
         await nodes._hear(Changes(put=[node("n1")]))
         assert not changed.done()
+        assert nodes.turn == turn
+        assert nodes.objects["n1"] is before
         await nodes._hear(Changes(put=[node("n1", site="quay")]))
         assert changed.done()
+        assert nodes.turn == turn + 1
         client.close()
         await asyncio.sleep(0)
 
