@@ -53,6 +53,16 @@ def keep_device(addresses: Sequence[Address]) -> list[str]:
     return [*done, *(f"refused: {error}" for error in failures)]
 
 
+def remove_device() -> list[str]:
+    """The link is gone; what was done for it, in words. Raises: KernelError."""
+    with RouteSocket() as route:
+        link = _find(route)
+        if link is None:
+            return []
+        route.apply(link_codec.delete_link(link.ifindex, what=f"link {link.ifname}"))
+        return [f"link {link.ifname}: removed"]
+
+
 def _find(route: RouteSocket) -> LinkInfo | None:
     return next((link for link in route.links().values() if OWNED.has(link)), None)
 

@@ -17,6 +17,7 @@ from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
+from limpet.cli.install.dns_service import start_dns, stop_dns
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.found import (
@@ -332,10 +333,14 @@ def _write(
     aside = note_flannel(settings, flannel) if flannel is not None else None
     if aside is not None:
         keep_flannels_routes()
+    if settings.dns.dns == "off":
+        report.steps += stop_dns(manifest)
     if options.start:
         _start(options, settings, report)
         if report.complete:
             _probe(options, manifest, report)
+        if report.complete:
+            report.steps += start_dns(settings, options.paths.config)
     else:
         report.steps.append(
             f"the agent is not started, as asked; start it with: systemctl enable --now {UNIT}"

@@ -10,6 +10,7 @@ from limpet.agent.settings import Settings
 from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, warn
 from limpet.cli.doctor.target import Target
+from limpet.cli.install.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
 from limpet.cli.install.service import UNIT, unit_text
@@ -35,12 +36,16 @@ def planned_files(options: InstallOptions, target: Target) -> list[PlannedFile]:
     unit = PlannedFile(
         "unit", options.paths.unit_dir / UNIT, unit_text(options.paths.config).encode()
     )
+    units = [unit]
+    if settings.dns.dns == "on":
+        text = dns_unit_text(options.paths.config).encode()
+        units.append(PlannedFile(DNS_ROLE, options.paths.unit_dir / DNS_UNIT, text))
     if not settings.pods.cni:
-        return [config, unit]
+        return [config, *units]
     files = [
         PlannedFile("binary", target.cni_bin_dir / "limpet", shim_path().read_bytes(), 0o755),
         config,
-        unit,
+        *units,
         PlannedFile("conflist", target.conflist, conflist_text(options.network_name)),
     ]
     if settings.folders.socket != Settings().folders.socket:

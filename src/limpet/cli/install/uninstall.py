@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from limpet.agent.status import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
+from limpet.cli.install.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.take_over import (
@@ -43,7 +45,7 @@ from limpet.linux.owned import LinkMark
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
-_RUN_FILES = ("agent.lock", WIREGUARD_LOG)
+_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET)
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     give_back(removal, lambda: give_back_files(state_dir))
     take_back(manifest, manifest.of_role("conflist"), removal)
     if not removal.failures:
+        _stop_names(settings, manifest, removal)
         _stop_agent(settings, manifest, removal)
     if removal.failures:
         # A runtime would go on calling us, or an agent set up again what is taken away.
@@ -154,7 +157,21 @@ def _some(pods: list[str]) -> str:
     return ", ".join(pods[:5]) + more
 
 
-# The agent.
+# Names, and the agent.
+
+
+def _stop_names(settings: Settings, manifest: Manifest, removal: Removal) -> None:
+    give_back(removal, lambda: stop_dns(manifest))
+    path = settings.folders.run_dir / DNS_SOCKET
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.connect(str(path))
+        except OSError:
+            return
+    removal.failures.append(
+        "`limpet dns serve` still runs, and no service of ours starts it "
+        "(stop it: it makes its link anew; then uninstall again)"
+    )
 
 
 def _stop_agent(settings: Settings, manifest: Manifest, removal: Removal) -> None:
