@@ -18,6 +18,7 @@ from tests.kube.flannel_move_bed import MOVER, MovingWorld
 from tests.kube.yurthub_bed import TOKEN, URL, YurtHub, agents_token
 from tests.waiting import wait_until
 
+BACKEND_DATA = "flannel.alpha.coreos.com/backend-data"
 _TOPOLOGY = """
 disk_mib = 0
 [cloud]
@@ -49,6 +50,12 @@ def _api_server(world: MovingWorld) -> dict[str, object]:
     return {"connected": False}
 
 
+def _backend_data(node: str) -> str:
+    """Where a Node's VTEP is, as flannel writes it; empty where nobody has said."""
+    found: str = json.loads(node)["metadata"].get("annotations", {}).get(BACKEND_DATA, "")
+    return found
+
+
 def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
     world: MovingWorld,
 ) -> None:
@@ -56,9 +63,6 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
     world.add_limpet("hub", 1)
     hub = [str(each.ip) for each in world.machines["hub"].addresses]
     world.make_node(MOVER, ["10.244.102.0/24", "fd00:244:0:66::/64"])
-    said = '{"VtepMAC":"9e:c9:07:f9:b3:8b"}'
-    words = f"flannel.alpha.coreos.com/backend-data={said}"
-    plane.kubectl("annotate", "node", MOVER, words)
     mover.system.write(TOKEN, agents_token(plane, MOVER))
     yurthub = YurtHub(mover, plane)
     yurthub.prepare()
@@ -74,8 +78,11 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
         wait_until(lambda: _known(world).get("hub") == hub)
         # What the node says of itself gets through the cache.
         wait_until(lambda: MOVER in plane.kubectl("get", "nodepresences.limpet.dev", "-o", "name"))
-        node = json.loads(yurthub.get(f"/api/v1/nodes/{MOVER}", agent="flanneld"))
-        assert node["metadata"]["annotations"][words.partition("=")[0]] == said
+        # The controller says by its Node where its VTEP is.
+        wait_until(lambda: _backend_data(plane.kubectl("get", "node", MOVER, "-o", "json")))
+        said = _backend_data(plane.kubectl("get", "node", MOVER, "-o", "json"))
+        path = f"/api/v1/nodes/{MOVER}"
+        wait_until(lambda: _backend_data(yurthub.get(path, agent="flanneld")) == said)
 
         # Cut off, with neither cache nor cloud: from the disk.
         world.cut("harbour")
@@ -92,8 +99,7 @@ def test_an_agent_that_is_cut_off_starts_from_its_disk_or_from_the_cache(
         yurthub.start()
         wait_until(lambda: _known(world).get("hub") == hub)
         # As the patched flannel reads the MAC of its own Node, with `get` on nodes.
-        node = json.loads(yurthub.get(f"/api/v1/nodes/{MOVER}", agent="flanneld"))
-        assert node["metadata"]["annotations"][words.partition("=")[0]] == said
+        assert _backend_data(yurthub.get(path, agent="flanneld")) == said
 
         # News come again.
         world.restore("harbour")
