@@ -40,8 +40,8 @@ from limpet.controller.state.records import TOKEN, TokenRecord
 from limpet.controller.state.registry import Registry
 from limpet.controller.state.tables import Tables
 from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import find_access
 from limpet.kubernetes.objects import LEASES, Lease, LeaseSpec, Metadata, Object, Resource
 from limpet.kubernetes.resources import document_object
 from limpet.lab.kube.control_plane import ADMINISTRATORS, ControlPlane

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from limpet.cloud.server_return import follow_returns
-from limpet.kubernetes.access import ServerAddress
+from limpet.kubernetes.access.access import ServerAddress
 from tests.waiting import until
 
 

@@ -14,8 +14,8 @@ import yaml
 from limpet.base.http.connection import Answer, Headers
 from limpet.cli.main import main
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER
+from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import read_kubeconfig
 from limpet.kubernetes.pods import PODS, post_to_pod
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller

@@ -13,8 +13,8 @@ import pytest
 from limpet.cluster import api
 from limpet.controller.orchestrator.event_backlog import About, node
 from limpet.controller.orchestrator.events import COMPONENT, Events
+from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.controller.machines import Controller, Node, Refusal
 from tests.waiting import wait_until

@@ -29,8 +29,8 @@ from limpet.controller.state.refusal import RefusedError
 from limpet.controller.state.registry import Registry
 from limpet.controller.store.interface import Change, Event, Item, Listing, Store
 from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal

@@ -26,8 +26,8 @@ from limpet.controller.store.interface import (
     Store,
 )
 from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import find_access
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.beds.store_suite import (  # noqa: F401 - the suite
     KEPT_DELETIONS,

@@ -14,7 +14,7 @@ import pytest
 
 from limpet.base.http.connection import LinkError, SilenceError
 from limpet.cluster.api import SERVER_NAME
-from limpet.kubernetes.access import Access, AccessError, parse_server
+from limpet.kubernetes.access.access import Access, AccessError, parse_server
 from limpet.kubernetes.client import Client, Selection
 from limpet.kubernetes.errors import (
     BusyError,

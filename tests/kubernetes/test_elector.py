@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from limpet.controller.leader.elector import Elector
-from limpet.kubernetes.access import Access, parse_server
+from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
 from tests.beds.rogue import answer, serving
 from tests.waiting import until

@@ -11,7 +11,7 @@ from aiohttp import WSMsgType, web
 
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
-from limpet.kubernetes.access import plain_access
+from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import StatusError
 from limpet.kubernetes.exec import Stream, run_in_pod

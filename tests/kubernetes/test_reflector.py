@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from limpet.kubernetes.access import Access, parse_server
+from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import ConfigMap, Resource
 from limpet.kubernetes.reflector import Reflector

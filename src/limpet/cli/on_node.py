@@ -121,8 +121,8 @@ def words_of(invocation: typer.Context) -> list[str]:
 def _run_there(there: _There, words: Sequence[str]) -> int:
     """The exit code there. Raises: LimpetError."""
     # Here: only who asks an API server waits for TLS and YAML to be loaded.
+    from limpet.kubernetes.access.kubeconfig import find_access
     from limpet.kubernetes.client import Client
-    from limpet.kubernetes.kubeconfig import find_access
 
     access = find_access(there.kubeconfig, context=there.context)
     client = Client(access, answer_s=_ANSWER_S)

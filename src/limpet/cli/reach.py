@@ -80,7 +80,7 @@ def ask(reach: Reach, verb: str, **arguments: Any) -> dict[str, Any]:
     if by_name and (found := _kubeconfigs(reach)) is not None:
         # Here: only who asks an API server waits for TLS and YAML to be loaded.
         from limpet.controller.admin.api_server import Cluster, call_cluster
-        from limpet.kubernetes.kubeconfig import read_kubeconfig
+        from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 
         access = read_kubeconfig(found, reach.context)
         return call_cluster(Cluster(access, reach.namespace), verb, **arguments)
@@ -99,6 +99,6 @@ def _kubeconfigs(reach: Reach) -> list[Path] | None:
     """None: nothing names one."""
     if reach.kubeconfig is not None:
         return [reach.kubeconfig]
-    from limpet.kubernetes.kubeconfig import find_kubeconfig
+    from limpet.kubernetes.access.kubeconfig import find_kubeconfig
 
     return find_kubeconfig() or None

@@ -28,7 +28,7 @@ from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.replica import Outcome
-from limpet.kubernetes.access import Access, in_cluster_access, plain_access
+from limpet.kubernetes.access.access import Access, in_cluster_access, plain_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Resource
 from limpet.kubernetes.reflector import Reflector
@@ -58,7 +58,7 @@ def find_api_server(settings: SourceSettings) -> Access:
     server = plain_access(settings.server) if settings.server is not None else None
     if settings.kubeconfig is not None:
         # Pods have their account, and a cache on the node has an address.
-        from limpet.kubernetes.kubeconfig import read_kubeconfig
+        from limpet.kubernetes.access.kubeconfig import read_kubeconfig
 
         access = read_kubeconfig([settings.kubeconfig], settings.context or "")
     elif server is not None and (not server.server.tls or settings.token_file is not None):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from limpet.kubernetes.access import ServerAddress
+from limpet.kubernetes.access.access import ServerAddress
 
 _LOOK_S, _OPEN_S = 1.5, 6.0
 """At least between two looks, at most twice as much; the other after one that takes connections."""

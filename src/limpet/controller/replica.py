@@ -35,8 +35,8 @@ from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.records import AUTHORITY, AuthorityRecord
 from limpet.controller.store.kubernetes.store import KubernetesStore
+from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
-from limpet.kubernetes.kubeconfig import find_access
 
 _log = structlog.get_logger("replica")
 _AGAIN_S = 2.0

@@ -17,11 +17,11 @@ from limpet.base.decoding import json_decoder
 from limpet.base.http.connection import Answer, Connection, Headers, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
-from limpet.kubernetes.access import Access
-from limpet.kubernetes.credentials import Credentials
+from limpet.kubernetes.access.access import Access
+from limpet.kubernetes.access.credentials import Credentials
+from limpet.kubernetes.access.refused_rights import RefusedRights
 from limpet.kubernetes.errors import refusal
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
-from limpet.kubernetes.refused_rights import RefusedRights
 from limpet.kubernetes.watch_event import Unreadable, read_item
 
 PAGE = 100

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from limpet.kubernetes.access import (
+from limpet.kubernetes.access.access import (
     Access,
     AccessError,
     ServerAddress,
     in_cluster_access,
     parse_server,
 )
-from limpet.kubernetes.kubeconfig import find_kubeconfig, read_kubeconfig
+from limpet.kubernetes.access.kubeconfig import find_kubeconfig, read_kubeconfig
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 CONFIG: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.kubernetes.refused_rights import LASTS_S, RefusedRights
+from limpet.kubernetes.access.refused_rights import LASTS_S, RefusedRights
 
 
 def test_what_is_refused_for_a_moment_is_not_lacking_and_what_lasts_is() -> None:

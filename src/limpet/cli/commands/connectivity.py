@@ -55,8 +55,8 @@ def connectivity_test(
     from limpet.cli.connectivity.plan import outside_target
     from limpet.cli.connectivity.report import complaints, rows, summary
     from limpet.cli.connectivity.run import run
+    from limpet.kubernetes.access.kubeconfig import find_access
     from limpet.kubernetes.client import Client
-    from limpet.kubernetes.kubeconfig import find_access
 
     names = [name for each in nodes or () for name in each.split(",") if name]
     options = Options(

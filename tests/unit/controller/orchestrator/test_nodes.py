@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.controller.orchestrator.node_objects import Node, read_node
 from limpet.controller.orchestrator.nodes import Nodes
-from limpet.kubernetes.access import plain_access
+from limpet.kubernetes.access.access import plain_access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import Metadata
 from limpet.kubernetes.reflector_state import Changes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.base.errors import LimpetError
-from limpet.kubernetes.access import (
+from limpet.kubernetes.access.access import (
     Access,
     AccessError,
     Material,

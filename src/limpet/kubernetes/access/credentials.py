@@ -10,7 +10,7 @@ from pathlib import Path
 
 from limpet.base.http.connection import Headers, Server, Words
 from limpet.base.http.tls import NO_CHECK_TIME
-from limpet.kubernetes.access import Access, AccessError, Material
+from limpet.kubernetes.access.access import Access, AccessError, Material
 
 _WORDS = Words(
     not_trusted="its certificate is not of the authority that is to be trusted: {} (does the "
