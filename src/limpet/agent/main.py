@@ -19,6 +19,7 @@ import structlog
 
 from limpet.agent.answers.verbs import Admin
 from limpet.agent.dispatch import Dispatcher
+from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
@@ -37,7 +38,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
-from limpet.datapath.event import Event
+from limpet.datapath.event import BridgeMade, Event, PodsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.part import NodePart
@@ -153,8 +154,7 @@ class _Agent:
 
     def __init__(self, settings: Settings, why_not_joined: Callable[[], str]) -> None:
         self._kernel = NodeKernel()
-        self._announcer = Announcer()
-        self._reaper = Reaper()
+        announcer, reaper = Announcer(), Reaper()
         self._attachments = Attachments(settings.folders.run_dir / "attachments")
         self._ledgers = Ledgers(settings.folders.data_dir, settings.pods.rest_s, self._attachments)
         originals = _Originals(settings.folders.state_dir / "sysctls.json")
@@ -166,10 +166,10 @@ class _Agent:
             kernel=self._kernel,
             pods=PodKeeper(
                 self._attachments,
-                self._announcer,
+                announcer,
                 is_held=self._ledgers.is_host_end_of_holder,
                 release=self._release,
-                retired=self._reaper.put,
+                retired=reaper.put,
             ),
             before_sysctl=originals.keep,
         )
@@ -178,8 +178,8 @@ class _Agent:
             kernel=self._kernel,
             ledgers=self._ledgers,
             attachments=self._attachments,
-            reaper=self._reaper,
-            announcer=self._announcer,
+            reaper=reaper,
+            announcer=announcer,
             node_part=node_part,
             tell=self._tell,
         )
@@ -187,7 +187,15 @@ class _Agent:
         self._resync = partial(_resync, self._loop, repair, settings.resync_s)
         self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
-        admin = Admin(self._node, repair, self._cluster, why_not_joined=why_not_joined)
+        self._policies = PolicySlot(
+            self._loop,
+            node_part,
+            settings.folders.state_dir / "policies.json",
+            self._attachments,
+        )
+        admin = Admin(
+            self._node, repair, self._cluster, self._policies, why_not_joined=why_not_joined
+        )
         self._metrics = self._metrics_server(settings.metrics_listen, admin)
         dispatcher = Dispatcher(self._node, admin)
         self._server = Server(settings.folders.socket, dispatcher.answer)
@@ -223,7 +231,7 @@ class _Agent:
 
         return MetricsServer(
             listen,
-            metrics=Metrics(self._node, admin, self._cluster).text,
+            metrics=Metrics(self._node, admin, self._cluster, self._policies).text,
             reasons=admin.reasons_not_ready,
         )
 
@@ -234,9 +242,10 @@ class _Agent:
                 self._ledgers.ledger(attachment.network, attachment.data_dir)
         self._loop.start()
         self._node.node_part.run("start")
+        self._policies.begin()  # pods from before are under them still, and there are no others
         if self._cluster is not None:
             self._cluster.begin()
-        self._reaper.put()  # what an earlier agent put aside
+        self._node.reaper.put()  # what an earlier agent put aside
         self._resyncing = asyncio.create_task(self._resync())
         await self._node.node_part.settled()
         await self._server.start()
@@ -248,10 +257,11 @@ class _Agent:
     async def stop(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self._kernel.close)
-            parts.callback(self._announcer.close)
+            parts.callback(self._node.announcer.close)
             parts.callback(self._ledgers.close)
-            parts.callback(self._reaper.close)
+            parts.callback(self._node.reaper.close)
             parts.callback(self._node.node_part.close)
+            parts.callback(self._policies.close)
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
             parts.callback(self._loop.close)
@@ -262,6 +272,8 @@ class _Agent:
                 parts.push_async_callback(self._metrics.stop)
 
     def _tell(self, event: Event) -> None:
+        if isinstance(event, PodsChanged | BridgeMade):
+            self._policies.pods_changed()
         if self._cluster is not None:
             self._cluster.tell(event)
 

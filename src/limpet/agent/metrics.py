@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from limpet import __version__
 from limpet.agent.answers.cluster import count_peers, tunnel_statuses
 from limpet.agent.answers.verbs import Admin, segment_states
+from limpet.agent.policies.slot import PolicySlot
 from limpet.base import faults
 from limpet.cni.verbs import Node
 from limpet.datapath.loop import Account
@@ -31,8 +32,11 @@ _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
 class Metrics:
     """Of one agent; docs/metrics.md says what each figure means."""
 
-    def __init__(self, node: Node, admin: Admin, cluster: ClusterSide | None) -> None:
+    def __init__(
+        self, node: Node, admin: Admin, cluster: ClusterSide | None, policies: PolicySlot
+    ) -> None:
         self._node = node
+        self._policies = policies
         self._admin = admin
         self._cluster = cluster
         self._started_s = time.monotonic()
@@ -47,6 +51,9 @@ class Metrics:
         yield from self._of_node()
         if self._cluster is not None:
             yield from _of_cluster(self._cluster)
+        if self._policies.policies is not None:
+            part = self._policies.policies.part
+            yield from _of_policies(len(part.compiled.pods), part.dropped_packets())
         yield from _of_rounds(self._node.node_part.accounts)
 
     def _of_node(self) -> Iterator[Metric]:
@@ -87,6 +94,17 @@ class Metrics:
     # For the registry: nothing is read before it is asked for.
     def describe(self) -> list[Metric]:
         return []
+
+
+def _of_policies(isolated_pods: int, dropped_packets: int) -> Iterator[Metric]:
+    yield from _gauges(
+        ("isolated_pods", "Pods of the node that policies isolate.", isolated_pods),
+        (
+            "policy_dropped_packets",
+            "Packets that no policy allows, dropped since the table was made.",
+            dropped_packets,
+        ),
+    )
 
 
 def _of_rounds(accounts: Mapping[str, Account]) -> Iterator[Metric]:

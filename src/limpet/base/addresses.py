@@ -24,6 +24,16 @@ Prefix = IPv4Network | IPv6Network
 InterfaceAddress = IPv4Interface | IPv6Interface
 
 
+_LINK_LOCAL = IPv6Network("fe80::/64")
+
+
+def link_local_of(mac: str) -> IPv6Address:
+    """What the kernel gives a link by itself. Source: RFC 4291, appendix A."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    low = bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]
+    return _LINK_LOCAL.network_address + int.from_bytes(low, "big")
+
+
 _MAPPED = bytes(10) + b"\xff\xff"
 """Source: RFC 4291, section 2.5.5.2."""
 

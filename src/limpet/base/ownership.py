@@ -22,6 +22,9 @@ NFT_TABLE = "limpet"
 NFT_OVERLAY_TABLE = "limpet_overlay"
 """Of the network between nodes: its sets are large, and change with peers instead of pods."""
 
+NFT_POLICY_TABLE = "limpet_policy"
+"""Of network policies: one of family inet, one of family bridge."""
+
 NFT_SHARED_PORT_TABLE = "limpet_tunnel"
 """Of the port that the tunnel and the agent share."""
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     "status": "status:status",
     "path": "path:path",
     "peer": "path:peer",
+    "policy": "policy:policy",
     "ipam": "ipam:ipam",
     "doctor": "doctor:doctor",
     "install": "install:install",

@@ -7,6 +7,7 @@ from pathlib import Path
 from limpet.cluster import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
+from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.dns import device as dns_device
 from limpet.linux.netlink.link_codec import LinkInfo
@@ -16,7 +17,7 @@ from limpet.relay.server import forwarding
 
 def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
-    parts = (OverlayPart, TunnelPart, NodePart)
+    parts = (PolicyPart, OverlayPart, TunnelPart, NodePart)
     others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED)
     return (*(part.owned(run_dir) for part in parts), *others)
 
@@ -26,6 +27,12 @@ def is_ours(link: LinkInfo) -> bool:
     return any(owned.has(link) for owned in owners(Path()))
 
 
-def our_tables() -> frozenset[str]:
-    """Names of our nftables tables, all of family inet."""
-    return frozenset(name for owned in owners(Path()) for name in owned.nft_tables)
+def our_tables() -> frozenset[tuple[str, str]]:
+    """Families and names of our nftables tables."""
+    found = owners(Path())
+    return frozenset(
+        (family, name)
+        for owned in found
+        for family, names in (("inet", owned.nft_tables), ("bridge", owned.nft_bridge_tables))
+        for name in names
+    )

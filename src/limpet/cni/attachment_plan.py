@@ -187,7 +187,7 @@ def plan_attachment(
         network=conf.name,
         holder=request.holder,
         netns=Netns(request.netns, *netns_id),
-        pod=PodName(request.pod_namespace, request.pod_name),
+        pod=PodName(request.pod_namespace, request.pod_name, request.wishes.labels),
         addresses=addresses,
         gateways=gateways,
         data_dir=conf.ipam.data_dir,

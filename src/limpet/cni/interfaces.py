@@ -58,12 +58,9 @@ class PodInterfaces:
             ) from error
 
     def _create(self, pod: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
-        create_pod_interface(
-            self._route,
-            pod,
-            bridge_ifindex=self._node_part.ensure_bridge(pod.network, bridge),
-            netns=netns,
-        )
+        bridge_ifindex = self._node_part.ensure_bridge(pod.network, bridge)
+        self._node_part.before_pod(pod)
+        create_pod_interface(self._route, pod, bridge_ifindex=bridge_ifindex, netns=netns)
 
     def disconnect(self, pod: Attachment, netns: str) -> None:
         """Both ends down, renamed and put aside. `netns`: where the runtime says that it is now."""

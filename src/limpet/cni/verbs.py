@@ -190,6 +190,8 @@ class Node:
                 undo.callback(self._interfaces.disconnect, attachment, request.netns)
                 undo.callback(self._host_ports.close, attachment)
                 self._host_ports.open(attachment)
+            else:
+                self.node_part.before_pod(attachment)
             self.attachments.put(attachment)
             undo.pop_all()
         return attachment, written

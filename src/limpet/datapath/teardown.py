@@ -54,8 +54,9 @@ def remove_kernel_state(
             report.attempt(partial(_remove_links, route, owned, report))
         report.attempt(partial(_name_gateways, route, report, gateways))
     for owned in owners:
-        for table in owned.nft_tables:
-            report.attempt(partial(_remove_table, table, report))
+        for family, tables in (("inet", owned.nft_tables), ("bridge", owned.nft_bridge_tables)):
+            for table in tables:
+                report.attempt(partial(_remove_table, family, table, report))
     allowed = {name: values for owned in owners for name, values in owned.sysctls.items()}
     for path in sorted(original_sysctls, key=_forwarding_first):
         original = original_sysctls[path]
@@ -110,11 +111,11 @@ def _name_gateways(
             )
 
 
-def _remove_table(table: str, report: Teardown) -> None:
-    ours = Nftables(table)
+def _remove_table(family: str, table: str, report: Teardown) -> None:
+    ours = Nftables(table, family=family)
     try:
         if ours.keep(""):
-            report.done.append(f"nftables table inet {table}: removed")
+            report.done.append(f"nftables table {family} {table}: removed")
     finally:
         ours.close()
 

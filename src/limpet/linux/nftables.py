@@ -25,9 +25,10 @@ _LARGE_BYTES = 64 << 10
 class Nftables:
     """For the network namespace of the thread that makes and uses it."""
 
-    def __init__(self, table: str = NFT_TABLE) -> None:
+    def __init__(self, table: str = NFT_TABLE, *, family: str = "inet") -> None:
         """`table`: the one of ours that it is for. Raises: LimpetError without the library."""
         self._table = table
+        self._at = f"{family} {table}"
         try:
             self._lib = ctypes.CDLL(_SONAME)
         except OSError as error:
@@ -85,7 +86,7 @@ class Nftables:
         """Our table as nft prints it, without what was counted; None when it is not there."""
         try:
             with self.printing(_NFT_CTX_OUTPUT_STATELESS):
-                return self.run(f"list table inet {self._table}", what=f"table {self._table}")
+                return self.run(f"list table {self._at}", what=f"table {self._table}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
                 return None
@@ -104,7 +105,7 @@ class Nftables:
     def read_counter(self, name: str) -> int:
         """Packets that a counter of our table has seen; 0 when it is not there."""
         try:
-            listed = self.run(f"list counter inet {self._table} {name}", what=f"counter {name}")
+            listed = self.run(f"list counter {self._at} {name}", what=f"counter {name}")
         except KernelError:
             return 0
         found = re.search(r"packets (\d+)", listed)
@@ -114,7 +115,7 @@ class Nftables:
         """Replaces our table by `ruleset` (empty: by none) in one transaction; no packet meets
         neither."""
         self.run(
-            f"add table inet {self._table}\ndelete table inet {self._table}\n{ruleset}",
+            f"add table {self._at}\ndelete table {self._at}\n{ruleset}",
             what=f"table {self._table}",
         )
         self._put, self._printed = _Print(ruleset), _Print(self.list_table() or "")

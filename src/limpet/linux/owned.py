@@ -38,6 +38,8 @@ class Owned:
 
     links: tuple[LinkMark, ...] = ()
     nft_tables: tuple[str, ...] = ()
+    """Of family inet."""
+    nft_bridge_tables: tuple[str, ...] = ()
     sysctls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Last part of a setting's path, and the values that it may have by us."""
     deletions: Callable[[RouteSocket], Sequence[Request]] = _nothing

@@ -67,8 +67,11 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
         *("limpet.datapath.loop", "limpet.datapath.notified", "limpet.datapath.part"),
     }
     assert {each for each in rooms if each.startswith("limpet.agent.")} == {
-        f"limpet.agent.{each}" for each in ("answers", "dispatch", "main", "settings", "status")
+        f"limpet.agent.{each}"
+        for each in ("answers", "dispatch", "main", "policies", "settings", "status")
     }
+    of_policies = {each for each in found if each.startswith("limpet.agent.policies.")}
+    assert of_policies == {"limpet.agent.policies.slot"}
 
 
 def test_an_agent_in_a_cluster_that_hears_its_controller_has_nothing_of_kubernetes_in_memory() -> (

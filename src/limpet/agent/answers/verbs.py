@@ -6,10 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from limpet import __version__
+from limpet.agent.policies.slot import VERBS as POLICY_VERBS
+from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.status import (
     Attached,
     LastRound,
@@ -52,7 +55,8 @@ class Admin:
         self,
         node: Node,
         repair: Repair,
-        cluster: ClusterSide | None = None,
+        cluster: ClusterSide | None,
+        policies: PolicySlot,
         *,
         why_not_joined: Callable[[], str] = str,
     ) -> None:
@@ -78,6 +82,7 @@ class Admin:
             "ipam.check": self._check,
             "ipam.repair": self._repair_now,
             "ipam.release": self._release,
+            **{verb: partial(policies.answer, verb) for verb in POLICY_VERBS},
         }
 
     async def answer(self, verb: str, arguments: Arguments) -> Said:

@@ -46,7 +46,8 @@ _FORGIVING = (Verb.DEL, Verb.GC)
 
 _RUNTIME = keys("ips", "mac", "portMappings", "bandwidth", "dns", "ipRanges")
 _RUNTIME_DNS = keys("servers", "searches", "options")
-_CNI_ARGS_OBJECT = keys("ips", "mac")
+_CNI_ARGS_OBJECT = keys("ips", "mac", "labels")
+_LABEL = keys("key", "value")
 _PORT_MAPPING = keys("hostPort", "containerPort", "protocol", "hostIP")
 _ATTACHMENT = keys("containerID", "ifname")
 _NOTHING = keys()
@@ -227,8 +228,9 @@ def _with_runtime_wishes(
         _parse_ips(runtime) or _parse_ips(args) or _from_cni_args(arguments, "IP", _split_addresses)
     )
     conf = _with_runtime_ranges(request.conf, runtime)
+    labels = _parse_labels(args)
     if conf.ipam_only:
-        return replace(request, conf=conf, wishes=PodWishes(addresses or ()))
+        return replace(request, conf=conf, wishes=PodWishes(addresses or (), labels=labels))
     if bandwidth is None and "bandwidth" in runtime.values:
         bandwidth = parse_bandwidth(runtime.object("bandwidth", BANDWIDTH))
     _from_cni_args(arguments, "GATEWAY", _split_addresses)
@@ -237,6 +239,7 @@ def _with_runtime_wishes(
         _parse_mac(runtime) or _parse_mac(args) or _from_cni_args(arguments, "MAC", to_mac),
         _parse_port_mappings(runtime),
         bandwidth or Bandwidth(),
+        labels,
     )
     return replace(request, conf=_with_runtime_dns(conf, runtime), wishes=wishes)
 
@@ -254,6 +257,16 @@ def _parse_ips(fields: Fields) -> tuple[Address, ...]:
             raise invalid(path, text, "is not an address")
         found.append(to_address(address or text, path))
     return tuple(dict.fromkeys(found))
+
+
+def _parse_labels(args: Fields) -> tuple[tuple[str, str], ...]:
+    """As CONVENTIONS.md has them: a list of objects with a key and a value."""
+    found = {}
+    for entry in args.objects("labels", _LABEL):
+        if not (key := entry.text("key")):
+            raise invalid(entry.path, entry.values, "lacks key")
+        found[key] = entry.text("value") or ""
+    return tuple(sorted(found.items()))
 
 
 def _parse_mac(fields: Fields) -> str | None:

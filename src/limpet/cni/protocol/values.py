@@ -84,6 +84,8 @@ class PodWishes:
     """Lower case, colon separated."""
     port_mappings: tuple[PortMapping, ...] = ()
     bandwidth: Bandwidth = Bandwidth()
+    labels: tuple[tuple[str, str], ...] = ()
+    """From args.cni.labels, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv6Interface, IPv6Network, ip_interface
+from ipaddress import IPv6Interface, ip_interface
 
-from limpet.base.addresses import Address, InterfaceAddress, Prefix, is_plain_name
+from limpet.base.addresses import (
+    Address,
+    InterfaceAddress,
+    Prefix,
+    is_plain_name,
+    link_local_of,
+)
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import POD_IFNAME_PREFIX, SEGMENT_METRIC, UNREACHABLE_METRIC
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
 from limpet.datapath.node.ruleset import plan_host_ports_of, plan_ruleset
 from limpet.datapath.node.state import Bridge, NodePlan, Port, Route, Rule
 from limpet.ipam.leases import Holder, segment_range
-
-_LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +199,7 @@ def _link_local(mac: str, gateways: Iterable[InterfaceAddress]) -> set[Interface
     """
     if all(gateway.version == 4 for gateway in gateways):
         return set()
-    octets = bytes.fromhex(mac.replace(":", ""))
-    low = bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]  # EUI-64, RFC 4291
-    return {IPv6Interface((_LINK_LOCAL.network_address + int.from_bytes(low, "big"), 64))}
+    return {IPv6Interface((link_local_of(mac), 64))}
 
 
 def derived_mac(source: Address | str) -> str:

@@ -243,9 +243,20 @@ def test_a_del_still_needs_to_know_which_network(change: dict[str, Any]) -> None
 # What is asked for one pod.
 
 
+def test_labels_come_from_args_as_the_conventions_have_them() -> None:
+    listed = [{"key": "tier", "value": "web"}, {"key": "app"}]
+
+    assert parse(conf(args={"cni": {"labels": listed}})).wishes.labels == (
+        ("app", ""),
+        ("tier", "web"),
+    )
+    assert refusal(conf(args={"cni": {"labels": [1]}})).code == CniCode.INVALID_NETWORK_CONFIG
+    assert refusal(conf(args={"cni": {"labels": [{"value": "x"}]}})).msg.endswith("lacks key")
+
+
 def test_addresses_and_mac_come_from_runtime_config_before_args_before_cni_args() -> None:
     runtime = {"ips": ["10.244.7.5/24", "fd00:7::5"], "mac": "02:00:00:00:00:01"}
-    args = {"cni": {"ips": ["10.244.7.6"], "mac": "02:00:00:00:00:02", "labels": [1]}, "own": 1}
+    args = {"cni": {"ips": ["10.244.7.6"], "mac": "02:00:00:00:00:02", "other": [1]}, "own": 1}
     cni_args = "IP=10.244.7.7,fd00:7::7/64;MAC=02:00:00:00:00:03;GATEWAY=10.244.7.1;FOO=BAR"
 
     first = parse(conf(runtimeConfig=runtime, args=args), CNI_ARGS=cni_args)

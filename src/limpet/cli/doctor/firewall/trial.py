@@ -97,7 +97,7 @@ def read_rules() -> Rules:
         listing = nft.run("list ruleset", what="others' rules")
     finally:
         nft.close()
-    ours = {("inet", table) for table in our_tables()}
+    ours = our_tables()
     told, saved = "", []
     for found in _TABLE.finditer(listing):
         text, family, table = found[0], found[1], found[2]

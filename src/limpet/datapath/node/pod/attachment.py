@@ -77,6 +77,8 @@ class PodName:
 
     namespace: str
     name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    """That the runtime has told, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,14 @@ from limpet.datapath.node.pod.attachment import (
 from limpet.ipam.leases import Holder
 
 T = TypeVar("T")
+_NONSENSE = (
+    msgspec.DecodeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+)
 
 
 def _of_text(parse: Callable[[str], T]) -> Callable[[object], T]:
@@ -56,7 +64,7 @@ def decode_attachment(text: bytes) -> Attachment:
     try:
         document = msgspec.json.decode(text)
         attachment = _attachment(document)
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except _NONSENSE as error:
         raise ValueError(f"not an attachment: {error}") from error
     meant = msgspec.json.decode(encode_attachment(attachment))
     for key, value in document.items():
@@ -73,12 +81,13 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
 
 def _attachment(found: dict[str, Any]) -> Attachment:
     bridge = found["bridge"]
+    found["pod"].setdefault("labels", [])  # an older agent has written none
     return Attachment(
         **{
             **found,
             "holder": Holder(**found["holder"]),
             "netns": Netns(**found["netns"]),
-            "pod": PodName(**found["pod"]),
+            "pod": _pod(found["pod"]),
             "link": PodLink(**found["link"]),
             "addresses": tuple(map(ip_interface, found["addresses"])),
             "gateways": tuple(map(ip_address, found["gateways"])),
@@ -88,6 +97,10 @@ def _attachment(found: dict[str, Any]) -> Attachment:
             "bandwidth": Bandwidth(**found["bandwidth"]),
         }
     )
+
+
+def _pod(found: dict[str, Any]) -> PodName:
+    return PodName(**{**found, "labels": tuple((str(k), str(v)) for k, v in found["labels"])})
 
 
 def _bridge(found: dict[str, Any]) -> BridgeSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,3 +81,13 @@ def test_a_missing_field_is_a_value_error_or_has_its_default(key: str) -> None:
     with suppress(ValueError):
         found = document_of(decode_attachment(json.dumps(rest).encode()))
         assert {k: v for k, v in found.items() if k != key} == rest
+
+
+@given(attachments_of_any_kind)
+def test_an_attachment_of_an_agent_that_knew_no_labels_is_read(written: Attachment) -> None:
+    document = json.loads(encode_attachment(written))
+    del document["pod"]["labels"]
+
+    read = decode_attachment(json.dumps(document).encode())
+
+    assert read == replace(written, pod=replace(written.pod, labels=()))

@@ -1,0 +1,180 @@
+"""Policies of a node on its own: told by a person, kept in a file, held to by the part `policy`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from limpet.agent.policies.said import Applied, PodLabels, PodPolicies
+from limpet.agent.policies.said import Policies as SaidPolicies
+from limpet.agent.policies.words import pod_policies, policy_line
+from limpet.agent.status import Said
+from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.errors import LimpetError
+from limpet.datapath.loop import Loop
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.datapath.policy.part import PolicyPart
+from limpet.datapath.policy.ruleset import LocalPort
+from limpet.policies.book import Book, decode_book, encode_book
+from limpet.policies.compiled import Compiled, compile_sides
+from limpet.policies.parse import PolicyError
+from limpet.policies.policy import Key, Pod, World
+
+Arguments = dict[str, Any]
+
+
+def key_of(pod: Attachment) -> Key:
+    """As policies name it; a container that has no name in Kubernetes' sense goes by its id."""
+    return Key(pod.pod.namespace or "default", pod.pod.name or pod.holder.container_id)
+
+
+class Policies:
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        attachments: Iterable[Attachment],
+        bridge_mac: Callable[[str], str],
+    ) -> None:
+        """`path`: of the file. `bridge_mac`: by the bridge's name.
+
+        Raises: LimpetError: what is kept cannot be read, so a pod might be open.
+        """
+        self._loop = loop
+        self._path = path
+        self._attachments = attachments
+        self._bridge_mac = bridge_mac
+        self._book = _read(path)
+        self._changing = asyncio.Lock()
+        self.part = PolicyPart(loop, self._ports, self._compile)
+        loop.add(self.part)
+
+    def close(self) -> None:
+        self.part.close()
+
+    def cover(self, pod: Attachment) -> None:
+        """Raises: KernelError; then the pod must not get its interface."""
+        self.part.cover(self._port(pod))
+
+    # What holds
+
+    def _ports(self) -> list[LocalPort]:
+        return [self._port(pod) for pod in self._attachments]
+
+    def _port(self, pod: Attachment) -> LocalPort:
+        bridged = pod.bridge is not None
+        return LocalPort(
+            key_of(pod),
+            pod.link.host_ifname if bridged else "",
+            pod.link.mac if bridged else "",
+            self._bridge_mac(pod.bridge.ifname) if pod.bridge is not None else "",
+            tuple(address.ip for address in pod.addresses),
+            pod.pod.labels,
+        )
+
+    def _world(self, ports: Iterable[LocalPort]) -> World:
+        pods: dict[Key, Pod] = {}
+        for port in ports:
+            known = pods.get(port.key, Pod(port.key, (), {}))
+            labels = {**(known.labels or {}), **dict(port.labels)}
+            labels |= self._book.pods.get(port.key, {})
+            addresses = tuple(dict.fromkeys((*known.addresses, *port.addresses)))
+            pods[port.key] = Pod(port.key, addresses, labels)
+        return World(self._book.policies, self._book.namespaces, pods)
+
+    def _compile(self, ports: Sequence[LocalPort]) -> Compiled:
+        world = self._world(ports)
+        return compile_sides(world, world.pods.values())
+
+    # What a person asks for
+
+    async def answer(self, verb: str, arguments: Arguments) -> Said:
+        """Raises: LimpetError."""
+        match verb:
+            case "policy.apply":
+                return await self._apply(arguments.get("documents") or [])
+            case "policy.delete":
+                key = _key(arguments)
+                await self._change(lambda book: book.without(key))
+                return Applied(changed=[f"NetworkPolicy {key}"])
+            case "policy.list":
+                return self._list()
+            case "policy.show":
+                return self._show(_key(arguments))
+            case _:
+                return await self._label(_key(arguments), arguments)
+
+    async def _apply(self, documents: list[object]) -> Applied:
+        names: list[str] = []
+
+        def change(book: Book) -> Book:
+            after, found = book.with_documents(documents)
+            names.extend(found)
+            return after
+
+        await self._change(change)
+        return Applied(changed=names)
+
+    async def _change(self, change: Callable[[Book], Book]) -> None:
+        """On disk, then in force, when this returns. Raises: LimpetError."""
+        async with self._changing:
+            book = change(self._book)
+            await asyncio.to_thread(_write, self._path, book)
+            self._book = book
+            self._loop.run("policies were changed", self.part)
+        if failures := self._loop.account(self.part).failures:
+            raise LimpetError(
+                f"apply policies: kept, but not in force: {failures[0]} (it is tried again)"
+            )
+
+    async def _label(self, pod: Key, arguments: Arguments) -> PodLabels:
+        put, drop = arguments.get("put") or {}, arguments.get("drop") or []
+        await self._change(lambda book: book.with_pod_labels(pod, put, map(str, drop)))
+        found = self._world(self._ports()).pods.get(pod)
+        labels = (found.labels if found is not None else None) or self._book.pods.get(pod, {})
+        return PodLabels(pod=str(pod), labels=dict(labels))
+
+    def _list(self) -> SaidPolicies:
+        pods = self._world(self._ports()).pods.values()
+        return SaidPolicies(
+            source=str(self._path),
+            policies=[policy_line(each, pods) for _, each in sorted(self._book.policies.items())],
+            problems=[],
+            dropped_packets=self.part.dropped_packets(),
+        )
+
+    def _show(self, key: Key) -> PodPolicies:
+        world = self._world(self._ports())
+        if key not in world.pods:
+            raise LimpetError(
+                f"policy show {key}: this node has no such pod now (limpet ipam list tells which)"
+            )
+        return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
+
+
+def _key(arguments: Arguments) -> Key:
+    return Key(str(arguments.get("namespace", "default")), str(arguments.get("name", "")))
+
+
+def _read(path: Path) -> Book:
+    """Raises: StorageError, PolicyError."""
+    text = read_if_there(path)
+    if text is None:
+        return Book()
+    try:
+        return decode_book(text)
+    except PolicyError as error:
+        raise PolicyError(
+            f"read {path}: {error} (put it right; without the file no policy holds)"
+        ) from error
+
+
+def _write(path: Path, book: Book) -> None:
+    """Raises: StorageError."""
+    with refusals("make folder", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, encode_book(book))

@@ -1,0 +1,93 @@
+"""Policies as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limpet.agent.policies.said import PodPolicies, PolicyLine, RuleLine, SideLine
+from limpet.policies.compiled import DIRECTIONS, Compiled, compile_sides
+from limpet.policies.policy import (
+    Direction,
+    IpBlock,
+    NamedPort,
+    Pod,
+    PodPeer,
+    Policy,
+    PortSpan,
+    World,
+)
+
+
+def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
+    """`pods`: of this node."""
+    return PolicyLine(
+        namespace=policy.key.namespace,
+        name=policy.key.name,
+        pods=str(policy.pods),
+        types=[each for each in DIRECTIONS if each in policy.directions],
+        selected=sorted(str(pod.key) for pod in pods if _is_selected(policy, pod)),
+    )
+
+
+def pod_policies(world: World, pod: Pod, compiled: Compiled) -> PodPolicies:
+    """`compiled`: of the pod."""
+    return PodPolicies(
+        pod=str(pod.key),
+        addresses=[str(each) for each in pod.addresses],
+        labels=None if pod.labels is None else dict(pod.labels),
+        sides=[_side(world, pod, direction, compiled) for direction in DIRECTIONS],
+    )
+
+
+def _is_selected(policy: Policy, pod: Pod) -> bool:
+    """It may be, where nobody has told its labels."""
+    mine = policy.key.namespace == pod.key.namespace and not pod.host_network
+    return mine and (pod.labels is None or policy.pods.selects(pod.labels))
+
+
+def _side(world: World, pod: Pod, direction: Direction, compiled: Compiled) -> SideLine:
+    found = [
+        policy
+        for _, policy in sorted(world.policies.items())
+        if direction in policy.directions and _is_selected(policy, pod)
+    ]
+    return SideLine(
+        direction=direction,
+        isolated=(pod.key, direction) in compiled.sides,
+        policies=[str(policy.key) for policy in found],
+        rules=[line for policy in found for line in _rules(world, policy, direction)]
+        if pod.labels is not None
+        else [],
+    )
+
+
+def _rules(world: World, policy: Policy, direction: Direction) -> Iterable[RuleLine]:
+    for rule in policy.rules(direction):
+        alone = Policy(policy.key, policy.pods, policy.directions, (rule,), (rule,))
+        only = World({policy.key: alone}, world.namespaces, world.pods)
+        meant = compile_sides(only, world.pods.values()).peers.values()
+        yield RuleLine(
+            policy=str(policy.key),
+            peers=[_peer(each) for each in rule.peers],
+            ports=[_port(each) for each in rule.ports],
+            addresses=None
+            if not rule.peers
+            else max((len(each.addresses) for each in meant), default=0),
+        )
+
+
+def _peer(peer: PodPeer | IpBlock) -> str:
+    if isinstance(peer, IpBlock):
+        but = f" but {', '.join(map(str, peer.excepted))}" if peer.excepted else ""
+        return f"{peer.prefix}{but}"
+    where = "" if peer.namespaces is None else f" of namespaces {peer.namespaces}"
+    return f"pods {peer.pods}{where}"
+
+
+def _port(port: PortSpan | NamedPort) -> str:
+    if isinstance(port, NamedPort):
+        return f"{port.protocol} {port.name}"
+    if (port.first, port.last) == (0, 65535):
+        return port.protocol
+    span = str(port.first) if port.first == port.last else f"{port.first}-{port.last}"
+    return f"{port.protocol} {span}"

@@ -1,0 +1,173 @@
+"""`limpet policy apply|delete|list|show`, and labels of this node's pods."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec.structs import asdict
+
+from limpet.agent.client import ask
+from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies, SideLine
+from limpet.agent.settings import load_settings
+from limpet.base.errors import LimpetError
+from limpet.cli.options import Config, Format, group
+from limpet.cli.output import Output, put, put_table, say, show, show_table
+
+policy = group("Network policies of this node's pods.")
+
+Pod = Annotated[str, typer.Argument(metavar="POD", help="As NAMESPACE/NAME.")]
+
+
+@policy.command("apply")
+def policy_apply(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="YAML, or TOML if it ends in .toml; -: YAML."),
+    ],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Put policies (and labels of namespaces) into force: all of the files, or nothing."""
+    documents = [document for file in files for document in _documents(file)]
+    if not documents:
+        raise LimpetError(f"apply {', '.join(map(str, files))}: there is no document in it")
+    socket = load_settings(config).folders.socket
+    answer = ask(socket, "policy.apply", Applied, documents=documents)
+    show(answer, output, *(f"{each}: in force" for each in answer.changed))
+
+
+def _documents(file: Path) -> list[Any]:
+    """Raises: LimpetError."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise LimpetError(f"read {file}: {cause}") from error
+    if file.suffix == ".toml":
+        return _of_toml(file, text)
+    import yaml  # a tenth of a second, for this command only
+
+    try:
+        found = [each for each in yaml.safe_load_all(text) if each is not None]
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise LimpetError(f"read {file}: no YAML: {' '.join(str(error).split())}") from error
+    listed = []
+    for each in found:
+        items = each.get("items") if isinstance(each, dict) else None
+        listed += items if isinstance(items, list) and "spec" not in each else [each]
+    return listed
+
+
+def _of_toml(file: Path, text: str) -> list[Any]:
+    """One document, or several as [[policies]]. Raises: LimpetError."""
+    import tomllib  # for this command only
+
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise LimpetError(f"read {file}: no TOML: {error}") from error
+    several = found.get("policies")
+    return several if isinstance(several, list) else [found] if found else []
+
+
+@policy.command("delete")
+def policy_delete(
+    name: Annotated[str, typer.Argument(metavar="POLICY", help="As NAMESPACE/NAME.")],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Take a policy out of force."""
+    socket = load_settings(config).folders.socket
+    answer = ask(socket, "policy.delete", Applied, **_key(name))
+    show(answer, output, *(f"{each}: deleted" for each in answer.changed))
+
+
+@policy.command("list")
+def policy_list(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Policies that this node knows of, and how many of its pods each selects."""
+    found = ask(load_settings(config).folders.socket, "policy.list", Policies)
+    rows = [
+        {
+            "policy": f"{each.namespace}/{each.name}",
+            "types": ",".join(each.types),
+            "pods": each.pods,
+            "selects here": len(each.selected),
+        }
+        for each in found.policies
+    ]
+    show_table(found, output, rows, nothing="there is no policy, so all pods may do what they want")
+    for problem in found.problems:
+        say(problem)
+
+
+@policy.command("show")
+def policy_show(pod: Pod, config: Config = None, output: Format = Output.TABLE) -> None:
+    """What a pod of this node may receive and send, and by which policies."""
+    found = ask(load_settings(config).folders.socket, "policy.show", PodPolicies, **_key(pod))
+    if output is Output.JSON:
+        show(found, output)
+        return
+    put(f"pod: {found.pod} ({', '.join(found.addresses)})")
+    labels = found.labels
+    put(
+        "labels: nobody has told them yet; what a policy might close is closed"
+        if labels is None
+        else f"labels: {','.join(f'{key}={value}' for key, value in sorted(labels.items())) or '-'}"
+    )
+    for side in found.sides:
+        _put_side(side)
+
+
+def _put_side(side: SideLine) -> None:
+    if not side.isolated:
+        put(f"{side.direction}: everything, since no policy isolates the pod")
+        return
+    put(f"{side.direction}: isolated by {', '.join(side.policies)}")
+    if not side.rules:
+        put("  nothing is allowed")
+        return
+    put_table(
+        [
+            {
+                **{key: value for key, value in asdict(rule).items() if key == "policy"},
+                "peers": "; ".join(rule.peers) or "everybody",
+                "pods' addresses": "" if rule.addresses is None else str(rule.addresses),
+                "ports": ", ".join(rule.ports) or "all",
+            }
+            for rule in side.rules
+        ]
+    )
+
+
+def pod_label(
+    pod: Pod,
+    labels: Annotated[
+        list[str], typer.Argument(metavar="LABEL...", help="KEY=VALUE puts one, KEY- drops one.")
+    ],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Label a pod of this node, for policies to select; it keeps them when it comes back."""
+    put_labels, drop = {}, []
+    for each in labels:
+        key, equals, value = each.partition("=")
+        if equals:
+            put_labels[key] = value
+        elif each.endswith("-"):
+            drop.append(each[:-1])
+        else:
+            raise typer.BadParameter(f"{each!r} is neither KEY=VALUE nor KEY-", param_hint="LABEL")
+    socket = load_settings(config).folders.socket
+    answer = ask(socket, "pod.label", PodLabels, put=put_labels, drop=drop, **_key(pod))
+    words = ",".join(f"{key}={value}" for key, value in sorted(answer.labels.items()))
+    show(answer, output, f"{answer.pod}: {words or 'no label'}")
+
+
+def _key(word: str) -> dict[str, str]:
+    namespace, slash, name = word.rpartition("/")
+    if not name or "/" in namespace or (slash and not namespace):
+        raise typer.BadParameter(f"{word!r} is not NAMESPACE/NAME")
+    return {"namespace": namespace or "default", "name": name}

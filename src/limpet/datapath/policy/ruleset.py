@@ -1,0 +1,304 @@
+"""Plans the two tables that hold this node's pods to their policies.
+
+`inet`: what is forwarded, after a Service's address was turned into a pod's and before a source is
+turned into the node's. What the node itself sends and gets is not forwarded, so it always passes. A
+packet of a new connection is looked up by its pod's address, which leads to a chain for all pods
+that may do the same; there by its port, which leads to the sets of addresses that may be the peer:
+so many steps, however many policies there are.
+
+`bridge`: packets between two pods of a bridge would pass no such hook, but where br_netfilter says
+so. Those of an isolated pod, both ways, are handed to the node's own stack, which routes them back
+to the bridge: on any kernel, with connections tracked, and by the same rules as all others. What
+cannot be routed between them (link-local addresses, multicast, other protocols) does not pass, but
+for ARP and neighbour discovery. A pod that is limited in what it sends sends from its own addresses
+only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address, summarize_address_range
+
+from limpet.base.addresses import Address, is_plain_name, link_local_of
+from limpet.base.ownership import NFT_POLICY_TABLE
+from limpet.datapath.policy.table import NamedSet, Table
+from limpet.policies.compiled import DIRECTIONS, AddressRange, Compiled, Peers, RuleId, Side, merged
+from limpet.policies.policy import Direction, Key, PortSpan
+
+DROPPED_COUNTER = "dropped"
+"""Packets that no policy allows."""
+_DROP = f'counter name "{DROPPED_COUNTER}" drop'
+_NEIGHBOUR_DISCOVERY = (
+    "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }"
+)
+_HEADERS = {4: "ip", 6: "ip6"}
+_FORWARD = (
+    "type filter hook forward priority filter; policy accept;",
+    "ct state established,related accept",
+    # Bridged ones come here too, where br_netfilter says so.
+    f"{_NEIGHBOUR_DISCOVERY} accept",
+    "ip saddr . ip daddr @self4 accept",
+    "ip6 saddr . ip6 daddr @self6 accept",
+    "ip saddr vmap @egress4",
+    "ip6 saddr vmap @egress6",
+    "ip daddr vmap @ingress4",
+    "ip6 daddr vmap @ingress6",
+)
+_NEIGHBOURS = ("ether type arp", _NEIGHBOUR_DISCOVERY)
+_BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
+    "neighbours_only": (*(f"{each} accept" for each in _NEIGHBOURS), "drop"),
+    "limited": (
+        "iifname . ip saddr != @own4 drop",
+        "ip6 saddr != fe80::/10 iifname . ip6 saddr != @own6 drop",
+    ),
+    "prerouting": (
+        # Before others' NAT between ports, and before br_netfilter.
+        "type filter hook prerouting priority dstnat - 10; policy accept;",
+        *(f"{each} accept" for each in _NEIGHBOURS),
+        "iifname @egress_ports jump limited",
+        "meta pkttype { broadcast, multicast } accept",
+        "iifname vmap @ports",
+        "ether daddr vmap @macs",
+    ),
+    "forward": (
+        "type filter hook forward priority filter; policy accept;",
+        "iifname @egress_ports goto neighbours_only",
+        "oifname @ingress_ports goto neighbours_only",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPort:
+    """A pod's interface on a bridge of this node."""
+
+    key: Key
+    ifname: str
+    """Of the host end; empty: another plugin made the interface, and routes what it carries."""
+    mac: str
+    """Of the pod's end."""
+    bridge_mac: str
+    addresses: tuple[Address, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    """Told with its interface."""
+
+    @property
+    def looked_up(self) -> tuple[Address, ...]:
+        """With the one that its link has: Linux routes that too, back to the link it came by."""
+        return (*self.addresses, link_local_of(self.mac)) if self.mac else self.addresses
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTables:
+    """What should be; as an observation, what is."""
+
+    inet: Table = Table("inet", NFT_POLICY_TABLE)
+    bridge: Table = Table("bridge", NFT_POLICY_TABLE)
+
+
+NOTHING = PolicyTables()
+
+
+def plan_tables(compiled: Compiled, ports: Collection[LocalPort]) -> PolicyTables:
+    """Both empty where no pod is isolated."""
+    sides = {
+        (port, direction): side
+        for port in ports
+        for direction in DIRECTIONS
+        if (side := compiled.sides.get((port.key, direction))) is not None
+        and not _is_open(compiled, side)
+    }
+    if not sides:
+        return NOTHING
+    return PolicyTables(_Inet(compiled).table(sides), _bridge_table(sides))
+
+
+def _is_open(compiled: Compiled, side: Side) -> bool:
+    return any(compiled.peers[rule].everybody for rule in side.always)
+
+
+Sides = dict[tuple[LocalPort, Direction], Side]
+
+
+class _Inet:
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        self._sets: dict[str, NamedSet] = {}
+        self._chains: dict[str, tuple[str, ...]] = {}
+        self._verdicts: dict[tuple[Direction, frozenset[RuleId]], str] = {}
+        self._side_chains: dict[tuple[Direction, Side], str] = {}
+
+    def table(self, sides: Sides) -> Table:
+        elements: dict[str, set[str]] = {
+            f"{kind}{version}": set() for kind in ("self", *DIRECTIONS) for version in (4, 6)
+        }
+        for (port, direction), side in sides.items():
+            chain = self._side_chain(direction, side)
+            for address in port.looked_up:
+                version = address.version
+                elements[f"{direction}{version}"].add(f"{address} : jump {chain}")
+                elements[f"self{version}"].add(f"{address} . {address}")
+        heads = {
+            f"{kind}{version}": self._head(kind, version)
+            for kind in ("self", *DIRECTIONS)
+            for version in (4, 6)
+        }
+        fixed = {
+            name: NamedSet("set" if name[:4] == "self" else "map", head, frozenset(elements[name]))
+            for name, head in heads.items()
+        }
+        return Table(
+            "inet",
+            NFT_POLICY_TABLE,
+            (DROPPED_COUNTER,),
+            {**self._sets, **fixed},
+            {**self._chains, "forward": _FORWARD},
+        )
+
+    @staticmethod
+    def _head(kind: str, version: int) -> tuple[str, ...]:
+        address = f"ipv{version}_addr"
+        return (f"type {address} . {address}" if kind == "self" else f"type {address} : verdict",)
+
+    def _side_chain(self, direction: Direction, side: Side) -> str:
+        if (direction, side) not in self._side_chains:
+            self._side_chains[direction, side] = self._chain(
+                "side", [*self._named(side), *self._by_port(direction, side)]
+            )
+        return self._side_chains[direction, side]
+
+    def _named(self, side: Side) -> Iterable[str]:
+        for version, header in _HEADERS.items():
+            elements = frozenset(
+                f"{at.address} . {at.protocol} . {at.port}"
+                for rule in side.named
+                for at in self._compiled.named[rule]
+                if at.address.version == version
+            )
+            if elements:
+                name = f"named{version}_{_hash(sorted(side.named))}"
+                head = f"type ipv{version}_addr . inet_proto . inet_service"
+                self._sets[name] = NamedSet("set", (head,), elements)
+                yield f"{header} daddr . meta l4proto . th dport @{name} return"
+
+    def _by_port(self, direction: Direction, side: Side) -> Iterable[str]:
+        if side.windows:
+            elements = frozenset(
+                f"{window.span.protocol} . {_span(window.span)} : "
+                f"{self._verdict(direction, window.rules)}"
+                for window in side.windows
+            )
+            name = f"ports_{_hash(sorted(elements))}"
+            wide = any(window.span.first < window.span.last for window in side.windows)
+            head = ("type inet_proto . inet_service : verdict",)
+            self._sets[name] = NamedSet(
+                "map", (*head, "flags interval") if wide else head, elements
+            )
+            yield f"meta l4proto . th dport vmap @{name}"
+        yield self._verdict(direction, side.always)
+
+    def _verdict(self, direction: Direction, rules: frozenset[RuleId]) -> str:
+        """For those who come by these rules."""
+        if (direction, rules) not in self._verdicts:
+            found = [self._compiled.peers[rule] for rule in rules]
+            if any(peers.everybody for peers in found):
+                verdict = "return"
+            else:
+                verdict = f"goto {self._chain('peers', self._peers(direction, rules, found))}"
+            self._verdicts[direction, rules] = verdict
+        return self._verdicts[direction, rules]
+
+    def _peers(
+        self, direction: Direction, rules: frozenset[RuleId], found: Collection[Peers]
+    ) -> list[str]:
+        lines = []
+        whose = _hash(sorted(rules))
+        field = "saddr" if direction == "ingress" else "daddr"
+        addresses = frozenset[Address]().union(*(peers.addresses for peers in found))
+        ranges = merged(each for peers in found for each in peers.ranges)
+        for version, header in _HEADERS.items():
+            head = f"type ipv{version}_addr"
+            pods = frozenset(str(each) for each in addresses if each.version == version)
+            if pods:
+                self._sets[f"pods{version}_{whose}"] = NamedSet("set", (head,), pods)
+                lines.append(f"{header} {field} @pods{version}_{whose} return")
+            blocks = frozenset(
+                text for each in ranges if each.version == version for text in _texts(each)
+            )
+            if blocks:
+                name = f"blocks{version}_{whose}"
+                self._sets[name] = NamedSet("set", (head, "flags interval"), blocks)
+                lines.append(f"{header} {field} @{name} return")
+        return [*lines, _DROP]
+
+    def _chain(self, kind: str, rules: Iterable[str]) -> str:
+        lines = tuple(rules)
+        name = f"{kind}_{_hash(lines)}"
+        self._chains[name] = lines
+        return name
+
+
+def _bridge_table(sides: Sides) -> Table:
+    elements: dict[str, set[str]] = {name: set() for name in _BRIDGE_SETS}
+    chains: dict[str, tuple[str, ...]] = {}
+    for port, direction in sides:
+        if not is_plain_name(port.ifname):
+            continue
+        # As long as nobody knows the bridge, what would pass it unseen does not.
+        chain = f"router_{port.bridge_mac.replace(':', '') or 'unknown'}"
+        chains[chain] = (
+            ("drop",)
+            if not port.bridge_mac
+            else (
+                f"ether daddr {port.bridge_mac} accept",
+                "ip6 saddr fe80::/10 drop",
+                "ip6 daddr fe80::/10 drop",
+                f"ether daddr set {port.bridge_mac} meta pkttype set host accept",
+            )
+        )
+        elements["ports"].add(f'"{port.ifname}" : goto {chain}')
+        elements["macs"].add(f"{port.mac} : goto {chain}")
+        elements[f"{direction}_ports"].add(f'"{port.ifname}"')
+        if direction == "egress":
+            for address in port.addresses:
+                elements[f"own{address.version}"].add(f'"{port.ifname}" . {address}')
+    if not chains:
+        return Table("bridge", NFT_POLICY_TABLE)
+    sets = {
+        name: NamedSet("map" if "verdict" in head else "set", (head,), frozenset(elements[name]))
+        for name, head in _BRIDGE_SETS.items()
+    }
+    return Table("bridge", NFT_POLICY_TABLE, (), sets, {**chains, **_BRIDGE_CHAINS})
+
+
+_BRIDGE_SETS = {
+    "ports": "type ifname : verdict",
+    "macs": "type ether_addr : verdict",
+    "egress_ports": "type ifname",
+    "ingress_ports": "type ifname",
+    "own4": "type ifname . ipv4_addr",
+    "own6": "type ifname . ipv6_addr",
+}
+
+
+def _span(span: PortSpan) -> str:
+    return str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
+
+
+def _texts(span: AddressRange) -> Iterable[str]:
+    """As nft lists it: an address, a prefix, or a range."""
+    kind = type(ip_address("0.0.0.0" if span.version == 4 else "::"))
+    first, last = kind(span.first), kind(span.last)
+    prefixes = list(summarize_address_range(first, last))
+    if first == last:
+        yield str(first)
+    elif len(prefixes) == 1:
+        yield str(prefixes[0])
+    else:
+        yield f"{first}-{last}"
+
+
+def _hash(what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]

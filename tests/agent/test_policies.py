@@ -1,0 +1,232 @@
+"""Network policies of a node on its own, with the real agent, command and CNI binary."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.lab.command import LabError
+from limpet.lab.world.node import LabNode
+from limpet.lab.world.pod import LabPod
+from tests.beds.namespaces import Netns
+from tests.waiting import wait_until
+
+CLOSED = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Ingress]
+"""
+FROM_CLIENTS = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: clients, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+    - from: [{podSelector: {matchLabels: {app: client}}}]
+      ports: [{port: 80}]
+"""
+
+
+def limpet(node: LabNode, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "limpet", *argv, "--config", str(node.config_path)],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def apply(node: LabNode, text: str) -> str:
+    done = limpet(node, "policy", "apply", "-", text=text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def pod(node: LabNode, name: str, labels: dict[str, str], container_id: str = "") -> LabPod:
+    found = node.pod(name, namespace="shop", container_id=container_id or None)
+    found.add(conf={**CONF, "args": {"cni": {"labels": listed(labels)}}})
+    return found
+
+
+CONF: dict[str, Any] = {
+    "cniVersion": "1.0.0",
+    "name": "limpet",
+    "type": "limpet",
+    "isDefaultGateway": True,
+    "ipam": {"type": "limpet"},
+}
+
+
+def listed(labels: dict[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in labels.items()]
+
+
+class Knock:
+    """Tries a pod's port from another one: what the table drops is counted."""
+
+    def __init__(self, node: LabNode) -> None:
+        self.node = node
+
+    def dropped(self) -> int:
+        shown = self.node.run("nft", "list", "counter", "inet", "limpet_policy", "dropped")
+        found = re.search(r"packets (\d+)", shown)
+        assert found is not None
+        return int(found[1])
+
+    def __call__(self, client: LabPod, server: LabPod, port: int = 80) -> bool:
+        """True: refused by the pod itself, which nobody listens in. False: dropped."""
+        target = str(server.addresses[0].ip)
+        before = self.dropped() if "limpet_policy" in self.node.run("nft", "list", "tables") else 0
+        with Netns(Path(client.netns_path).name).open_socket(4, socket.SOCK_STREAM) as knocking:
+            knocking.setblocking(False)
+            knocking.connect_ex((target, port))
+
+            def told() -> str:
+                if knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    return "refused"
+                return "dropped" if before < self._dropped_or(before) else ""
+
+            return wait_until(told, f"nothing came of a knock at {target}:{port}") == "refused"
+
+    def _dropped_or(self, before: int) -> int:
+        try:
+            return self.dropped()
+        except LabError:
+            return before
+
+
+def test_policies_are_applied_told_and_deleted(node: LabNode) -> None:
+    knock = Knock(node)
+    web, client = pod(node, "web", {"app": "web"}), pod(node, "client", {"app": "client"})
+    stranger = pod(node, "stranger", {})
+    assert knock(client, web)
+
+    assert apply(node, CLOSED) == "NetworkPolicy shop/closed: in force\n"
+    assert not knock(client, web)
+    assert knock(web, client)
+    assert web.reaches("10.244.7.1")
+    assert apply(node, FROM_CLIENTS) == "NetworkPolicy shop/clients: in force\n"
+    assert knock(client, web)
+    assert not knock(client, web, 81)
+    assert not knock(stranger, web)
+
+    shown = limpet(node, "policy", "list").stdout
+    assert re.search(r"shop/clients +ingress +app=web +1\n", shown), shown
+    shown = limpet(node, "policy", "show", "shop/web").stdout
+    assert "labels: app=web\n" in shown
+    assert "ingress: isolated by shop/clients, shop/closed\n" in shown
+    assert re.search(r"shop/clients +pods app=client +2 +tcp 80\n", shown), shown
+    assert "egress: everything, since no policy isolates the pod\n" in shown
+
+    labelled = limpet(node, "pod", "label", "shop/stranger", "app=client")
+    assert labelled.stdout == "shop/stranger: app=client\n"
+    assert knock(stranger, web)
+
+    for name in ("shop/closed", "shop/clients"):
+        assert limpet(node, "policy", "delete", name).returncode == 0
+    assert "limpet_policy" not in node.run("nft", "list", "tables")
+    assert limpet(node, "policy", "delete", "shop/closed").stderr == (
+        "limpet: delete policy shop/closed: there is none (limpet policy list tells all)\n"
+    )
+
+
+def test_a_bad_file_changes_nothing_and_is_told_in_words(node: LabNode, tmp_path: Path) -> None:
+    done = limpet(node, "policy", "apply", "-", text=f"{CLOSED}\n---\nkind: Pod\n")
+    assert done.returncode == 1
+    assert done.stderr == ("limpet: document 2: apiVersion: None should be networking.k8s.io/v1\n")
+    assert limpet(node, "policy", "list").stderr.startswith("there is no policy")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [", encoding="utf-8")
+    done = limpet(node, "policy", "apply", str(broken))
+    assert done.stderr.startswith(f"limpet: read {broken}: no YAML: while parsing")
+    toml = tmp_path / "closed.toml"
+    toml.write_text(
+        'apiVersion = "networking.k8s.io/v1"\nkind = "NetworkPolicy"\n'
+        'metadata.name = "closed"\nmetadata.namespace = "shop"\n'
+        'spec.podSelector.matchLabels.app = "web"\n',
+        encoding="utf-8",
+    )
+    done = limpet(node, "policy", "apply", str(toml))
+    assert done.stdout == "NetworkPolicy shop/closed: in force\n"
+
+
+def test_a_new_pod_is_closed_before_its_add_is_answered_and_over_restarts_of_the_agent(
+    node: LabNode,
+) -> None:
+    knock = Knock(node)
+    apply(node, CLOSED)
+    client = pod(node, "client", {})
+    web = pod(node, "web", {"app": "web"})
+    assert not knock(client, web)
+
+    node.stop_agent()
+    assert not knock(client, web)
+    table = node.run("nft", "-s", "list", "table", "inet", "limpet_policy")
+    node.start_agent()
+    assert node.run("nft", "-s", "list", "table", "inet", "limpet_policy") == table
+    assert not knock(client, web)
+
+    node.stop_agent()
+    for family in ("inet", "bridge"):
+        node.run("nft", "delete", "table", family, "limpet_policy")
+    node.start_agent()
+    assert not knock(client, web)
+
+
+def test_tables_that_others_delete_or_flush_come_back(node: LabNode) -> None:
+    apply(node, CLOSED)
+    pod(node, "web", {"app": "web"})
+
+    def listed() -> tuple[str, ...]:
+        tables = node.run("nft", "list", "tables")
+        families = [each for each in ("inet", "bridge") if f"{each} limpet_policy" in tables]
+        return tuple(node.run("nft", "-s", "list", "table", f, "limpet_policy") for f in families)
+
+    before = listed()
+    assert len(before) == 2
+    for damage in ("flush ruleset", "delete table bridge limpet_policy"):
+        node.run("nft", damage)
+        wait_until(lambda: listed() == before, f"{damage}: {listed()}")
+
+
+def test_the_last_pod_that_a_policy_selects_takes_the_tables_with_it(node: LabNode) -> None:
+    apply(node, CLOSED)
+    web = pod(node, "web", {"app": "web"})
+    assert "limpet_policy" in node.run("nft", "list", "tables")
+    web.delete()
+    wait_until(lambda: "limpet_policy" not in node.run("nft", "list", "tables"))
+
+
+def test_labels_that_a_person_gave_stay_with_a_pod_that_comes_back(node: LabNode) -> None:
+    apply(node, CLOSED)
+    first = pod(node, "web", {})
+    assert limpet(node, "pod", "label", "shop/web", "app=web").returncode == 0
+    first.delete()
+    again = pod(node, "web", {}, container_id="web-again")
+    assert not Knock(node)(pod(node, "client", {}), again)
+
+
+def test_an_agent_that_cannot_read_what_was_kept_does_not_start_and_says_why(
+    node: LabNode,
+) -> None:
+    apply(node, CLOSED)
+    node.stop_agent()
+    kept = Path(node.settings["state_dir"]) / "policies.json"
+    assert json.loads(kept.read_text())["policies"]
+    kept.write_text("{}", encoding="utf-8")
+    with pytest.raises(LabError, match=r"policies\.json: not what was kept.*no policy holds"):
+        node.start_agent()
+    kept.unlink()
+    node.start_agent()

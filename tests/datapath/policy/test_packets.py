@@ -1,0 +1,173 @@
+"""Policies in the kernel, seen by packets: they do what the specification's text says."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from limpet.datapath.policy.ruleset import NOTHING
+from limpet.policies.policy import World
+from tests.beds.namespaces import NetnsFactory, talk
+from tests.beds.policy_bed import PolicyBed
+from tests.policy_cases import Case, addresses_of, cases, flows
+from tests.policy_oracle import Someone, is_allowed
+from tests.waiting import PATIENCE_S
+
+PODS = 4
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["", "br_netfilter"])
+def bed(request: pytest.FixtureRequest) -> Iterator[PolicyBed]:
+    """Also where bridged packets go through iptables' hooks, as kube-proxy asks for."""
+    make = NetnsFactory()
+    try:
+        made = PolicyBed(make, PODS)
+        for name in ("iptables", "ip6tables", "arptables"):
+            made.node.sysctl(f"net/bridge/bridge-nf-call-{name}", request.param)
+        yield made
+        made.close()
+    finally:
+        make.close()
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    # A failure is told as it is: to make it smaller takes long with real packets.
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.data())
+def test_random_packets_pass_if_the_specification_allows_them(
+    bed: PolicyBed, data: st.DataObject
+) -> None:
+    case = data.draw(cases(PODS))
+    bed.enforce(case.world())
+    assert bed.read() == bed.tables, "the kernel lists what was planned"
+    assert not bed.kernel.put_whole, "nft takes the difference to what there was"
+    for source, target, flow in data.draw(st.lists(flows(case), min_size=4, max_size=8)):
+        if source == target:
+            continue
+        version = 6 if ":" in flow.target.address else 4
+        seen = bed.passes(source, target, version, flow.protocol, flow.port)  # type: ignore[arg-type]
+        assert seen == is_allowed(case.policies, case.namespaces, flow), (flow, bed.tables)
+
+
+def world_of(*specs: dict[str, Any]) -> World:
+    """Pods p0 to p3 in namespace alpha, labelled with their numbers."""
+    documents = tuple(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"policy-{number}", "namespace": "alpha"},
+            "spec": spec,
+        }
+        for number, spec in enumerate(specs)
+    )
+    pods = tuple(Someone("", "alpha", {"app": f"p{n}"}) for n in range(PODS))
+    return Case(documents, {}, pods).world()
+
+
+def app(number: int) -> dict[str, Any]:
+    return {"matchLabels": {"app": f"p{number}"}}
+
+
+CLOSED = {"podSelector": app(0), "policyTypes": ["Ingress", "Egress"]}
+FROM_P1 = {
+    "podSelector": app(0),
+    "ingress": [{"from": [{"podSelector": app(1)}], "ports": [{"port": 80}]}],
+}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_node_reaches_its_own_pod_and_is_reached_whatever_the_policies(
+    bed: PolicyBed, version: int
+) -> None:
+    bed.enforce(world_of(CLOSED))
+    pod = addresses_of(0)[version]
+    with bed.netns[0].listening(pod, 80) as server:
+        talk(bed.node, pod, 80, server)
+    gateway = {4: "10.244.7.1", 6: "fd00:7::1"}[version]
+    with bed.node.listening(gateway, 81) as server:
+        talk(bed.netns[0], gateway, 81, server)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_connection_that_stands_goes_on_when_a_policy_closes_its_pod_for_new_ones(
+    bed: PolicyBed, version: int
+) -> None:
+    bed.enforce(world_of(FROM_P1))
+    pod = addresses_of(0)[version]
+    with bed.netns[0].listening(pod, 80) as server, bed.netns[1].connected(pod, 80) as here:
+        there, _ = server.accept()
+        with there:
+            bed.enforce(world_of(CLOSED))
+            here.sendall(b"still there")
+            assert there.recv(64) == b"still there"
+            there.sendall(b"yes")
+            assert here.recv(64) == b"yes"
+        assert not bed.passes(1, 0, version, "TCP", 80)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_whole_conversations_between_two_pods_of_the_node(bed: PolicyBed, version: int) -> None:
+    bed.enforce(world_of(FROM_P1))
+    pod = addresses_of(0)[version]
+    with bed.netns[0].listening(pod, 80) as server:
+        assert talk(bed.netns[1], pod, 80, server) == addresses_of(1)[version]
+    for source in (2, -1):
+        assert not bed.passes(source, 0, version, "TCP", 80)
+    # Who is isolated for what it gets sends as it likes, and its answers come.
+    with bed.netns[2].listening(addresses_of(2)[version], 81) as server:
+        talk(bed.netns[0], addresses_of(2)[version], 81, server)
+
+
+def test_a_pod_is_not_reached_by_its_link_local_address(bed: PolicyBed) -> None:
+    shown = bed.netns[0].run("ip", "-6", "-o", "addr", "show", "scope", "link")
+    where = shown.split("inet6 ")[1].split("/")[0]
+    with bed.netns[1].entered():
+        scope = socket.if_nametoindex("eth0")
+
+    def connect(patience_s: float) -> None:
+        with bed.netns[1].open_socket(6, socket.SOCK_STREAM) as client:
+            client.settimeout(patience_s)
+            client.connect((where, 82, 0, scope))
+
+    with bed.netns[0].listening("::", 82):
+        bed.enforce(NOTHING_SAID)
+        connect(PATIENCE_S)
+        bed.enforce(world_of(CLOSED))
+        with pytest.raises(TimeoutError):
+            connect(0.3)
+
+
+NOTHING_SAID = World()
+
+
+def test_a_limited_pod_cannot_send_as_another_one(bed: PolicyBed) -> None:
+    to_p2 = {"policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": app(2)}]}]}
+    for_p1 = {"podSelector": app(3), "ingress": [{"from": [{"podSelector": app(1)}]}]}
+    bed.enforce(world_of({"podSelector": app(0), **to_p2}, for_p1))
+    bed.netns[0].ip("address add 10.244.7.3/32 dev lo")  # p1's
+    try:
+        with bed.netns[0].open_socket(4, socket.SOCK_STREAM) as client:
+            client.bind((addresses_of(1)[4], 0))
+            client.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                client.connect((addresses_of(3)[4], 80))
+    finally:
+        bed.netns[0].ip("address delete 10.244.7.3/32 dev lo")
+    assert not bed.passes(0, 3, 4, "TCP", 80)
+    assert bed.passes(1, 3, 4, "TCP", 80)
+
+
+def test_the_last_policy_takes_the_tables_with_it(bed: PolicyBed) -> None:
+    bed.enforce(world_of(CLOSED))
+    assert not bed.passes(1, 0, 4, "UDP", 53)
+    assert bed.enforce(NOTHING_SAID) == NOTHING
+    assert "limpet_policy" not in bed.node.run("nft", "list", "tables")

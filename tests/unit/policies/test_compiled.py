@@ -1,0 +1,136 @@
+"""What is compiled means what the specification's text says, whatever the policies."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limpet.policies.compiled import AddressRange, Compiled, Window, compile_sides, ranges_of
+from limpet.policies.labels import Expression, Selector
+from limpet.policies.policy import (
+    Direction,
+    IpBlock,
+    Key,
+    NamedPort,
+    Pod,
+    Policy,
+    PortSpan,
+    Rule,
+    World,
+)
+from tests.policy_cases import Case, cases, flows
+from tests.policy_oracle import Flow, enters, leaves
+
+WEB = Pod(Key("alpha", "web"), (ip_address("10.0.0.2"),), {"app": "web"})
+
+
+def allowed(compiled: Compiled, case: Case, number: int, direction: Direction, flow: Flow) -> bool:
+    if number < 0 or flow.source.address == flow.target.address:
+        return True
+    peer = flow.target if direction == "egress" else flow.source
+    protocol = None if flow.protocol == "ICMP" else flow.protocol.lower()
+    by = compiled.allows(
+        case.pod(number).key,
+        direction,
+        ip_address(peer.address),
+        protocol,  # type: ignore[arg-type]
+        flow.port,
+    )
+    return by is None or bool(by)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_compiled_sides_allow_what_the_specification_says(data: st.DataObject) -> None:
+    case = data.draw(cases())
+    world = case.world()
+    compiled = compile_sides(world, world.pods.values())
+    for source, target, flow in data.draw(st.lists(flows(case), min_size=1, max_size=8)):
+        out = allowed(compiled, case, source, "egress", flow)
+        assert out == leaves(case.policies, case.namespaces, flow)
+        into = allowed(compiled, case, target, "ingress", flow)
+        assert into == enters(case.policies, case.namespaces, flow)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_windows_of_a_side_are_in_order_and_do_not_overlap(case: Case) -> None:
+    world = case.world()
+    for side in compile_sides(world, world.pods.values()).sides.values():
+        for one, other in zip(side.windows, side.windows[1:], strict=False):
+            if one.span.protocol == other.span.protocol:
+                assert one.span.last < other.span.first
+                touch = one.span.last + 1 == other.span.first
+                assert not (touch and one.rules == other.rules)
+        assert all(window.rules >= side.always for window in side.windows)
+
+
+def compile_one(policy: Policy, *pods: Pod, local: Pod = WEB) -> Compiled:
+    world = World({policy.key: policy}, {}, {each.key: each for each in (local, *pods)})
+    return compile_sides(world, [local])
+
+
+def test_a_pod_whose_labels_nobody_has_told_is_closed_where_it_might_be_isolated() -> None:
+    policy = Policy(
+        Key("alpha", "x"), Selector((("app", "db"),)), frozenset(["ingress"]), (Rule(),)
+    )
+    unknown = Pod(Key("alpha", "new"), (ip_address("10.0.0.3"),), None)
+    elsewhere = Pod(Key("beta", "new"), (ip_address("10.0.0.4"),), None)
+    compiled = compile_one(policy, local=unknown)
+    peer = ip_address("10.0.0.9")
+    assert compiled.allows(unknown.key, "ingress", peer, "tcp", 80) == frozenset()
+    assert compiled.allows(unknown.key, "egress", peer, "tcp", 80) is None
+    assert compile_one(policy, local=elsewhere).sides == {}
+
+
+def test_a_pod_with_the_nodes_network_is_neither_isolated_nor_chosen() -> None:
+    everybody = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), (Rule(),))
+    host = Pod(Key("alpha", "host"), (ip_address("192.0.2.1"),), {}, host_network=True)
+    assert compile_one(everybody, local=host).sides == {}
+
+
+def test_a_named_port_is_that_of_the_pod_that_receives() -> None:
+    name = NamedPort("tcp", "http")
+    policy = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), (Rule(ports=(name,)),))
+    one = Pod(Key("alpha", "one"), (ip_address("10.0.0.3"),), {}, {name: 8080})
+    two = Pod(Key("alpha", "two"), (ip_address("10.0.0.4"),), {}, {name: 9090})
+    none = Pod(Key("alpha", "none"), (ip_address("10.0.0.5"),), {})
+    world = World({policy.key: policy}, {}, {each.key: each for each in (one, two, none)})
+    sides = compile_sides(world, world.pods.values()).sides
+    spans = {key.name: [w.span for w in side.windows] for (key, _), side in sides.items()}
+    assert spans == {
+        "one": [PortSpan("tcp", 8080, 8080)],
+        "two": [PortSpan("tcp", 9090, 9090)],
+        "none": [],
+    }
+
+
+def test_rules_at_the_same_ports_are_one_window() -> None:
+    rules = tuple(Rule(ports=(PortSpan("tcp", first, last),)) for first, last in ((1, 5), (3, 9)))
+    policy = Policy(Key("alpha", "x"), Selector(), frozenset(["ingress"]), rules)
+    (side,) = compile_one(policy).sides.values()
+    assert [(w.span.first, w.span.last, len(w.rules)) for w in side.windows] == [
+        (1, 2, 1),
+        (3, 5, 2),
+        (6, 9, 1),
+    ]
+    assert isinstance(side.windows[0], Window)
+
+
+def test_blocks_are_merged_without_what_is_excepted() -> None:
+    blocks = [
+        IpBlock(ip_network("10.0.0.0/30"), (ip_network("10.0.0.1/32"),)),
+        IpBlock(ip_network("10.0.0.4/30")),
+    ]
+    first = int(ip_address("10.0.0.0"))
+    assert ranges_of(blocks) == (
+        AddressRange(4, first, first),
+        AddressRange(4, first + 2, first + 7),
+    )
+
+
+def test_notin_holds_where_the_label_is_not_there() -> None:
+    assert Expression("app", "NotIn", frozenset(["web"])).holds({})
+    assert not Expression("app", "In", frozenset([""])).holds({})
