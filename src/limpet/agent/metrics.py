@@ -19,6 +19,7 @@ from limpet.datapath.loop import Account
 from limpet.datapath.tunnel.traffic.report import unable_peers
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
+    from limpet.agent.services import ServiceSide
     from limpet.agent.wiring import ClusterSide
     from limpet.datapath.peer_parts import PeerParts
 
@@ -164,6 +165,8 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ),
     )
     yield from _of_tunnels(peer_parts)
+    if cluster.services is not None:
+        yield from _of_services(cluster.services)
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
@@ -206,6 +209,18 @@ def _of_tunnels(peer_parts: PeerParts) -> Iterator[Metric]:
             for direction in ("received", "sent")
         },
         "direction",
+    )
+
+
+def _of_services(services: ServiceSide) -> Iterator[Metric]:
+    yield from _gauges(
+        ("services", "Services that are known.", len(services.catalog)),
+        ("service_elements", "Elements of nftables for them.", services.part.count),
+        (
+            "services_connected",
+            "1 while the API server tells what changes of Services.",
+            services.source.is_connected,
+        ),
     )
 
 

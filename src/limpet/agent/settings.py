@@ -15,6 +15,7 @@ from limpet.base.settings import (
     PeerSettings,
     PodSettings,
     RelaySettings,
+    ServiceSettings,
     SourceSettings,
     TunnelSettings,
 )
@@ -29,6 +30,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     pods: PodSettings = PodSettings()
     peers: PeerSettings = PeerSettings()
     source: SourceSettings = SourceSettings()
+    services: ServiceSettings = ServiceSettings()
     tunnel: TunnelSettings = TunnelSettings()
     relay: RelaySettings = RelaySettings()
     dns: DnsSettings = DnsSettings()
@@ -44,6 +46,11 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"cni = false, and segments = {[str(each) for each in self.pods.segments]}: a node "
                 "that attaches no pods needs none (take one of the two out; the cluster grants it "
                 "an address of its own)"
+            )
+        if self.services.mode == "on" and self.source.source != "kubernetes":
+            raise ValueError(
+                f'services = "on": with source = "{self.source.source}" nothing tells this node of '
+                'Services (source = "kubernetes")'
             )
 
 

@@ -478,3 +478,60 @@ class PathAnswer(Said, frozen=True, kw_only=True):
     probes: list[ProbeStatus]
     nat: dict[str, str]
     failed: list[str]
+
+
+# Services
+
+
+class EndpointStatus(Said, frozen=True, kw_only=True):
+    """An endpoint of a Service's port, as this node sees it."""
+
+    port: str
+    """Name, number and protocol of the Service's port."""
+    address: str
+    target_port: int
+    node: str
+    pod: str
+    weight: int
+    """How often it is drawn, beside others of the port; 0: it is not in rotation here."""
+    why: str
+    """Why it is not; empty: it is."""
+
+
+class ServiceLine(Said, frozen=True, kw_only=True):
+    """A Service in `limpet service list`."""
+
+    namespace: str
+    name: str
+    type: str
+    addresses: list[str]
+    ports: list[str]
+    endpoints: int
+    used: int
+    """How many of them are in rotation on this node."""
+
+
+class ServicesAnswer(Said, frozen=True, kw_only=True):
+    """`limpet service list`."""
+
+    services: list[ServiceLine]
+    connected: bool
+    """The API server tells what changes; else what is known is from the disk, or from before."""
+    error: str
+    kube_proxy: str
+    """Where rules of kube-proxy were found at the agent's start; empty: nowhere."""
+    failed: list[str]
+    """What of the last round could not be done."""
+
+
+class ServiceAnswer(Said, frozen=True, kw_only=True):
+    """`limpet service show`."""
+
+    service: ServiceLine
+    external: list[str]
+    affinity_s: int
+    internal_local: bool
+    external_local: bool
+    distribution: str
+    endpoints: list[EndpointStatus]
+    failed: list[str]

@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import structlog
 
@@ -60,10 +60,24 @@ from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
 
+if TYPE_CHECKING:  # in memory only where Services are on
+    from limpet.agent.services import ServiceSide
+
 _log = structlog.get_logger("cluster")
 
+SERVICES_FILE = "services.jsonl"
+"""As `services.kept` has it, which is in memory only where Services are on."""
 _END_S = 2.0
 """Seconds that each part has to stop when the agent ends."""
+
+
+class _Kubernetes(NamedTuple):
+    """What a node of a Kubernetes cluster hears at its API server."""
+
+    api_server: SecondRoad | None
+    """None: the controller tells what there is."""
+    services: ServiceSide | None
+    """None: they are off."""
 
 
 class ClusterSide:
@@ -133,8 +147,10 @@ class ClusterSide:
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
-        self.api_server = _api_server(settings.source, self.membership, self.session)
-        """None: the controller tells what there is."""
+        self._kubernetes = _Kubernetes(
+            _api_server(settings.source, self.membership, self.session),
+            _services(self, settings, loop, node_part),
+        )
         self.node = NodeInCluster(
             self.membership,
             settings,
@@ -143,9 +159,21 @@ class ClusterSide:
         )
         self.membership.subscribe(self.tell)
 
+    @property
+    def api_server(self) -> SecondRoad | None:
+        """None: the controller tells what there is."""
+        return self._kubernetes.api_server
+
+    @property
+    def services(self) -> ServiceSide | None:
+        """None: they are off on this node."""
+        return self._kubernetes.services
+
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
         self.peer_parts.start()
+        if self.services is not None:
+            self.services.begin()
 
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
@@ -160,11 +188,16 @@ class ClusterSide:
         self.session.start()
         if self.api_server is not None:
             self.api_server.start()
+        if self.services is not None:
+            self.services.start()
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
             parts.callback(self.peer_parts.close)
+            if self.services is not None:
+                parts.callback(self.services.close)
+                parts.push_async_callback(_end, self.services.stop, "services")
             if self._connected:
                 parts.callback(self.courier.stop)
             if self.api_server is not None:
@@ -193,6 +226,7 @@ class ClusterSide:
                 self.node.hear(event)
                 peer_parts.hear(event)
                 nat_traversal.role.hear()
+                self._look_at_services()
             case PodsChanged():
                 self.pods.changed()
                 self.session.wake()
@@ -202,10 +236,12 @@ class ClusterSide:
                 if self._connected:
                     self._set_links(links)
                     self.session.network_changed()
-                    if self.api_server is not None:
-                        self.api_server.network_changed()
+                    for road in (self.api_server, self.services):
+                        if road is not None:
+                            road.network_changed()
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
+                self._look_at_services()
             case BridgeMade():
                 peer_parts.look_at_filter()
             case DamageSuspected():  # the parts of the loop look by themselves
@@ -218,6 +254,7 @@ class ClusterSide:
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
+                self._look_at_services()
             case TunnelOnlyChanged(uids):
                 peer_parts.peers.set_tunnel_only(uids)
             case PeerIsNewer(uid):
@@ -239,6 +276,10 @@ class ClusterSide:
                 nat_traversal.role.await_node(event)
             case _:
                 assert_never(event)
+
+    def _look_at_services(self) -> None:
+        if self.services is not None:
+            self.services.look_around()
 
     def _set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         for part in (self.courier, self.exchange, self.nat_traversal.relays, self.probing):
@@ -270,6 +311,31 @@ def _api_server(
         random=random.random,
         hear_controllers=session.hear_controllers,
         say_hello=session.network_changed,
+    )
+
+
+def _services(
+    cluster: ClusterSide, settings: Settings, loop: Loop, node_part: NodePart
+) -> ServiceSide | None:
+    if (
+        settings.services.mode != "on"
+        and not (settings.folders.cluster_dir / SERVICES_FILE).exists()
+    ):
+        return None
+    # Only here: other nodes need neither a client of an API server in memory nor all Services.
+    from limpet.agent.services import ServiceSide, give_back
+
+    if settings.services.mode != "on":
+        give_back(settings.folders)
+        return None
+    return ServiceSide(
+        settings.folders,
+        settings.source,
+        loop=loop,
+        membership=cluster.membership,
+        node=lambda: node_part.node,
+        paths=lambda: cluster.probing.paths,
+        random=random.random,
     )
 
 

@@ -28,6 +28,9 @@ NFT_POLICY_TABLE = "limpet_policy"
 NFT_SHARED_PORT_TABLE = "limpet_tunnel"
 """Of the port that the tunnel and the agent share."""
 
+NFT_SERVICES_TABLE = "limpet_services"
+"""Of Services: which endpoint the first packet of a flow goes to."""
+
 NFT_RELAY_TABLE = "limpet_relay"
 """Of a relay: what comes for its pairs of ports goes on to the other end."""
 
@@ -74,6 +77,9 @@ MASQUERADE_MARK = 0x2000
 
 The bit of the reference portmap plugin, with the same meaning.
 """
+
+SERVICE_MARK = 0x0800
+"""Packet mark of the first packet of a flow that went to a Service and is of no pod."""
 
 TUNNEL_IFNAME = "limwg0"
 

@@ -214,6 +214,13 @@ class SourceSettings(
             )
 
 
+class ServiceSettings(Struct, frozen=True, kw_only=True, rename={"mode": "services"}):
+    """Services of Kubernetes on this node."""
+
+    mode: Literal["off", "on"] = "off"
+    """"on": this node serves them itself, in place of kube-proxy."""
+
+
 class TunnelSettings(
     Struct,
     frozen=True,

@@ -8,6 +8,7 @@ from limpet.cluster import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.policy.part import PolicyPart
+from limpet.datapath.services.part import ServicesPart
 from limpet.datapath.tunnel.part import TunnelPart
 from limpet.dns import device as dns_device
 from limpet.linux.netlink.link_codec import LinkInfo
@@ -17,7 +18,7 @@ from limpet.relay.server import forwarding
 
 def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
-    parts = (PolicyPart, OverlayPart, TunnelPart, NodePart)
+    parts = (ServicesPart, PolicyPart, OverlayPart, TunnelPart, NodePart)
     others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED)
     return (*(part.owned(run_dir) for part in parts), *others)
 

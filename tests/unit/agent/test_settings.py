@@ -20,6 +20,7 @@ from limpet.base.settings import (
     PeerSettings,
     PodSettings,
     RelaySettings,
+    ServiceSettings,
     SourceSettings,
     TunnelSettings,
 )
@@ -55,6 +56,7 @@ underlay_links = ["eth*"]
 metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
 source = "kubernetes"
+services = "on"
 kubernetes_kubeconfig = "/k/config"
 kubernetes_context = "edge"
 kubernetes_server = "http://127.0.0.1:10261"
@@ -111,6 +113,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             token_file=Path("/k/token"),
             ca_file=Path("/k/ca.crt"),
         ),
+        services=ServiceSettings(mode="on"),
         tunnel=TunnelSettings(
             ifname="tun7", port=51820, program="/opt/wireguard-go", ipsec_program="/opt/charon"
         ),

@@ -16,6 +16,7 @@ from limpet.agent.answers.path import (
     path_status,
     peer_between,
 )
+from limpet.agent.answers.services import ServiceAdmin
 from limpet.agent.status import (
     ApiServerStatus,
     ClusterStatus,
@@ -64,6 +65,7 @@ class ClusterAdmin:
     def __init__(self, cluster: ClusterSide, node: Node) -> None:
         self._cluster = cluster
         self._node = node
+        self.services = ServiceAdmin(cluster)
 
     def status(self) -> ClusterStatus:
         """The cluster's part of `limpet status`."""

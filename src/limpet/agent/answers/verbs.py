@@ -27,6 +27,8 @@ from limpet.agent.status import (
     Repaired,
     Said,
     SegmentUse,
+    ServiceAnswer,
+    ServicesAnswer,
     Status,
     UnknownKey,
     record_line,
@@ -78,6 +80,8 @@ class Admin:
             "attachments": self._attachments,
             "peers": self._peers,
             "path": self._path,
+            "services": self._services,
+            "service": self._service,
             "ipam.list": self._list,
             "ipam.check": self._check,
             "ipam.repair": self._repair_now,
@@ -170,6 +174,12 @@ class Admin:
 
     async def _path(self, arguments: Arguments) -> PathAnswer:
         return await self._required("path").path(arguments)
+
+    async def _services(self, _: Arguments) -> ServicesAnswer:
+        return self._required("services").services.list()
+
+    async def _service(self, arguments: Arguments) -> ServiceAnswer:
+        return self._required("service").services.show(str(arguments.get("name", "")))
 
     def _required(self, verb: str) -> ClusterAdmin:
         """Raises: LimpetError where the node has joined no cluster."""

@@ -9,7 +9,7 @@ import typer
 
 from limpet.cli.commands.controller import UNITS_S, age
 from limpet.cli.commands.node import parse_label, value_text
-from limpet.cli.commands.policy import pod_label
+from limpet.cli.commands.serving.policy import pod_label
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching

@@ -1,0 +1,112 @@
+"""What a person may ask of Services at a node: which there are, who serves them, who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from limpet.agent.status import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
+from limpet.agent.wiring import ClusterSide
+from limpet.base.errors import LimpetError
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here, candidates, rotate, why_unused
+from limpet.services.values import Service, ServicePort
+
+if TYPE_CHECKING:  # in memory only where Services are on
+    from limpet.agent.services import ServiceSide
+
+_VERSIONS = (4, 6)
+
+
+class ServiceAdmin:
+    """Answers from what the last round was planned with."""
+
+    def __init__(self, cluster: ClusterSide) -> None:
+        self._cluster = cluster
+
+    def list(self) -> ServicesAnswer:
+        """Raises: LimpetError."""
+        side = self._side()
+        return ServicesAnswer(
+            services=[
+                _line(service, side.catalog, side.part.here)
+                for service in sorted(side.catalog, key=lambda each: each.key)
+            ],
+            connected=side.source.is_connected,
+            error=side.source.error,
+            kube_proxy=side.kube_proxy,
+            failed=side.failures,
+        )
+
+    def show(self, name: str) -> ServiceAnswer:
+        """`name`: as NAMESPACE/NAME, or a cluster address. Raises: LimpetError."""
+        side = self._side()
+        catalog, here = side.catalog, side.part.here
+        namespace, _, plain = name.rpartition("/")
+        service = catalog.service(namespace or "default", plain) or catalog.by_address(name)
+        if service is None:
+            raise LimpetError(
+                f"show Service {name}: this node knows no such one (NAMESPACE/NAME, or a cluster "
+                "address; `limpet service list` tells all)"
+            )
+        exposure = service.exposure
+        return ServiceAnswer(
+            service=_line(service, catalog, here),
+            external=[*exposure.external_ips, *exposure.load_balancer_ips],
+            affinity_s=service.affinity_s,
+            internal_local=service.is_internal_local,
+            external_local=exposure.is_local,
+            distribution=service.distribution,
+            endpoints=list(_endpoints(service, catalog, here)),
+            failed=side.failures,
+        )
+
+    def _side(self) -> ServiceSide:
+        side = self._cluster.services
+        if side is None:
+            raise LimpetError(
+                "Services: they are off on this node, so something else serves them "
+                '(services = "on" in the agent\'s configuration; docs/services.md)'
+            )
+        return side
+
+
+def _endpoints(service: Service, catalog: Catalog, here: Here) -> Iterator[EndpointStatus]:
+    for port in service.ports:
+        for version in _VERSIONS:
+            found = candidates(catalog.slices(*service.key), port, version)
+            used = rotate(service, found, here).internal(service)
+            weights = {(each.address, each.port): each.weight for each in used}
+            for candidate in found:
+                endpoint, target_port = candidate
+                yield EndpointStatus(
+                    port=_words(port),
+                    address=endpoint.address,
+                    target_port=target_port,
+                    node=endpoint.node,
+                    pod=f"{service.namespace}/{endpoint.pod}" if endpoint.pod else "",
+                    weight=weights.get((endpoint.address, target_port), 0),
+                    why=why_unused(candidate, service, used, here),
+                )
+
+
+def _line(service: Service, catalog: Catalog, here: Here) -> ServiceLine:
+    known, used = set(), set()
+    for each in _endpoints(service, catalog, here):
+        known.add(each.address)
+        if each.weight:
+            used.add(each.address)
+    return ServiceLine(
+        namespace=service.namespace,
+        name=service.name,
+        type=service.type,
+        addresses=list(service.cluster_ips) or list(filter(None, [service.external_name])),
+        ports=[_words(port) for port in service.ports],
+        endpoints=len(known),
+        used=len(used),
+    )
+
+
+def _words(port: ServicePort) -> str:
+    number = f"{port.port}:{port.node_port}" if port.node_port else str(port.port)
+    return f"{port.name + ' ' if port.name else ''}{number}/{port.protocol}"

@@ -1,0 +1,136 @@
+"""Services on this node: what is heard of them, kept and put into the kernel, wired together.
+
+In memory only where Services are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from ipaddress import ip_address
+
+import structlog
+
+from limpet.base.addresses import Address
+from limpet.base.disk import remove_durably
+from limpet.base.node_state import NodeState
+from limpet.base.settings import Folders, SourceSettings
+from limpet.cloud.api_server import find_api_server
+from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.cluster.membership import Membership
+from limpet.cluster.topology.paths import PeerPath
+from limpet.cluster.topology.transports import TRANSPORTS
+from limpet.datapath.loop import Loop
+from limpet.datapath.services.apply import ServicesKernel, find_kube_proxy
+from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.state import Surroundings
+from limpet.services.kept import KEPT_FILE
+from limpet.services.rotation import Here
+
+_log = structlog.get_logger("services")
+_RANKS = {name: rank for rank, name in enumerate(TRANSPORTS, start=1)}
+
+
+class ServiceSide:
+    """Runs on the event loop. From `begin` on what is on the disk is served."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        source: SourceSettings,
+        *,
+        loop: Loop,
+        membership: Membership,
+        node: Callable[[], NodeState],
+        paths: Callable[[], Mapping[str, PeerPath]],
+        random: Callable[[], float],
+    ) -> None:
+        """`node`: this node as it is now. `paths`: to peers, by uid. Raises: LimpetError."""
+        path = folders.cluster_dir / KEPT_FILE
+        self.catalog = load_catalog(path)
+        self._loop = loop
+        self._membership = membership
+        self._node = node
+        self._paths = paths
+        self.part = ServicesPart(loop, self.catalog, Asked(self._surroundings, self._here))
+        self.source = ServiceSource(
+            self.catalog,
+            path,
+            partial(find_api_server, source),
+            tell=self.part.changed,
+            random=random,
+        )
+        self.kube_proxy = ""
+        """Where rules of kube-proxy were found at the start; empty: nowhere."""
+
+    def begin(self) -> None:
+        self._loop.add(self.part)
+        self._loop.run("start", self.part)
+        self.kube_proxy = find_kube_proxy()
+        if self.kube_proxy:
+            _log.warning(
+                "kube-proxy has rules here, too: what this node does is the first of both",
+                found=self.kube_proxy,
+                what_to_do='end kube-proxy on this node, or set services = "off"',
+            )
+
+    def start(self) -> None:
+        self.source.start()
+
+    async def stop(self) -> None:
+        await self.source.stop()
+
+    def network_changed(self) -> None:
+        self.source.network_changed()
+
+    def close(self) -> None:
+        """What is in the kernel stays."""
+        self.part.close()
+
+    @property
+    def failures(self) -> list[str]:
+        """Of the last round, in words."""
+        return self._loop.account(self.part).failures
+
+    def look_around(self) -> None:
+        """The cluster, the paths or this node's segments are others than before."""
+        self.part.look_around("nodes or this node's pods changed")
+
+    # What the part asks
+
+    def _surroundings(self) -> Surroundings:
+        node = self._node()
+        return Surroundings(
+            pods=node.segments,
+            cluster=node.cluster_cidrs,
+            gateways=tuple(_gateways(node)),
+            is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
+        )
+
+    def _here(self) -> Here:
+        membership = self._membership
+        grant = membership.grant
+        return Here(
+            node=grant.name if grant is not None else membership.identity.name,
+            distances={
+                membership.name_of(uid): _RANKS[path.rung.name]
+                for uid, path in self._paths().items()
+            },
+        )
+
+
+def give_back(folders: Folders) -> None:
+    """Services are off, and were on: what this node did of them goes. Raises: LimpetError."""
+    with closing(ServicesKernel()) as kernel:
+        if kernel.remove():
+            _log.info("Services are off: their rules were removed")
+    remove_durably(folders.cluster_dir / KEPT_FILE)
+
+
+def _gateways(node: NodeState) -> list[Address]:
+    """Of the first segment of each IP version: the address that this node has among pods."""
+    found: dict[int, Address] = {}
+    for segment in node.segments:
+        found.setdefault(segment.version, ip_address(int(segment.network_address) + 1))
+    return list(found.values())

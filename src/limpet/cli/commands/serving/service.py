@@ -1,0 +1,100 @@
+"""`limpet service list|show`: Services as one node serves them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from limpet.agent.client import ask
+from limpet.agent.settings import load_settings
+from limpet.agent.status import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
+from limpet.cli.on_node import on_node
+from limpet.cli.options import Config, Format, group
+from limpet.cli.output import Output, put, put_table, say, show, show_table
+
+service = group("Services of Kubernetes, as this node serves them.")
+
+
+@service.command("list")
+@on_node
+def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
+    """Every Service, and how many of its endpoints are in rotation on this node."""
+    answer = ask(load_settings(config).folders.socket, "services", ServicesAnswer)
+    rows = [_row(each) for each in answer.services]
+    show_table(answer, output, rows, nothing="no Service is known here")
+    if answer.kube_proxy:
+        say(f"limpet: kube-proxy has rules here, too: {answer.kube_proxy}")
+    if not answer.connected:
+        say(f"limpet: nothing new is heard of Services: {answer.error or 'not connected yet'}")
+    _say_failed(answer.failed)
+
+
+@service.command("show")
+@on_node
+def service_show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="NAMESPACE/NAME, or a cluster address.")
+    ],
+    config: Config = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Endpoints of a Service: which are in rotation on this node, which are not, and why."""
+    answer = ask(load_settings(config).folders.socket, "service", ServiceAnswer, name=name)
+    line = answer.service
+    addresses = ", ".join(line.addresses) or "no address"
+    show(
+        answer,
+        output,
+        f"{line.namespace}/{line.name}: {line.type}, {addresses}, {', '.join(line.ports)}",
+        *_behaviour(answer),
+    )
+    if output is Output.TABLE:
+        put("")
+        if answer.endpoints:
+            put_table([_endpoint_row(each) for each in answer.endpoints])
+        else:
+            put("no endpoint: whoever asks is refused")
+        _say_failed(answer.failed)
+
+
+def _say_failed(failed: list[str]) -> None:
+    for failure in failed:
+        say(f"limpet: the node is not as planned: {failure}")
+
+
+def _row(line: ServiceLine) -> dict[str, Any]:
+    return {
+        "namespace": line.namespace,
+        "name": line.name,
+        "type": line.type,
+        "addresses": ", ".join(line.addresses),
+        "ports": ", ".join(line.ports),
+        "endpoints": f"{line.used} of {line.endpoints} used",
+    }
+
+
+def _behaviour(answer: ServiceAnswer) -> list[str]:
+    lines = []
+    if answer.external:
+        lines.append(f"  from outside: {', '.join(answer.external)}")
+    if answer.affinity_s:
+        lines.append(f"  a client stays with its endpoint for {answer.affinity_s} s")
+    if answer.internal_local:
+        lines.append("  within the cluster: endpoints of the client's node only")
+    if answer.external_local:
+        lines.append("  from outside: endpoints of this node only")
+    if answer.distribution:
+        lines.append(f"  traffic distribution: {answer.distribution}")
+    return lines
+
+
+def _endpoint_row(each: EndpointStatus) -> dict[str, Any]:
+    return {
+        "port": each.port,
+        "endpoint": f"{each.address} port {each.target_port}",
+        "node": each.node,
+        "pod": each.pod,
+        "weight": each.weight or "",
+        "why not": each.why,
+    }

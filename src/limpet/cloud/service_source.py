@@ -1,0 +1,241 @@
+"""Services and their endpoints, heard at an API server and kept on the node's disk.
+
+Unlike documents they are signed by nobody: what the API server says is so, also that one is gone.
+A list without any is taken for a server that has lost its data: no cluster has none. What was heard
+is on the disk some seconds later, the whole as it was then or as it was before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from limpet.base import faults
+from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.base.errors import LimpetError, StorageError
+from limpet.base.process import give_memory_back
+from limpet.kubernetes.access.access import Access
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes, ObjectKey
+from limpet.kubernetes.services import (
+    ENDPOINT_SLICES,
+    SERVICES,
+    ServiceView,
+    SliceView,
+    service_of,
+    slice_of,
+)
+from limpet.services.catalog import Catalog
+from limpet.services.kept import Item, decode_items, encode_items
+from limpet.services.values import ServiceName
+
+_log = structlog.get_logger("services")
+
+_ACCESS_AGAIN_S = 15.0
+_SAVE_S = 2.0
+"""How long changes are gathered before they are written."""
+_SHARE = 20
+"""The next writing begins no sooner than so many times as long as the last one took."""
+
+Tell = Callable[[Iterable[ServiceName], str], None]
+
+
+def load_catalog(path: Path) -> Catalog:
+    """What was kept; nothing, where there is no such file or none that can be read."""
+    catalog = Catalog()
+    try:
+        content = read_if_there(path)
+        for item in decode_items(content) if content is not None else ():
+            catalog.put(item)
+    except (StorageError, ValueError) as error:
+        _log.error(
+            "Services that this node knew are lost", path=str(path), error=str(error),
+            what_to_do="nothing: the API server tells them anew",
+        )  # fmt: skip
+        return Catalog()
+    return catalog
+
+
+class ServiceSource:
+    """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        path: Path,
+        find_access: Callable[[], Access],
+        *,
+        tell: Tell,
+        random: Callable[[], float],
+    ) -> None:
+        """`path`: where the catalog is kept. `find_access`: is asked again while it raises
+        LimpetError. `tell`: Services that are others now, and why."""
+        self._catalog = catalog
+        self._path = path
+        self._find_access = find_access
+        self._tell = tell
+        self._random = random
+        self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
+        """What the server has, by kind: what was kept and is not there is gone."""
+        self._reflectors: list[Reflector[ServiceView] | Reflector[SliceView]] = []
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._trouble = {"access": "", "disk": ""}
+
+    def start(self) -> None:
+        works = (self._run(), self._keep())
+        self._tasks = [asyncio.create_task(work) for work in works]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._changed.is_set():
+            await self._write()
+
+    def network_changed(self) -> None:
+        """Asks anew at once."""
+        for reflector in self._reflectors:
+            reflector.network_changed()
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._reflectors) and all(x.standing.connected for x in self._reflectors)
+
+    @property
+    def error(self) -> str:
+        """Why it hears nothing, or keeps nothing; empty: all is well."""
+        found = (*self._trouble.values(), *(each.standing.error for each in self._reflectors))
+        return next(filter(None, found), "")
+
+    # Hearing
+
+    async def _run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        while True:
+            try:
+                await self._follow(self._find_access())
+            except LimpetError as error:
+                if str(error) != self._trouble["access"]:
+                    _log.warning("the API server cannot be asked", error=str(error))
+                self._trouble["access"] = str(error)
+            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
+                faults.note("following Services", error)
+            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
+
+    async def _follow(self, access: Access) -> None:
+        self._trouble["access"] = ""
+        client = Client(access)
+        reflect = partial(Reflector, client, mirror=True, random=self._random)
+        services = reflect(SERVICES, self._hear_services)
+        slices = reflect(ENDPOINT_SLICES, self._hear_slices)
+        self._reflectors = [services, slices]
+        tasks = [asyncio.create_task(each.run()) for each in self._reflectors]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # none of them ends but by a fault of ours
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._reflectors = []
+            client.close()
+
+    async def _hear_services(self, changes: Changes[ServiceView]) -> None:
+        told: dict[ServiceName, None] = {}
+        gone = self._gone(
+            "services",
+            changes.gone,
+            [(each.metadata.namespace, each.metadata.name) for each in changes.put],
+            all_told=changes.listed,
+            kept=(each.key for each in self._catalog),
+        )
+        for key in gone:
+            told.update(dict.fromkeys(self._catalog.remove_service(*key)))
+        for view in changes.put:
+            service = service_of(view)
+            found = (
+                self._catalog.put(service)
+                if service is not None
+                else self._catalog.remove_service(view.metadata.namespace, view.metadata.name)
+            )
+            told.update(dict.fromkeys(found))
+        self._note(told, "Services changed", all_told=changes.listed)
+
+    async def _hear_slices(self, changes: Changes[SliceView]) -> None:
+        told: dict[ServiceName, None] = {}
+        gone = self._gone(
+            "slices",
+            changes.gone,
+            [(each.metadata.namespace, each.metadata.name) for each in changes.put],
+            all_told=changes.listed,
+            kept=(each.key for each in self._catalog.all_slices()),
+        )
+        for key in gone:
+            told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
+        for view in changes.put:
+            told.update(dict.fromkeys(self._catalog.put(slice_of(view))))
+        self._note(told, "endpoints changed", all_told=changes.listed)
+
+    def _gone(
+        self,
+        kind: str,
+        gone: list[ObjectKey],
+        put: list[ObjectKey],
+        *,
+        all_told: bool,
+        kept: Iterable[ObjectKey],
+    ) -> list[ObjectKey]:
+        """What to remove. The absence of all says nothing."""
+        heard = self._heard[kind]
+        heard.difference_update(gone)
+        heard.update(put)
+        if not all_told:
+            return gone
+        if not heard:
+            _log.warning("the API server lists none, which is not believed", kind=kind)
+            return []
+        return [key for key in (*gone, *kept) if key not in heard]
+
+    def _note(self, told: dict[ServiceName, None], why: str, *, all_told: bool) -> None:
+        if told:
+            self._changed.set()
+            self._tell(told, why)
+        if all_told:
+            give_memory_back()
+
+    # Keeping
+
+    async def _keep(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SAVE_S)
+            began_s = time.monotonic()
+            await self._write()
+            await asyncio.sleep(_SHARE * (time.monotonic() - began_s))
+
+    async def _write(self) -> None:
+        """Raises nothing: what the disk refuses is tried again."""
+        self._changed.clear()
+        items: list[Item] = [*self._catalog, *self._catalog.all_slices()]
+        try:
+            await asyncio.to_thread(self._write_items, items)
+        except LimpetError as error:
+            if str(error) != self._trouble["disk"]:
+                _log.error("Services cannot be kept", error=str(error))
+            self._trouble["disk"] = str(error)
+            self._changed.set()
+        else:
+            self._trouble["disk"] = ""
+
+    def _write_items(self, items: list[Item]) -> None:
+        with refusals("make folder", self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self._path, encode_items(items))

@@ -1,0 +1,182 @@
+"""The table of Services in the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+
+from limpet.base.errors import KernelError, LimpetError
+from limpet.base.ownership import NFT_SERVICES_TABLE
+from limpet.datapath.services.diff import (
+    AddChains,
+    Change,
+    ForgetFlows,
+    PutElements,
+    PutSurroundings,
+    PutTable,
+)
+from limpet.datapath.services.ruleset import REMEMBERING, affinity_name
+from limpet.datapath.services.state import MAPS, PREFIX_SETS, PROTOCOLS, ServicesState
+from limpet.linux.conntrack import forget_udp
+from limpet.linux.nftables import Nftables
+from limpet.linux.set_elements import Frame, SetElements
+from limpet.linux.sysctl import read_sysctl
+
+_SCRATCH = f"{NFT_SERVICES_TABLE}_read"
+"""A table for a moment: it has, unused, what the real one should have."""
+_KUBE_PROXY = {
+    "list chain ip kube-proxy services": "nftables table kube-proxy",
+    "list chain ip6 kube-proxy services": "nftables table kube-proxy of IPv6",
+    "list chain ip nat KUBE-SERVICES": "iptables chain KUBE-SERVICES",
+    "list chain ip6 nat KUBE-SERVICES": "ip6tables chain KUBE-SERVICES",
+}
+"""Questions to nft that succeed where there are some."""
+
+
+class ServicesKernel:
+    """In the network namespace of the calling thread."""
+
+    def __init__(self) -> None:
+        """Raises: LimpetError."""
+        self._nft = Nftables(NFT_SERVICES_TABLE)
+        self._sets = SetElements(NFT_SERVICES_TABLE)
+        self._left: Frame | None = None
+        """The table's chains as they were when all of it was as it should be."""
+        self._base = self._surroundings = ""
+        self._chains: dict[str, str] = {}
+        self._elements: dict[str, dict[bytes, bytes]] = {name: {} for name in MAPS}
+
+    def close(self) -> None:
+        """The table stays."""
+        self._nft.close()
+        self._sets.close()
+
+    @staticmethod
+    def is_bridge_filtered() -> bool:
+        return all(
+            read_sysctl(f"net/bridge/bridge-nf-call-{name}") == "1"
+            for name in ("iptables", "ip6tables")
+        )
+
+    @property
+    def state(self) -> ServicesState:
+        """As it was read or put last."""
+        return ServicesState(self._base, self._surroundings, self._chains, self._elements)
+
+    def read(self, want: ServicesState) -> None:
+        """Looks at the kernel. Raises: KernelError."""
+        frame = self._frame()
+        if self._left is None and frame:
+            self._adopt(frame, want)
+        elif frame != self._left:
+            self._base = ""
+        if self._base:
+            self._elements = {name: self._sets.read(name) for name in MAPS}
+
+    def remove(self) -> bool:
+        """Whether it was there. Raises: KernelError."""
+        if not self._frame():
+            return False
+        table = f"table inet {NFT_SERVICES_TABLE}"
+        self._nft.run(f"delete {table}", what=table)
+        self._base, self._left = "", None
+        return True
+
+    def apply(self, changes: Sequence[Change]) -> list[str]:
+        """Tries every change; the failures, in words."""
+        failures = []
+        for change in changes:
+            try:
+                self._do(change)
+            except LimpetError as error:
+                self._base = ""  # whatever is there now is read before it is gone on with
+                failures.append(str(error))
+                break
+        return failures
+
+    # What an earlier agent left
+
+    def _adopt(self, frame: Frame, want: ServicesState) -> None:
+        """Goes on with a table that is just as this agent would make it, whatever its elements."""
+        text = self._whole(want.base, want.chains, want.surroundings)
+        try:
+            self._nft.run(
+                f"add table inet {_SCRATCH}\ndelete table inet {_SCRATCH}\n"
+                + text.replace(NFT_SERVICES_TABLE, _SCRATCH),
+                what="the table of Services, to compare",
+            )
+            wanted = self._frame(_SCRATCH)
+        finally:
+            with suppress(KernelError):
+                self._nft.run(f"delete table inet {_SCRATCH}", what=f"table {_SCRATCH}")
+        if all(frame.get(name) == parts for name, parts in wanted.items()):
+            # What it has beside that are chains that an earlier agent needed: nothing leads there.
+            self._base, self._surroundings = want.base, want.surroundings
+            self._chains, self._left = dict(want.chains), frame
+
+    # Changing
+
+    def _do(self, change: Change) -> None:
+        match change:
+            case PutTable(base, surroundings, chains):
+                table = f"table inet {NFT_SERVICES_TABLE}"
+                whole = self._whole(base, chains, surroundings)
+                self._nft.run(f"add {table}\ndelete {table}\n{whole}", what=table)
+                self._elements = {name: {} for name in MAPS}
+                self._base, self._surroundings, self._chains = base, surroundings, dict(chains)
+                self._left = self._frame()
+            case PutSurroundings(text):
+                self._nft.run(text, what="what surrounds Services")
+                self._surroundings = text
+                self._left = self._frame()
+            case AddChains(chains):
+                self._nft.run("".join(chains.values()), what="chains of Services")
+                self._chains.update(chains)
+                self._left = self._frame()
+            case PutElements(delete, add):
+                self._sets.change(delete, add)
+                self._note(delete, add)
+            case ForgetFlows(flows):
+                if flows.left:
+                    self._forget_clients(flows.left)
+                if flows.udp:
+                    forget_udp(flows.udp)
+
+    def _note(
+        self,
+        delete: Mapping[str, Sequence[bytes]],
+        add: Mapping[str, Sequence[tuple[bytes, bytes]]],
+    ) -> None:
+        for name, keys in delete.items():
+            for key in keys:
+                del self._elements[name][key]
+        for name, elements in add.items():
+            self._elements[name].update(elements)
+
+    def _forget_clients(self, left: frozenset[bytes]) -> None:
+        """Of Services with affinity, whose endpoint is not one any more."""
+        for name in (affinity_name(v, each) for v in REMEMBERING for each in PROTOCOLS):
+            stale = [key for key, value in self._sets.read(name).items() if value in left]
+            for key in stale:  # one by one: any of them may end by itself meanwhile
+                with suppress(KernelError):
+                    self._sets.change({name: [key]}, {})
+
+    @staticmethod
+    def _whole(base: str, chains: Mapping[str, str], surroundings: str) -> str:
+        return base + "".join(chains.values()) + surroundings
+
+    def _frame(self, table: str = NFT_SERVICES_TABLE) -> Frame:
+        return self._sets.read_frame(table, PREFIX_SETS)
+
+
+def find_kube_proxy() -> str:
+    """Where rules of kube-proxy are, of whichever of its modes; empty: nowhere.
+
+    Raises: LimpetError.
+    """
+    with closing(Nftables(NFT_SERVICES_TABLE)) as nft:
+        for question, what in _KUBE_PROXY.items():
+            with suppress(KernelError):
+                nft.run(question, what=what)
+                return what
+    return ""

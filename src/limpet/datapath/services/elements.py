@@ -1,0 +1,55 @@
+"""Elements of the table's maps, as bytes: addresses and ports one after the other."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
+
+from limpet.services.rotation import Target
+
+NUMBERS = {"TCP": 6, "UDP": 17, "SCTP": 132}
+_END = struct.Struct(">B3xH2x")
+_PORT = struct.Struct(">H2x")
+_SLOT = struct.Struct("=I")
+
+
+def frontend_key(address: bytes, protocol: str, port: int) -> bytes:
+    """What is asked for; `address`: packed, empty where the port of any of the node's is meant."""
+    return address + _END.pack(NUMBERS[protocol], port)
+
+
+def slot_key(frontend: bytes, slot: int) -> bytes:
+    return frontend + _SLOT.pack(slot)
+
+
+def packed(address: str) -> bytes:
+    return ip_address(address).packed
+
+
+def target_value(address: str, port: int) -> bytes:
+    return packed(address) + _PORT.pack(port)
+
+
+def read_target(value: bytes) -> tuple[bytes, int]:
+    """Packed address and port."""
+    port: int = _PORT.unpack(value[-4:])[0]
+    return value[:-4], port
+
+
+def fill_slots(targets: Iterable[Target], before: Sequence[bytes]) -> list[bytes]:
+    """A value for each slot, each target as often as it weighs, where it was before if possible."""
+    wanted = Counter[bytes]()
+    for each in targets:
+        wanted[target_value(each.address, each.port)] += each.weight
+    count = wanted.total()
+    slots: list[bytes | None] = []
+    for value in before[:count]:
+        kept = wanted[value] > 0
+        slots.append(value if kept else None)
+        if kept:
+            wanted[value] -= 1
+    slots += [None] * (count - len(slots))
+    rest = wanted.elements()
+    return [next(rest) if value is None else value for value in slots]

@@ -1,0 +1,157 @@
+"""The part of the loop for Services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from limpet.base.ownership import NFT_SERVICES_TABLE
+from limpet.datapath.loop import Loop
+from limpet.datapath.part import Part
+from limpet.datapath.services.apply import ServicesKernel
+from limpet.datapath.services.diff import Change, diff_services
+from limpet.datapath.services.plan import Planner
+from limpet.datapath.services.state import ServicesState, Surroundings
+from limpet.linux.owned import Owned
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+from limpet.services.values import ServiceName
+
+_MOST_READ = 5_000
+"""Elements that are read again with each resync, in some 50 ms."""
+_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the part is told by: the node's pods, and what the node knows of others."""
+
+    surroundings: Callable[[], Surroundings]
+    here: Callable[[], Here]
+
+
+class ServicesPart(Part[ServicesState, Change]):
+    """Runs on the event loop's thread."""
+
+    name = "services"
+    nftables = True
+
+    def __init__(self, loop: Loop, catalog: Catalog, asked: Asked) -> None:
+        """Raises: LimpetError."""
+        self.catalog = catalog
+        self.here = asked.here()
+        self._loop = loop
+        self._asked = asked
+        self._planner = Planner()
+        self._kernel = ServicesKernel()
+        self._due: set[ServiceName] = {each.key for each in catalog}
+        self._around: Surroundings | None = None
+        self._is_known = False
+        """The kernel's state is as it was read or put last."""
+        self._resyncs = 0
+
+    @staticmethod
+    def owned(run_dir: Path) -> Owned:
+        return Owned(nft_tables=(NFT_SERVICES_TABLE,))
+
+    def close(self) -> None:
+        """What is in the kernel stays."""
+        self._kernel.close()
+
+    @property
+    def count(self) -> int:
+        """Elements that it wants in the kernel."""
+        return self._planner.count
+
+    # What it is told
+
+    def changed(self, names: Iterable[ServiceName], why: str) -> None:
+        """These Services, or their endpoints, are others than before."""
+        if self.due(names):
+            self._loop.wake(self, why)
+
+    def due(self, names: Iterable[ServiceName]) -> bool:
+        """The next round, whenever it is, plans these Services; False: there are none."""
+        self._due.update(names)
+        return bool(self._due)
+
+    def look_around(self, why: str) -> None:
+        """What is known of nodes, or of this node's pods, may be other than before."""
+        if self.look():
+            self._loop.wake(self, why)
+
+    def look(self) -> bool:
+        """Whether a round is needed."""
+        before, now = self.here, self._asked.here()
+        if now != before:
+            self._due.update(self._touched_by(before, now))
+            self.here = now
+        return bool(self._due) or self._surroundings() != self._around
+
+    def _touched_by(self, before: Here, now: Here) -> Iterable[ServiceName]:
+        """Services with an endpoint that is judged otherwise."""
+        if (before.node, before.zone) != (now.node, now.zone):
+            return [each.key for each in self.catalog]
+        nodes = set(before.silent) ^ set(now.silent)
+        nodes |= {
+            name
+            for name in before.distances.keys() | now.distances.keys()
+            if before.distances.get(name) != now.distances.get(name)
+        }
+        addresses = set(before.gone) ^ set(now.gone)
+        return {
+            each.service_key
+            for each in self.catalog.all_slices()
+            if any(x.node in nodes or x.address in addresses for x in each.endpoints)
+        }
+
+    # A round
+
+    def plan(self) -> ServicesState:
+        around = self._surroundings()
+        if around != self._around:
+            self._planner.surround(around)
+            self._around = around
+        due, self._due = self._due, set()
+        self._planner.replan(due, self.catalog, self.here)
+        return self._planner.want()
+
+    def state(self, want: ServicesState) -> ServicesState:
+        if not self._is_known:
+            self._kernel.read(want)
+        return self._kernel.state
+
+    def diff(self, want: ServicesState, have: ServicesState) -> Sequence[Change]:
+        return diff_services(
+            want,
+            have,
+            touched=self._planner.touched if self._is_known else None,
+            stale=self._planner.stale(),
+        )
+
+    def apply(self, changes: Sequence[Change]) -> list[str]:
+        failures = self._kernel.apply(changes)
+        self._is_known = not failures
+        if not failures:
+            self._planner.settled()
+            self._planner.forgotten()
+        return failures
+
+    def resync(self) -> None:
+        """Of many elements all are read now and then only: it takes as long as many rounds."""
+        self._resyncs += 1
+        if self._planner.count <= _MOST_READ or self._resyncs % _EVERY == 0:
+            self._is_known = False
+
+    def suspect_nftables(self) -> None:
+        self._is_known = False
+
+    def broke_off(self, error: Exception) -> None:
+        """What was planned may be half of it."""
+        self._is_known = False
+        self._due.update(self._planner.services)
+        self._due.update(each.key for each in self.catalog)
+
+    def _surroundings(self) -> Surroundings:
+        return self._asked.surroundings()

@@ -1,0 +1,238 @@
+"""nftables text of the table of Services, all but its elements.
+
+A packet that begins a flow is looked up once by address, protocol and port; the verdict names a
+chain for the number of endpoints that there are, which draws one of them from a second map. So the
+cost is the same for one Service and for 10,000, and a changed endpoint is a few elements. Packets
+of flows that are known do not come here: chains of type nat are asked for the first one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import collapse_addresses
+from typing import NamedTuple
+
+from limpet.base.addresses import Prefix
+from limpet.base.ownership import NFT_SERVICES_TABLE, SERVICE_MARK
+from limpet.datapath.services.state import PROTOCOLS, VERSIONS, Surroundings
+
+LOCAL_SLOTS = 1 << 16
+"""Slots from there on are of endpoints of this node, for traffic that must not leave it."""
+_MOST_CLIENTS = 1 << 16
+REMEMBERING = (4,)
+"""IP versions of which a client's endpoint is noted. nft 1.0.6 dies of an assertion when it is told
+to note one of IPv6 (the registers for key and value), so there a client's address decides."""
+_SEED = 0x6C696D70
+_FAMILY = {4: "ip", 6: "ip6"}
+_MARK = f"{SERVICE_MARK:#010x}"
+
+
+class Pick(NamedTuple):
+    """A chain that draws an endpoint: for all Services that are alike in this."""
+
+    version: int
+    protocol: str
+    at_node: bool
+    """Asked for by a port of the node, at whatever address."""
+    near: int
+    """Slots for whom every endpoint would do."""
+    local: int = -1
+    """Slots for what comes from outside of the cluster and must not leave the node; -1: it may."""
+    sticky: bool = False
+
+    @property
+    def name(self) -> str:
+        parts = ["node" if self.at_node else "pick", self.protocol.lower()]
+        parts += [str(self.version), str(self.near)]
+        if self.local >= 0:
+            parts.append(f"local{self.local}")
+        return "_".join([*parts, "sticky"] if self.sticky else parts)
+
+    def rules(self) -> str:
+        """Text of the chain."""
+        ip, version = _FAMILY[self.version], self.version
+        protocol = self.protocol.lower()
+        asked = f"meta l4proto . {protocol} dport"
+        own = asked if self.at_node else f"{ip} daddr . {asked}"
+        slots = slots_name(version, self.protocol, at_node=self.at_node)
+        stick = f"{ip} saddr . {ip} daddr . {asked} map @{affinity_name(version, self.protocol)}"
+        mark = f"meta mark set meta mark | {_MARK}"
+        near = f"dnat {ip} to {own} . numgen random mod {self.near} map @{slots}"
+        sticky = []
+        if self.sticky and version in REMEMBERING:
+            sticky = [f"dnat {ip} to {stick}"]
+        elif self.sticky:
+            draw = f"jhash {ip} saddr mod {self.near} seed {_SEED:#x}"
+            near = f"dnat {ip} to {own} . {draw} map @{slots}"
+        if self.local < 0:
+            return _chain(self.name, [f"{ip} saddr != @cluster{version} {mark}", *sticky, near])
+        inside = [f"{ip} saddr @cluster{version} {near}", f"fib saddr type local {mark}"]
+        draw = "numgen random"
+        local = f"{own} . {draw} mod {self.local} offset {LOCAL_SLOTS} map @{slots}"
+        outside = [f"dnat {ip} to {local}"] if self.local else ["drop"]
+        return _chain(self.name, [*sticky, *inside, f"meta mark & {_MARK} != 0 {near}", *outside])
+
+
+REFUSE, HAIRPIN = "refuse", "hairpin"
+
+
+def slots_name(version: int, protocol: str, *, at_node: bool) -> str:
+    """A map for each protocol: nft takes a port for one of the protocol that its map says."""
+    return f"{'node_slots' if at_node else 'slots'}_{protocol.lower()}_{version}"
+
+
+def affinity_name(version: int, protocol: str) -> str:
+    return f"affinity_{protocol.lower()}_{version}"
+
+
+def record_name(version: int, protocol: str, timeout_s: int) -> str:
+    return f"remember_{protocol.lower()}_{version}_{timeout_s}"
+
+
+def record_rules(version: int, protocol: str, timeout_s: int) -> str:
+    """The chain that notes which endpoint a client got, after its address was put in."""
+    ip, port = _FAMILY[version], f"{protocol.lower()} dport"
+    asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
+    rule = (
+        f"meta l4proto {protocol.lower()} update @{affinity_name(version, protocol)} "
+        f"{{ {ip} saddr . {asked} timeout {timeout_s}s : {ip} daddr . {port} }}"
+    )
+    return _chain(record_name(version, protocol, timeout_s), [rule])
+
+
+def base_text() -> str:
+    """Maps without elements, and the chains that are always there."""
+    lines = [f"table inet {NFT_SERVICES_TABLE} {{"]
+    for version in VERSIONS:
+        lines += _maps(version)
+    return "\n".join(lines) + "\n" + _BASE + "}\n"
+
+
+def surroundings_text(around: Surroundings) -> str:
+    """Commands that set what follows from the node's pods, whatever was there."""
+    table = f"inet {NFT_SERVICES_TABLE}"
+    lines = []
+    for name, prefixes in (("cluster", (*around.cluster, *around.pods)), ("pods", around.pods)):
+        for version in VERSIONS:
+            merged = _merged(prefixes, version)
+            lines.append(f"flush set {table} {name}{version}")
+            if merged:
+                joined = ", ".join(merged)
+                lines.append(f"add element {table} {name}{version} {{ {joined} }}")
+    lines.append(f"flush chain {table} leave")
+    rules = []
+    for version in VERSIONS:
+        ip = _FAMILY[version]
+        if not around.is_bridge_filtered:
+            # The bridge hands the answer from pod to pod, and nothing puts the Service's address
+            # back in: so it has to come by the node.
+            rules.append(f"{ip} saddr @pods{version} {ip} daddr @pods{version} masquerade")
+        else:
+            rules.append(f"{ip} saddr . {ip} daddr vmap @hairpin{version}")
+    rules += [f"meta mark & {_MARK} == 0 return", "fib daddr type local return"]
+    for version in VERSIONS:
+        ip = _FAMILY[version]
+        # Pods of this node answer by it, so they may see who asks.
+        rules.append(f"{ip} daddr @pods{version} return")
+        for gateway in around.gateways:
+            if gateway.version == version:
+                rules.append(f"{ip} daddr @cluster{version} snat {ip} to {gateway}")
+    rules += ["fib saddr type local return", "masquerade"]
+    return "\n".join([*lines, *(f"add rule {table} leave {rule}" for rule in rules)]) + "\n"
+
+
+def _merged(prefixes: Iterable[Prefix], version: int) -> list[str]:
+    if version == 4:
+        return [str(p) for p in collapse_addresses(p for p in prefixes if p.version == 4)]
+    return [str(p) for p in collapse_addresses(p for p in prefixes if p.version == 6)]
+
+
+def _chain(name: str, rules: Iterable[str]) -> str:
+    lines = [f"table inet {NFT_SERVICES_TABLE} {{", f"\tchain {name} {{"]
+    return "\n".join([*lines, *(f"\t\t{rule}" for rule in rules), "\t}", "}"]) + "\n"
+
+
+def _maps(version: int) -> list[str]:
+    ip = _FAMILY[version]
+    address = f"ipv{version}_addr"
+    lines = []
+    for name in ("services", "sticky"):
+        lines += _block(
+            f"map {name}{version}", [f"type {address} . inet_proto . inet_service : verdict"]
+        )
+    for name in ("node_ports", "sticky_ports"):
+        lines += _block(f"map {name}{version}", ["type inet_proto . inet_service : verdict"])
+    lines += _block(f"map hairpin{version}", [f"type {address} . {address} : verdict"])
+    for protocol in PROTOCOLS:
+        port = f"{protocol.lower()} dport"
+        key, target = f"meta l4proto . {port}", f"{ip} daddr . {port}"
+        for at_node, asked in ((False, f"{ip} daddr . {key}"), (True, key)):
+            name = slots_name(version, protocol, at_node=at_node)
+            lines += _block(f"map {name}", [f"typeof {asked} . numgen random mod 2 : {target}"])
+        if version in REMEMBERING:
+            lines += _block(
+                f"map {affinity_name(version, protocol)}",
+                [
+                    f"typeof {ip} saddr . {ip} daddr . {key} : {target}",
+                    f"size {_MOST_CLIENTS}",
+                    "flags dynamic,timeout",
+                ],
+            )
+    for name in ("cluster", "pods"):
+        lines += _block(f"set {name}{version}", [f"type {address}", "flags interval", "auto-merge"])
+    return lines
+
+
+def _block(head: str, body: list[str]) -> list[str]:
+    return [f"\t{head} {{", *(f"\t\t{line}" for line in body), "\t}", ""]
+
+
+_REMEMBER = "".join(
+    f"\t\tct status dnat meta l4proto {protocol} ct original {ip} daddr . meta l4proto . "
+    f"ct original proto-dst vmap @sticky{version}\n"
+    f"\t\tct status dnat meta nfproto ipv{version} meta l4proto {protocol} meta l4proto . "
+    f"ct original proto-dst vmap @sticky_ports{version}\n"
+    for version, ip in _FAMILY.items()
+    if version in REMEMBERING
+    for protocol in map(str.lower, PROTOCOLS)
+)
+# Before other tables' NAT: an address of a Service is nobody else's.
+_BASE = f"""\
+	chain {REFUSE} {{
+		meta l4proto tcp reject with tcp reset
+		reject
+	}}
+
+	chain {HAIRPIN} {{
+		masquerade
+	}}
+
+	chain services {{
+		ip daddr . meta l4proto . th dport vmap @services4
+		ip6 daddr . meta l4proto . th dport vmap @services6
+		fib daddr type != local return
+		ip daddr 127.0.0.0/8 return
+		ip6 daddr ::1 return
+		meta nfproto ipv4 meta l4proto . th dport vmap @node_ports4
+		meta nfproto ipv6 meta l4proto . th dport vmap @node_ports6
+	}}
+
+	chain prerouting {{
+		type nat hook prerouting priority -110; policy accept;
+		jump services
+	}}
+
+	chain output {{
+		type nat hook output priority -110; policy accept;
+		jump services
+	}}
+
+	chain leave {{
+	}}
+
+	chain postrouting {{
+		type nat hook postrouting priority 90; policy accept;
+{_REMEMBER}\
+		ct status dnat jump leave
+	}}
+"""

@@ -1,0 +1,64 @@
+"""What the table of Services holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from limpet.base.addresses import Address, Prefix
+
+VERSIONS = (4, 6)
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+MAPS = tuple(
+    f"{name}{version}"
+    for version in VERSIONS
+    for name in (
+        *("services", "node_ports", "sticky", "sticky_ports", "hairpin"),
+        *(f"{kind}_{each.lower()}_" for kind in ("slots", "node_slots") for each in PROTOCOLS),
+    )
+)
+"""Whose elements are planned; those of `affinity_…` are put there by packets."""
+PREFIX_SETS = tuple(f"{name}{version}" for name in ("cluster", "pods") for version in VERSIONS)
+
+Elements = Mapping[str, Mapping[bytes, bytes]]
+"""By name of the map: values by key, as the kernel holds them (`linux.netlink.set_codec`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the table has to know of the node's pods."""
+
+    pods: tuple[Prefix, ...] = ()
+    """Of this node."""
+    cluster: tuple[Prefix, ...] = ()
+    """Of pods anywhere: they reach each other with their own addresses."""
+    gateways: tuple[Address, ...] = ()
+    """With which this node is known to others' pods; one for each IP version that it has."""
+    is_bridge_filtered: bool = False
+    """What bridges hand from pod to pod passes nftables too (br_netfilter)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesState:
+    """As it should be, or is."""
+
+    base: str = ""
+    """Text of what is always the same; of the kernel: empty if it is not as it was put."""
+    surroundings: str = ""
+    """Text of what follows from the node's pods."""
+    chains: Mapping[str, str] = field(default_factory=dict)
+    """Rules by name of the chain; more than are needed do no harm."""
+    elements: Elements = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFlows:
+    """Flows of UDP that would stick to who serves no more, and clients that would come back."""
+
+    udp: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
+    """By address (empty: of the node) and port that are asked for: who serves there now."""
+    left: frozenset[bytes] = frozenset()
+    """Targets that Services with affinity have no more, as values of maps."""
+
+    def __bool__(self) -> bool:
+        return bool(self.udp or self.left)

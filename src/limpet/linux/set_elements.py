@@ -1,0 +1,112 @@
+"""Elements of maps in one table of nftables, changed and read without libnftables."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+
+from limpet.base.errors import KernelError
+from limpet.linux.netlink import codec as wire
+from limpet.linux.netlink import set_codec
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
+
+_SO_SNDBUFFORCE = 32
+_MOST_BYTES = 64 << 20
+"""Of one transaction, which is one datagram."""
+
+
+Frame = Mapping[str, tuple[bytes, ...]]
+"""By name of the chain or set: what it is and has, in order, as the kernel holds it."""
+
+
+class SetElements:
+    """For the network namespace of the thread that makes it."""
+
+    def __init__(self, table: str) -> None:
+        """Raises: KernelError."""
+        self._table = table
+        self._netlink = _Batches()
+
+    def close(self) -> None:
+        self._netlink.close()
+
+    def read(self, name: str) -> dict[bytes, bytes]:
+        """Of one map; empty when it is not there. Raises: KernelError."""
+        messages = self._netlink.dump_found(set_codec.dump_elements(self._table, name))
+        return {key: value for each in messages for key, value in set_codec.parse_elements(each)}
+
+    def read_frame(self, table: str, sets: Iterable[str]) -> Frame:
+        """What a table has beside the elements of its maps, by the name of the chain, or of those
+        sets that are read too; empty when it is not there. Raises: KernelError.
+
+        libnftables reads all elements to list a table without them.
+        """
+        found: dict[str, list[bytes]] = {}
+        for message in self._netlink.dump_found(set_codec.dump_chains(table)):
+            if (chain := set_codec.parse_chain(message, table)) is not None:
+                found[chain[0]] = [chain[1]]
+        for message in self._netlink.dump_found(set_codec.dump_rules(table)):
+            if (rule := set_codec.parse_rule(message, table)) is not None:
+                found.setdefault(rule[0], []).append(rule[1])
+        for name in sets if found else ():
+            listed = self._netlink.dump_found(set_codec.dump_elements(table, name))
+            parts = [set_codec.listed_elements(each) for each in listed]
+            found[f"set {name}"] = sorted(parts)
+        return {name: tuple(parts) for name, parts in found.items()}
+
+    def change(
+        self,
+        delete: Mapping[str, Iterable[bytes]],
+        add: Mapping[str, Iterable[tuple[bytes, bytes]]],
+    ) -> None:
+        """In one transaction: by name of the map, keys that go and then elements that come.
+
+        Raises: KernelError, and nothing was changed.
+        """
+        requests = [
+            *(
+                request
+                for name, keys in delete.items()
+                for request in set_codec.delete_elements(self._table, name, keys)
+            ),
+            *(
+                request
+                for name, elements in add.items()
+                for request in set_codec.add_elements(self._table, name, elements)
+            ),
+        ]
+        if requests:
+            self._netlink.commit(requests)
+
+
+class _Batches(NetlinkSocket):
+    def __init__(self) -> None:
+        super().__init__(NETLINK_NETFILTER)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _MOST_BYTES)
+        except PermissionError:  # in a user namespace: as much as the system allows
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
+
+    def commit(self, requests: list[wire.Request]) -> None:
+        """Raises: KernelError."""
+        whole = set_codec.batch(requests)
+        first = self._sequence + 1
+        self._sequence += len(whole)
+        last = first + len(requests)  # the end itself is not answered
+        frames = [
+            wire.frame(each, first + i, ack=first + i == last) for i, each in enumerate(whole)
+        ]
+        self._send(whole[0], b"".join(frames))
+        failure: KernelError | None = None
+        while True:
+            for message in wire.parse_messages(self._receive(whole[0])):
+                index = message.sequence - first
+                if message.type != wire.NLMSG_ERROR or not 0 <= index <= len(requests):
+                    continue
+                number, text = wire.parse_error(message)
+                if number and failure is None:
+                    failure = KernelError("change", whole[index].what, number, text)
+                if index == len(requests) or (index == 0 and number):
+                    if failure is not None:
+                        raise failure
+                    return

@@ -1,0 +1,179 @@
+"""Which endpoints of a Service's port are used on this node, and how often.
+
+Ready ones, else those that still serve while they end. An endpoint whose node is silent, or whose
+container is known to be gone, is left out; where nothing but doubt is left, all are tried. Then
+those that are near: the nearest, as long as each of them need not carry more than `MOST_SHARE`
+times what it would if all shared evenly; else the next nearest help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from limpet.services.values import Endpoint, EndpointSlice, Service, ServicePort
+
+MOST_SHARE = 4
+OWN_NODE, UNKNOWN_NODE = 0, 1 << 16
+_EVEN = "Even"
+_SAME_NODE = "PreferSameNode"
+_SAME_ZONE = ("PreferSameZone", "PreferClose")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this node knows of itself and of others, at this moment."""
+
+    node: str = ""
+    """Name of this node."""
+    zone: str = ""
+    """Of this node; empty: not known, and hints for zones do not count."""
+    silent: Collection[str] = frozenset()
+    """Names of nodes that do not answer."""
+    gone: Collection[str] = frozenset()
+    """Addresses of pods whose containers are gone."""
+    distances: Mapping[str, int] = field(default_factory=dict)
+    """Of nodes by name: the smaller the nearer, from 1 on; the same number: equally near."""
+
+    def distance(self, endpoint: Endpoint) -> int:
+        if endpoint.node and endpoint.node == self.node:
+            return OWN_NODE
+        return self.distances.get(endpoint.node, UNKNOWN_NODE)
+
+    def doubts(self, endpoint: Endpoint) -> bool:
+        if endpoint.address in self.gone:
+            return True
+        return endpoint.node in self.silent and endpoint.node != self.node
+
+
+class Target(NamedTuple):
+    """Where packets may be sent, so many times as often as one of weight 1."""
+
+    address: str
+    port: int
+    weight: int
+    is_local: bool
+    """On this node."""
+
+
+Candidate = tuple[Endpoint, int]
+"""And its port."""
+
+
+class Rotation(NamedTuple):
+    """Endpoints of one port, of one family; in order of their addresses."""
+
+    near: tuple[Target, ...] = ()
+    """For whom every endpoint would do."""
+    local: tuple[Target, ...] = ()
+    """Those of this node, for traffic that must not leave it."""
+
+    def internal(self, service: Service) -> tuple[Target, ...]:
+        """For pods and for processes of this node."""
+        return self.local if service.is_internal_local else self.near
+
+    def external(self, service: Service) -> tuple[Target, ...]:
+        """For who comes from outside of the cluster."""
+        return self.local if service.exposure.is_local else self.near
+
+
+def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int) -> list[Candidate]:
+    """Every endpoint of the port once, in whatever state; of two slices that have it the later."""
+    found: dict[tuple[str, int], Endpoint] = {}
+    for each in slices:
+        if each.version != version:
+            continue
+        for target in each.ports:
+            if (target.name, target.protocol) == (port.name, port.protocol):
+                for endpoint in each.endpoints:
+                    found[endpoint.address, target.port] = endpoint
+    return [(endpoint, number) for (_, number), endpoint in sorted(found.items())]
+
+
+def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation:
+    """`found`: by `candidates`."""
+    if not found:
+        return Rotation()
+    usable = _undoubted(_available(found), here)
+    near = _nearest(usable, service.distribution, here)
+    own = [each for each in found if _is_local(each, here)]
+    local = _undoubted(_available(own), here)
+    return Rotation(near, tuple(_target(each, 1, here) for each in local))
+
+
+def why_unused(candidate: Candidate, service: Service, used: Iterable[Target], here: Here) -> str:
+    """Why the node does not send to it, in words; empty: it does. `used`: of its Service's port."""
+    endpoint, port = candidate
+    if any((each.address, each.port) == (endpoint.address, port) for each in used):
+        return ""
+    if here.doubts(endpoint):
+        gone = endpoint.address in here.gone
+        return "its container is gone" if gone else f"node {endpoint.node} does not answer"
+    if not endpoint.is_ready:
+        return "it is ending" if endpoint.is_terminating else "it is not ready"
+    if service.is_internal_local and endpoint.node != here.node:
+        return "on another node (internalTrafficPolicy Local)"
+    return "others are nearer"
+
+
+def _available(found: Sequence[Candidate]) -> Sequence[Candidate]:
+    ready = [each for each in found if each[0].is_ready]
+    if ready:
+        return ready
+    return [each for each in found if each[0].is_serving and each[0].is_terminating]
+
+
+def _undoubted(found: Sequence[Candidate], here: Here) -> Sequence[Candidate]:
+    if not (here.silent or here.gone):
+        return found
+    return [each for each in found if not here.doubts(each[0])] or found
+
+
+def _is_local(candidate: Candidate, here: Here) -> bool:
+    return bool(here.node) and candidate[0].node == here.node
+
+
+def _target(candidate: Candidate, weight: int, here: Here) -> Target:
+    endpoint, port = candidate
+    return Target(endpoint.address, port, weight, _is_local(candidate, here))
+
+
+def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tuple[Target, ...]:
+    if distribution == _EVEN:
+        return tuple(_target(each, 1, here) for each in usable)
+    preferred = _preferred(usable, distribution, here)
+    if preferred:
+        return tuple(_target(each, 1, here) for each in preferred)
+    distances = [here.distance(endpoint) for endpoint, _ in usable]
+    kinds = sorted(set(distances))
+    if len(kinds) <= 1:
+        return tuple(_target(each, 1, here) for each in usable)
+    taken, last = 0, 0
+    for last in kinds:
+        taken += distances.count(last)
+        if taken * MOST_SHARE >= len(usable):
+            break
+    return tuple(
+        _target(each, MOST_SHARE if distance < last else 1, here)
+        for each, distance in zip(usable, distances, strict=True)
+        if distance <= last
+    )
+
+
+def _preferred(usable: Sequence[Candidate], distribution: str, here: Here) -> Sequence[Candidate]:
+    """As the Service asks for and hints say; empty: neither has anything to say here.
+
+    Hints count if every endpoint has one, so that none is left without clients by half a change.
+    """
+    if distribution == _SAME_NODE and all(each.for_nodes for each, _ in usable):
+        mine = [each for each in usable if here.node in each[0].for_nodes]
+        if mine:
+            return mine
+    if here.zone and all(each.for_zones for each, _ in usable):
+        return [each for each in usable if here.zone in each[0].for_zones]
+    if distribution == _SAME_NODE:
+        return [each for each in usable if _is_local(each, here)]
+    if distribution in _SAME_ZONE and here.zone:
+        return [each for each in usable if each[0].zone == here.zone]
+    return ()

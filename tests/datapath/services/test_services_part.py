@@ -1,0 +1,317 @@
+"""Real packets to Services: from pods, from the node, from outside; TCP and UDP; both families."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from limpet.services.rotation import Here
+from limpet.services.values import Endpoint, Exposure, Service
+from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
+from tests.beds.node_bed import GATEWAYS, NODE, OUTSIDE
+from tests.beds.service_bed import (
+    ADDRESSES,
+    EXTERNAL,
+    WEB,
+    ServiceBed,
+    endpoints_of,
+    slices,
+)
+from tests.waiting import PATIENCE_S
+
+ANY = {4: "0.0.0.0", 6: "::"}
+VERSIONS = [0, 1]
+
+
+@pytest.fixture(params=[False, True], ids=["bridged past nftables", "br_netfilter"])
+def bed(make_netns: NetnsFactory, request: pytest.FixtureRequest) -> Iterator[ServiceBed]:
+    bed = ServiceBed(make_netns, bridge_filtered=request.param)
+    yield bed
+    bed.close()
+
+
+@pytest.fixture
+def plain(make_netns: NetnsFactory) -> Iterator[ServiceBed]:
+    bed = ServiceBed(make_netns)
+    yield bed
+    bed.close()
+
+
+def listening(stack: ExitStack, netns: Netns, version: int, port: int = 8080) -> socket.socket:
+    return stack.enter_context(netns.listening(ANY[version], port))
+
+
+def family(address: str) -> int:
+    return 6 if ":" in address else 4
+
+
+def is_refused(client: Netns, address: str, port: int) -> bool:
+    try:
+        with client.connected(address, port):
+            return False
+    except ConnectionRefusedError:
+        return True
+
+
+def test_pods_the_node_and_hosts_outside_reach_the_endpoints(bed: ServiceBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = listening(stack, two.netns, family(address))
+            seen = talk(one.netns, address, 80, server)
+            if bed.surroundings.is_bridge_filtered:
+                assert seen == one.addresses[number]
+            else:
+                assert seen == GATEWAYS[number]
+            talk(bed.node, address, 80, server)
+            # Its own, by way of the Service.
+            talk(two.netns, address, 80, server)
+            # From outside the source is kept where the endpoint is a pod of this node.
+            for target, port in ((EXTERNAL[number], 80), (NODE[number], 30080), (address, 80)):
+                assert talk(bed.outside, target, port, server) == OUTSIDE[number]
+            talk(one.netns, NODE[number], 30080, server)
+            talk(bed.node, NODE[number], 30080, server)
+    assert bed.run() == 0
+
+
+def test_udp_reaches_them_too_and_a_flow_leaves_an_endpoint_that_is_gone(
+    plain: ServiceBed,
+) -> None:
+    bed = plain
+    one, two = bed.pods
+    for number, address in enumerate(ADDRESSES):
+        version = family(address)
+        bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
+        with ExitStack() as stack:
+            servers = []
+            for pod in (one, two):
+                server = stack.enter_context(pod.netns.open_socket(version, socket.SOCK_DGRAM))
+                server.bind((pod.addresses[number], 5353))
+                server.settimeout(PATIENCE_S)
+                servers.append(server)
+            client = stack.enter_context(bed.outside.open_socket(version, socket.SOCK_DGRAM))
+            client.settimeout(PATIENCE_S)
+            client.connect((address, 53))
+            for server, pod in zip(servers, bed.pods, strict=True):
+                bed.put(*slices(*endpoints_of(*pod.addresses)))
+                client.send(b"question")
+                words, peer = server.recvfrom(64)
+                assert words == b"question"
+                server.sendto(b"answer", peer)
+                assert client.recv(64) == b"answer"
+
+
+def test_a_service_without_endpoints_refuses_at_once(plain: ServiceBed) -> None:
+    bed = plain
+    bed.put(WEB)
+    for number, address in enumerate(ADDRESSES):
+        for client in (bed.pods[0].netns, bed.node, bed.outside):
+            assert is_refused(client, address, 80)
+        assert is_refused(bed.outside, NODE[number], 30080)
+        with bed.pods[0].netns.open_socket(family(address), socket.SOCK_DGRAM) as question:
+            question.settimeout(PATIENCE_S)
+            question.connect((address, 53))
+            question.send(b"question")
+            with pytest.raises(ConnectionRefusedError):
+                question.recv(64)
+
+
+def test_one_changed_endpoint_is_a_few_elements_and_connections_stay(plain: ServiceBed) -> None:
+    bed = plain
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*one.addresses, *two.addresses)))
+    with ExitStack() as stack:
+        address = ADDRESSES[0]
+        servers = [listening(stack, pod.netns, 4) for pod in bed.pods]
+        for server in servers:
+            server.settimeout(0)
+        clients = [stack.enter_context(bed.outside.connected(address, 80)) for _ in range(32)]
+        accepted = [accept_all(stack, server) for server in servers]
+        assert sum(map(len, accepted)) == 32
+        assert all(accepted), "both are used"
+        bed.put(*slices(*endpoints_of(*one.addresses)))
+        for each in clients:
+            each.sendall(b"still there")
+        for connections in accepted:
+            for connection in connections:
+                connection.settimeout(PATIENCE_S)
+                assert connection.recv(64) == b"still there"
+        for _ in range(8):
+            stack.enter_context(bed.outside.connected(address, 80))
+        assert accept_all(stack, servers[1]) == []
+
+
+def accept_all(stack: ExitStack, server: socket.socket) -> list[socket.socket]:
+    found: list[socket.socket] = []
+    while True:
+        try:
+            connection, _ = server.accept()
+        except BlockingIOError:
+            return found
+        found.append(stack.enter_context(connection))
+
+
+def test_a_client_stays_with_its_endpoint_until_that_is_gone(plain: ServiceBed) -> None:
+    bed = plain
+    one, two = bed.pods
+    sticky = Service("shop", "web", cluster_ips=ADDRESSES, ports=WEB.ports, affinity_s=600)
+    bed.put(sticky, *slices(*endpoints_of(*one.addresses, *two.addresses)))
+    with ExitStack() as stack:
+        for number, address in enumerate(ADDRESSES):
+            targets = ((address, 80), (NODE[number], 30080))
+            for target, port in targets:
+                servers = [listening(stack, pod.netns, family(address)) for pod in bed.pods]
+                for server in servers:
+                    server.settimeout(0)
+                for _ in range(16):
+                    stack.enter_context(bed.outside.connected(target, port))
+                counts = [len(accept_all(stack, server)) for server in servers]
+                assert sorted(counts) == [0, 16]
+                kept = counts.index(16)
+                other = bed.pods[1 - kept]
+                bed.put(*slices(*endpoints_of(*other.addresses)))
+                stack.enter_context(bed.outside.connected(target, port))
+                assert len(accept_all(stack, servers[1 - kept])) == 1
+                bed.put(*slices(*endpoints_of(*one.addresses, *two.addresses)))
+                for _ in range(8):
+                    stack.enter_context(bed.outside.connected(target, port))
+                assert len(accept_all(stack, servers[1 - kept])) == 8
+                for server in servers:
+                    server.close()
+
+
+def test_traffic_that_must_stay_on_the_node_keeps_its_source_or_goes_nowhere(
+    plain: ServiceBed,
+) -> None:
+    bed = plain
+    one, two = bed.pods
+    far = [Endpoint("10.244.9.9", node="far"), Endpoint("fd00:9::9", node="far")]
+    local = Service(
+        "shop",
+        "web",
+        cluster_ips=ADDRESSES,
+        ports=WEB.ports,
+        exposure=Exposure(external_ips=EXTERNAL, is_local=True),
+    )
+    bed.put(local, *slices(*endpoints_of(*two.addresses), *far))
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = listening(stack, two.netns, family(address))
+            for _ in range(8):
+                for target, port in ((EXTERNAL[number], 80), (NODE[number], 30080)):
+                    assert talk(bed.outside, target, port, server) == OUTSIDE[number]
+    bed.put(*slices(*far))
+    for number in VERSIONS:
+        assert is_silent(bed.outside, EXTERNAL[number], 80)
+        assert is_silent(bed.outside, NODE[number], 30080)
+    # Within the cluster it is as any other.
+    bed.put(*slices(*endpoints_of(*two.addresses, node="far")))
+    for number in VERSIONS:
+        with ExitStack() as stack:
+            server = listening(stack, two.netns, family(ADDRESSES[number]))
+            talk(one.netns, EXTERNAL[number], 80, server)
+            talk(bed.node, NODE[number], 30080, server)
+    inside = Service("shop", "web", cluster_ips=ADDRESSES, ports=WEB.ports, is_internal_local=True)
+    bed.put(inside)
+    assert is_refused(one.netns, ADDRESSES[0], 80)
+    bed.put(*slices(*endpoints_of(*two.addresses)))
+    with ExitStack() as stack:
+        talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+
+def test_endpoints_of_a_silent_node_leave_and_come_back(plain: ServiceBed) -> None:
+    bed = plain
+    one, two = bed.pods
+    found = (*endpoints_of(*one.addresses, node="silent"), *endpoints_of(*two.addresses, node="x"))
+    bed.put(WEB, *slices(*found))
+    bed.know(Here("here", silent={"silent"}))
+    with ExitStack() as stack:
+        servers = [listening(stack, pod.netns, 4) for pod in bed.pods]
+        for _ in range(8):
+            talk(bed.outside, ADDRESSES[0], 80, servers[1])
+        bed.know(Here("here", silent={"x"}))
+        for _ in range(8):
+            talk(bed.outside, ADDRESSES[0], 80, servers[0])
+
+
+def test_what_is_reached_by_the_overlay_is_asked_with_the_gateway_of_this_node(
+    plain: ServiceBed,
+) -> None:
+    """Others' filters let nothing else through; what comes from a pod keeps its address."""
+    bed = plain
+    bed.outside.ip(
+        "address add 10.244.9.9/32 dev wan0", "-6 address add fd00:9::9/128 dev wan0 nodad"
+    )
+    bed.node.ip(
+        "route add 10.244.9.0/24 via 192.0.2.2 table 5148",
+        "-6 route add fd00:9::/64 via 2001:db8::2 table 5148",
+    )
+    bed.outside.ip(
+        "route add 10.244.7.0/24 via 192.0.2.1", "-6 route add fd00:7::/64 via 2001:db8::1"
+    )
+    bed.put(WEB, *slices(*endpoints_of("10.244.9.9", "fd00:9::9", node="far")))
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = listening(stack, bed.outside, family(address))
+            assert talk(bed.node, address, 80, server) == GATEWAYS[number]
+            one = bed.pods[0]
+            assert talk(one.netns, address, 80, server) == one.addresses[number]
+
+
+def test_an_agent_that_starts_anew_finds_its_table_and_mends_what_was_changed(
+    plain: ServiceBed,
+) -> None:
+    bed = plain
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    handle = bed.node.run("nft", "-a", "list", "table", "inet", "limpet_services")
+    bed.part.close()
+    bed.part = bed.new_part()
+    assert bed.run() == 1  # clears what UDP may have kept
+    assert bed.node.run("nft", "-a", "list", "table", "inet", "limpet_services") == handle
+
+    breakages = (
+        "flush map inet limpet_services services4",
+        "flush map inet limpet_services slots_tcp_4",
+        "flush chain inet limpet_services services",
+        "flush chain inet limpet_services leave",
+        "flush set inet limpet_services cluster4",
+        "delete table inet limpet_services",
+    )
+    for breakage in breakages:
+        bed.node.run("nft", breakage)
+        bed.part.suspect_nftables()
+        assert bed.run() > 0, breakage
+        assert bed.run() == 0, breakage
+        with ExitStack() as stack:
+            talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+
+def test_two_services_that_want_one_address_do_not_break_each_other(plain: ServiceBed) -> None:
+    bed = plain
+    one, two = bed.pods
+    again = Service("shop", "again", ports=WEB.ports, exposure=WEB.exposure)
+    bed.put(WEB, *slices(*endpoints_of(*one.addresses)))
+    bed.put(again, *slices(*endpoints_of(*two.addresses), service="again"))
+    with ExitStack() as stack:
+        servers = [listening(stack, pod.netns, 4) for pod in bed.pods]
+        for _ in range(4):
+            talk(bed.outside, EXTERNAL[0], 80, servers[0])
+        bed.round(list(bed.catalog.remove_service("shop", "web")))
+        for _ in range(4):
+            talk(bed.outside, EXTERNAL[0], 80, servers[1])
+        bed.round(list(bed.catalog.remove_service("shop", "again")))
+        assert bed.part.plan().elements == {name: {} for name in bed.part.plan().elements}
+
+
+def test_addresses_of_ports_that_nobody_named_are_left_alone(plain: ServiceBed) -> None:
+    bed = plain
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    with ExitStack() as stack:
+        server = listening(stack, bed.node, 4, port=8443)
+        talk(bed.outside, NODE[0], 8443, server)
+        assert is_refused(bed.node, "127.0.0.1", 30080)
