@@ -109,8 +109,11 @@ class ClusterNames:
         for _ in range(_MOST_ALIASES):
             there = self._at(aliased)
             if there is None:
-                return Found(wire.NXDOMAIN, tuple(found), of=self._service_named(name))
+                of = None if found else self._service_named(name)
+                return Found(wire.NXDOMAIN, tuple(found), of=of)
             records, of, because = there
+            if found:
+                of = None  # each Service on the way has its say
             alias = next((each for each in records if each.type == wire.CNAME), None)
             if alias is None:
                 fitting = [each for each in records if kind in (each.type, wire.ANY)]
