@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.controller import controller_https, controller_store, controller_watchers
+from bench.dns import dns
 from bench.figures import Figure, Target, Unit
 from bench.idle import tunnel_idle
 from bench.kubernetes import kubernetes
@@ -316,5 +317,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "controller-https": (controller_https, 5, 0),
     "controller-watchers": (controller_watchers, 15, 0),
     "kubernetes": (kubernetes, 3, 0),
+    "dns": (dns, 5, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

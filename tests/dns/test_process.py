@@ -244,6 +244,7 @@ def test_while_nothing_was_ever_heard_of_the_cluster_nobody_is_told_that_a_name_
     make_place: Callable[..., Place],
 ) -> None:
     place = make_place()
+    (place.cluster / KEPT_FILE).write_bytes(encode_items(ITEMS)[:-9])
     place.start()
 
     assert ask(place.node, WEB).rcode() == dns.rcode.SERVFAIL

@@ -34,31 +34,36 @@ class Notified:
         self._on_some = on_some
         self._gathering = Timer("notifications", self._gathered)
         self._listens = False
+        self._resting: list[Notifications] = []
+        """Those that have some, while more are gathered."""
 
     def listen(self) -> None:
         """From now on, on the event loop of the calling thread."""
         self._listens = True
         for source in (self.route, self._nftables):
-            asyncio.get_running_loop().add_reader(source.fileno(), self._gather)
+            self._wait_for(source)
 
     def close(self) -> None:
         self._gathering.stop()
         if self._listens:
-            self._rest()
+            for source in (self.route, self._nftables):
+                asyncio.get_running_loop().remove_reader(source.fileno())
         self.route.close()
         self._nftables.close()
 
-    def _rest(self) -> None:
-        for source in (self.route, self._nftables):
-            asyncio.get_running_loop().remove_reader(source.fileno())
+    def _wait_for(self, source: Notifications) -> None:
+        asyncio.get_running_loop().add_reader(source.fileno(), self._gather, source)
 
-    def _gather(self) -> None:
-        """The readers rest meanwhile."""
-        self._rest()
-        self._gathering.set_in(_GATHER_S)
+    def _gather(self, source: Notifications) -> None:
+        """Its reader rests meanwhile."""
+        asyncio.get_running_loop().remove_reader(source.fileno())
+        self._resting.append(source)
+        if not self._gathering.is_set:
+            self._gathering.set_in(_GATHER_S)
 
     def _gathered(self) -> None:
-        self.listen()
+        while self._resting:
+            self._wait_for(self._resting.pop())
         self._on_some()
 
     def why_nftables(self) -> str:

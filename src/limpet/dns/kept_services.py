@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.base.disk import read_if_there, refusals
 from limpet.base.errors import StorageError
 from limpet.services.catalog import Catalog
-from limpet.services.kept import KEPT_FILE, decode_item, split_items
+from limpet.services.kept import KEPT_FILE, Item, decode_item, split_items
 from limpet.services.values import Service, ServiceName
 
 _Stat = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a file says that the catalog does not."""
+
+    stat: _Stat
+    items: list[tuple[int, Item]]
+    """With the hashes of their lines."""
+    gone: frozenset[int]
+    """Lines that are no more."""
 
 
 class KeptServices:
@@ -29,7 +41,13 @@ class KeptServices:
 
         Raises: StorageError; then the catalog is as it was.
         """
-        stat = self._look()
+        news = self.look()
+        return None if news is None else self.apply(news)
+
+    def look(self) -> News | None:
+        """What the file says that is new, in any thread: it takes 25 ms of 10,000 Services. Until
+        that is applied nobody looks again. Raises: StorageError."""
+        stat = self._stat_now()
         if stat is None or stat == self._stat:
             return None
         content = read_if_there(self.path)
@@ -37,25 +55,28 @@ class KeptServices:
             return None
         try:
             lines = {hash(line): line for line in split_items(content)}
-            new = [
-                (key, decode_item(line)) for key, line in lines.items() if key not in self._lines
-            ]
+            known = self._lines.keys()
+            new = [(key, decode_item(line)) for key, line in lines.items() if key not in known]
         except ValueError as error:
             raise StorageError(
                 "read", str(self.path), str(error), hint="the agent writes it anew at its start"
             ) from error
-        self._stat = stat
+        return News(stat, new, frozenset(known - lines.keys()))
+
+    def apply(self, news: News) -> set[ServiceName]:
+        """Services that are others now."""
+        self._stat = news.stat
         changed: set[ServiceName] = set()
-        before = {self._lines.pop(key) for key in self._lines.keys() - lines.keys()}
-        for key, item in new:
+        before = {self._lines.pop(key) for key in news.gone}
+        for key, item in news.items:
             changed.update(self.catalog.put(item))
             self._lines[key] = (type(item), item.key)
-        for kind, name in before - {(type(item), item.key) for _, item in new}:
+        for kind, name in before - {(type(item), item.key) for _, item in news.items}:
             remove = self.catalog.remove_service if kind is Service else self.catalog.remove_slice
             changed.update(remove(*name))
         return changed
 
-    def _look(self) -> _Stat | None:
+    def _stat_now(self) -> _Stat | None:
         with refusals("read", self.path):
             try:
                 found = os.stat(self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,8 +12,14 @@ from pathlib import Path
 
 import structlog
 
+from limpet.base import faults
 from limpet.base.errors import LimpetError
-from limpet.base.process import give_memory_back, notify_service_manager, until_stopped
+from limpet.base.process import (
+    give_memory_back,
+    in_thread,
+    notify_service_manager,
+    until_stopped,
+)
 from limpet.base.settings import DnsSettings
 from limpet.base.timer import Timer
 from limpet.dns import listening
@@ -27,12 +34,15 @@ from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
 from limpet.dns.server import Client, Server
 from limpet.linux.file_changes import FileChanges
+from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("dns")
 
 _CACHE_BYTES = 8 << 20
 _LOOK_AGAIN_S = 10.0
 """At what tells nobody that it changed: the link, folders that were not there."""
+_SWITCH_S = 0.0005
+"""So long a question waits for the thread that reads Services; Python's own are 5 ms."""
 _FINISH_S = 5.0
 """Who has asked is answered by then, or asks again."""
 
@@ -40,6 +50,7 @@ _FINISH_S = 5.0
 async def run(settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
     """Until SIGTERM or SIGINT. Raises: LimpetError."""
     started_s = time.monotonic()
+    sys.setswitchinterval(_SWITCH_S)
     process = _Process(settings, cluster_dir, run_dir)
     try:
         await process.start()
@@ -65,8 +76,8 @@ class _Process:
         """Raises: LimpetError."""
         self._settings = settings
         cache = Cache(most_bytes=_CACHE_BYTES, stale_s=settings.stale_s)
-        self._forwarder: Forwarder[Asker[Client]] = Forwarder(cache, random_numbers(os.urandom))
-        self._resolver: Resolver[Client] = Resolver(self._forwarder)
+        forwarder: Forwarder[Asker[Client]] = Forwarder(cache, random_numbers(os.urandom))
+        self._resolver: Resolver[Client] = Resolver(forwarder)
         self._resolver.serve(settings.domain)
         self._server = Server(self._resolver)
         self._kept = KeptServices(cluster_dir)
@@ -75,6 +86,8 @@ class _Process:
         self._undo = ExitStack()
         self._timer = Timer("dns", self._look_again)
         self._told = ""
+        self._reading: asyncio.Task[None] | None = None
+        self._read_again = False
 
     @property
     def services(self) -> int:
@@ -83,7 +96,10 @@ class _Process:
     async def start(self) -> None:
         """Whoever asks from now on is answered. Raises: LimpetError."""
         self._keep_device()
-        self._read_services()
+        try:
+            self._know(self._kept.read())
+        except LimpetError as error:
+            self._tell_once(f"no Service is known: {error}")
         self._read_upstreams()
         files = FileChanges([self._kept.path, self._settings.resolv_conf])
         self._undo.callback(files.close)
@@ -116,6 +132,8 @@ class _Process:
 
     def close(self) -> None:
         self._timer.stop()
+        if self._reading is not None:
+            self._reading.cancel()
         self._undo.close()
         self._control.close()
         self._server.close()
@@ -144,11 +162,27 @@ class _Process:
                 _log.info("device", done=line)
 
     def _read_services(self) -> None:
-        try:
-            changed = self._kept.read()
-        except LimpetError as error:
-            self._tell_once(f"services stay as they were: {error}")
-            return
+        """Begins to: whoever asks meanwhile is answered by what was known."""
+        if self._reading is not None and not self._reading.done():
+            self._read_again = True
+        else:
+            self._reading = asyncio.get_running_loop().create_task(self._read_in_thread())
+
+    async def _read_in_thread(self) -> None:
+        self._read_again = True
+        while self._read_again:
+            self._read_again = False
+            try:
+                news = await in_thread(self._kept.look, "services")
+            except LimpetError as error:
+                self._tell_once(f"services stay as they were: {error}")
+            except Exception as error:  # noqa: BLE001 - the next file may be better
+                faults.note("reading services", error)
+            else:
+                self._know(None if news is None else self._kept.apply(news))
+
+    def _know(self, changed: set[ServiceName] | None) -> None:
+        """Services that are others now; None: all is as it was."""
         if changed is None:
             return
         if self._names is None:

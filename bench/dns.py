@@ -1,0 +1,131 @@
+"""Names: the process that answers them, asked by a client of its own process in one namespace.
+
+    client ── 169.254.20.10 on limdns0 ── limpet dns serve ── 127.0.0.9: an upstream that knows all
+
+Questions come at a fixed rate, whatever becomes of those before, as those of many pods do; and then
+as fast as they are answered. Processor time is that of the process that answers.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.waiting import wait_until
+
+from bench.figures import Figure, Target
+from bench.netns import Netns
+from bench.part import Part
+from bench.resident import cpu_s, resident_kib
+from limpet.services.kept import KEPT_FILE, encode_items
+from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
+
+if TYPE_CHECKING:
+    from bench.measures import Bed
+
+SERVICES = 1000
+RATE = 2000
+_UPSTREAM = "127.0.0.9"
+_P99_MS = 2.0
+_KINDS = (
+    ("cluster", "names of the cluster"),
+    ("kept", "other names, kept"),
+    ("fresh", "other names, each asked of the upstream"),
+)
+
+
+def dns(bed: Bed, rounds: int) -> list[Figure]:
+    """Latency at 2,000 questions a second, processor time of each, and the most in a second."""
+    if bed.reference_only:
+        return []
+    found: dict[tuple[str, str], list[float]] = {}
+    with ExitStack() as undo:
+        netns = Netns("dns")
+        undo.callback(netns.close)
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
+        pid = _start(netns, folder, undo)
+        Part(netns, ["bench.dns_part", "upstream", _UPSTREAM], undo)
+        client = Part(netns, ["bench.dns_part", "client", "169.254.20.10"], undo)
+        for number in range(rounds):
+            for kind, _ in _KINDS:
+                for rate in (RATE, 0):
+                    question = {"kind": kind, "rate": rate, "names": SERVICES, "round": number}
+                    before_s = cpu_s(pid)
+                    answer = client.ask(question)
+                    if rate:
+                        used_s = cpu_s(pid) - before_s
+                        _put(found, kind, "p50", answer["p50_ms"])
+                        _put(found, kind, "p99", answer["p99_ms"])
+                        _put(found, kind, "cpu", used_s / answer["answered"] * 1e6)
+                        _put(found, kind, "lost", answer["asked"] - answer["answered"])
+                    else:
+                        _put(found, kind, "most", answer["answered"] / answer["took_s"])
+        bed.notes += [
+            f"dns: {sum(found[kind, 'lost']):.0f} of {words} were never answered"
+            for kind, words in _KINDS
+            if sum(found[kind, "lost"])
+        ]
+        resident_mb = resident_kib(pid) / 1024
+    return [
+        *(each for kind, words in _KINDS for each in _figures(kind, words, found)),
+        Figure("dns-memory", f"dns: resident, {SERVICES} Services", "MB", [resident_mb]),
+    ]
+
+
+def _figures(kind: str, words: str, found: dict[tuple[str, str], list[float]]) -> list[Figure]:
+    median = statistics.median(found[kind, "p50"])
+    title = f"dns: {words}: p99 at {RATE:,}/s (p50 {median:.2f} ms)"
+    return [
+        Figure(
+            f"dns-{kind}-p99",
+            title,
+            "ms",
+            found[kind, "p99"],
+            target=Target(_P99_MS, of_ratio=False),
+        ),
+        Figure(f"dns-{kind}-cpu", "... processor time of each", "CPU us", found[kind, "cpu"]),
+        Figure(f"dns-{kind}-most", "... the most answered", "1/s", found[kind, "most"]),
+    ]
+
+
+def _put(found: dict[tuple[str, str], list[float]], kind: str, what: str, value: float) -> None:
+    found.setdefault((kind, what), []).append(value)
+
+
+def _start(netns: Netns, folder: Path, undo: ExitStack) -> int:
+    """The process that answers."""
+    cluster = folder / "state" / "cluster"
+    cluster.mkdir(parents=True)
+    items: list[Service | EndpointSlice] = []
+    for number in range(SERVICES):
+        name, at = f"web-{number}", f"10.96.{number // 250}.{number % 250 + 1}"
+        ports, end = (ServicePort("http", "TCP", 80),), Endpoint(f"10.1.{number % 250}.2")
+        items.append(Service("default", name, cluster_ips=(at,), ports=ports))
+        pods = (EndpointPort("http", "TCP", 8080),)
+        items.append(EndpointSlice("default", f"{name}-1", name, 4, pods, (end,)))
+    (cluster / KEPT_FILE).write_bytes(encode_items(items))
+    (folder / "resolv.conf").write_text(f"nameserver {_UPSTREAM}\n")
+    config = folder / "agent.toml"
+    config.write_text(
+        f'dns = "on"\nstate_dir = "{folder}/state"\nrun_dir = "{folder}/run"\n'
+        f'dns_resolv_conf = "{folder}/resolv.conf"\n'
+    )
+    command = [sys.executable, "-m", "limpet", "dns", "serve", "--config", str(config)]
+    with netns.inside():
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    undo.callback(process.wait)
+    undo.callback(process.terminate)
+    return wait_until(lambda: _answering(process.pid, folder), "the process answers")
+
+
+def _answering(keeper: int, folder: Path) -> int:
+    """What the keeper has started, once it has its socket; 0: not yet."""
+    children: Any = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    ready = os.path.exists(folder / "run" / "dns.sock")
+    return int(children[0]) if ready and children else 0
