@@ -66,11 +66,10 @@ class Pick(NamedTuple):
             near = f"dnat {ip} to {own} . {draw} map @{slots}"
         if self.local < 0:
             return _chain(self.name, [f"{ip} saddr != @cluster{version} {mark}", *sticky, near])
-        inside = [f"{ip} saddr @cluster{version} {near}", f"fib saddr type local {mark}"]
-        draw = "numgen random"
-        local = f"{own} . {draw} mod {self.local} offset {LOCAL_SLOTS} map @{slots}"
+        inside = [f"{ip} saddr @cluster{version} {near}", f"meta mark & {_MARK} != 0 {near}"]
+        local = f"{own} . numgen random mod {self.local} offset {LOCAL_SLOTS} map @{slots}"
         outside = [f"dnat {ip} to {local}"] if self.local else ["drop"]
-        return _chain(self.name, [*sticky, *inside, f"meta mark & {_MARK} != 0 {near}", *outside])
+        return _chain(self.name, [f"fib saddr type local {mark}", *sticky, *inside, *outside])
 
 
 REFUSE, HAIRPIN = "refuse", "hairpin"
