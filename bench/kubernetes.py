@@ -40,6 +40,9 @@ _KIB, _MB = 1024, 1e6
 _DEVICE = f"{VXLAN_IFNAME_PREFIX}4"
 _OF_AGENT = ("clusternetworks", "nodegrants", "nodepresences")
 _OF_CONTROLLER = (*_OF_AGENT, "communities", "configmaps", "secrets", "nodes", "pods")
+_WRITTEN = (*_OF_AGENT, "communities", "nodes", "events")
+_QUIET_S, _QUIET_WITHIN_S = 6.0, 300.0
+"""What a controller looks at, it looks at each two seconds."""
 _NO_LOOK_S = 1e6
 """Each minute an agent looks at all that its kernel has, which costs as much as many changes: it is
 in the figures of the idle agent, and not in those of what happens."""
@@ -106,6 +109,22 @@ class _Run:
         watched = (read_load(self._cluster.plane) - watches).watches
         if strange := {name for name, many in watched.items() if many} - set(_OF_AGENT):
             raise RuntimeError(f"kubernetes: the agent watches {', '.join(sorted(strange))}")
+        self._await_quiet()
+
+    def _await_quiet(self) -> None:
+        """Until nothing is written that agents hear of: at its start, and when there are new Nodes,
+        the controller writes conditions of all objects."""
+
+        def is_quiet() -> bool:
+            before = read_load(self._cluster.plane)
+            time.sleep(_QUIET_S)
+            load = read_load(self._cluster.plane) - before
+            return load.requests_of(*_WRITTEN) == 0
+
+        end_s = time.monotonic() + _QUIET_WITHIN_S
+        while not is_quiet():
+            if time.monotonic() > end_s:
+                raise RuntimeError("kubernetes: the controller goes on writing")
 
     def _watches_more(self, before: Load, names: Collection[str]) -> bool:
         more = (read_load(self._cluster.plane) - before).watches
@@ -137,6 +156,7 @@ class _Run:
             idle = self._idle()
             self._agent.close()
             self._agent = self._start_agent(resync_s=_NO_LOOK_S)
+            self._await_quiet()
             return [*idle, *self._changes(rounds), *self._heartbeats(rounds)]
         except Exception as error:
             error.add_note(self._agent.log_tail())
@@ -234,7 +254,7 @@ class _Run:
 
     def _heartbeats(self, rounds: int) -> list[Figure]:
         asyncio.run(self._cluster.with_client(self._cluster.create_nodes))
-        time.sleep(_SETTLED_S)
+        self._await_quiet()
         agent, waked, controller = [], [], []
         for _ in range(rounds):
             used = self._beyond_idle(
