@@ -38,7 +38,7 @@ from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
 from limpet.cni.verbs import Node
-from limpet.datapath.event import BridgeMade, Event, PodsChanged
+from limpet.datapath.event import BridgeMade, Event, LinksChanged, PodsChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.part import NodePart
@@ -187,12 +187,7 @@ class _Agent:
         self._resync = partial(_resync, self._loop, repair, settings.resync_s)
         self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
-        self._policies = PolicySlot(
-            self._loop,
-            node_part,
-            settings.folders.state_dir / "policies.json",
-            self._attachments,
-        )
+        self._policies = PolicySlot(self._loop, node_part, settings, self._attachments)
         admin = Admin(
             self._node, repair, self._cluster, self._policies, why_not_joined=why_not_joined
         )
@@ -249,6 +244,7 @@ class _Agent:
         self._resyncing = asyncio.create_task(self._resync())
         await self._node.node_part.settled()
         await self._server.start()
+        self._policies.start()
         if self._cluster is not None:
             await self._cluster.connect()
         if self._metrics is not None:
@@ -267,6 +263,7 @@ class _Agent:
             parts.callback(self._loop.close)
             if self._resyncing is not None:
                 parts.push_async_callback(_end, self._resyncing)
+            parts.push_async_callback(self._policies.stop)
             parts.push_async_callback(self._server.stop)
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
@@ -274,6 +271,8 @@ class _Agent:
     def _tell(self, event: Event) -> None:
         if isinstance(event, PodsChanged | BridgeMade):
             self._policies.pods_changed()
+        elif isinstance(event, LinksChanged):
+            self._policies.network_changed()
         if self._cluster is not None:
             self._cluster.tell(event)
 

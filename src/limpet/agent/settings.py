@@ -14,6 +14,7 @@ from limpet.base.settings import (
     Folders,
     PeerSettings,
     PodSettings,
+    PolicySettings,
     RelaySettings,
     ServiceSettings,
     SourceSettings,
@@ -31,6 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     peers: PeerSettings = PeerSettings()
     source: SourceSettings = SourceSettings()
     services: ServiceSettings = ServiceSettings()
+    policies: PolicySettings = PolicySettings()
     tunnel: TunnelSettings = TunnelSettings()
     relay: RelaySettings = RelaySettings()
     dns: DnsSettings = DnsSettings()
@@ -51,6 +53,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f'services = "on": with source = "{self.source.source}" nothing tells this node of '
                 'Services (source = "kubernetes")'
+            )
+        if self.policies.mode == "on" and self.source.source != "kubernetes":
+            raise ValueError(
+                f'policies = "on": with source = "{self.source.source}" nothing tells this node of '
+                'Kubernetes\' policies (source = "kubernetes", or `limpet policy apply` without it)'
             )
 
 

@@ -221,6 +221,13 @@ class ServiceSettings(Struct, frozen=True, kw_only=True, rename={"mode": "servic
     """"on": this node serves them itself, in place of kube-proxy."""
 
 
+class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):
+    """Network policies of Kubernetes on this node."""
+
+    mode: Literal["off", "on"] = "off"
+    """"on": this node holds its pods to them."""
+
+
 class TunnelSettings(
     Struct,
     frozen=True,

@@ -136,6 +136,8 @@ class Compiled:
 
 def compile_sides(world: World, local: Iterable[Pod]) -> Compiled:
     """What holds for `local`, pods of this node, as the world's policies say."""
+    if not world.policies:
+        return Compiled()
     compiler = _Compiler(world)
     sides: dict[tuple[Key, Direction], Side] = {}
     isolated: dict[Key, Pod] = {}

@@ -19,6 +19,7 @@ from limpet.base.settings import (
     Folders,
     PeerSettings,
     PodSettings,
+    PolicySettings,
     RelaySettings,
     ServiceSettings,
     SourceSettings,
@@ -57,6 +58,7 @@ metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
 source = "kubernetes"
 services = "on"
+policies = "on"
 kubernetes_kubeconfig = "/k/config"
 kubernetes_context = "edge"
 kubernetes_server = "http://127.0.0.1:10261"
@@ -114,6 +116,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             ca_file=Path("/k/ca.crt"),
         ),
         services=ServiceSettings(mode="on"),
+        policies=PolicySettings(mode="on"),
         tunnel=TunnelSettings(
             ifname="tun7", port=51820, program="/opt/wireguard-go", ipsec_program="/opt/charon"
         ),

@@ -1,9 +1,11 @@
-"""Policies of a node on its own: told by a person, kept in a file, held to by the part `policy`."""
+"""Policies that pods are held to: those that a person has told, or those of a Kubernetes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +32,29 @@ def key_of(pod: Attachment) -> Key:
     return Key(pod.pod.namespace or "default", pod.pod.name or pod.holder.container_id)
 
 
-class Policies:
+class Policies(ABC):
     """Runs on the event loop."""
 
     def __init__(
-        self,
-        loop: Loop,
-        path: Path,
-        attachments: Iterable[Attachment],
-        bridge_mac: Callable[[str], str],
+        self, loop: Loop, attachments: Iterable[Attachment], bridge_mac: Callable[[str], str]
     ) -> None:
-        """`path`: of the file. `bridge_mac`: by the bridge's name.
-
-        Raises: LimpetError: what is kept cannot be read, so a pod might be open.
-        """
+        """`bridge_mac`: by the bridge's name."""
         self._loop = loop
-        self._path = path
         self._attachments = attachments
         self._bridge_mac = bridge_mac
-        self._book = _read(path)
-        self._changing = asyncio.Lock()
         self.part = PolicyPart(loop, self._ports, self._compile)
         loop.add(self.part)
+
+    # Who hears nobody has nothing to do here.
+
+    def start(self) -> None:  # noqa: B027
+        """Hears of changes from now on."""
+
+    async def stop(self) -> None:  # noqa: B027
+        """Hears of none any more."""
+
+    def network_changed(self) -> None:  # noqa: B027
+        """Whom it hears may be reached now."""
 
     def close(self) -> None:
         self.part.close()
@@ -76,35 +79,103 @@ class Policies:
             pod.pod.labels,
         )
 
-    def _world(self, ports: Iterable[LocalPort]) -> World:
+    def _local(self, ports: Iterable[LocalPort]) -> dict[Key, Pod]:
+        """Pods by what came with their interfaces: several may be one pod's."""
         pods: dict[Key, Pod] = {}
         for port in ports:
             known = pods.get(port.key, Pod(port.key, (), {}))
             labels = {**(known.labels or {}), **dict(port.labels)}
-            labels |= self._book.pods.get(port.key, {})
             addresses = tuple(dict.fromkeys((*known.addresses, *port.addresses)))
             pods[port.key] = Pod(port.key, addresses, labels)
-        return World(self._book.policies, self._book.namespaces, pods)
+        return pods
+
+    @abstractmethod
+    def _world(self, local: Mapping[Key, Pod]) -> World:
+        """`local`: pods of this node, as their interfaces tell."""
 
     def _compile(self, ports: Sequence[LocalPort]) -> Compiled:
-        world = self._world(ports)
-        return compile_sides(world, world.pods.values())
+        local = self._local(ports)
+        world = self._world(local)
+        return compile_sides(world, (world.pods[key] for key in local))
 
     # What a person asks for
 
     async def answer(self, verb: str, arguments: Arguments) -> Said:
         """Raises: LimpetError."""
         match verb:
-            case "policy.apply":
-                return await self._apply(arguments.get("documents") or [])
-            case "policy.delete":
-                key = _key(arguments)
-                await self._change(lambda book: book.without(key))
-                return Applied(changed=[f"NetworkPolicy {key}"])
             case "policy.list":
                 return self._list()
             case "policy.show":
                 return self._show(_key(arguments))
+            case _:
+                return await self._change(verb, arguments)
+
+    @abstractmethod
+    async def _change(self, verb: str, arguments: Arguments) -> Said:
+        """Raises: LimpetError."""
+
+    @property
+    @abstractmethod
+    def _source(self) -> tuple[str, list[str]]:
+        """Who tells policies, and what is wrong with that."""
+
+    def _list(self) -> SaidPolicies:
+        local = self._local(self._ports())
+        world = self._world(local)
+        pods = [world.pods[key] for key in local]
+        source, problems = self._source
+        return SaidPolicies(
+            source=source,
+            policies=[policy_line(each, pods) for _, each in sorted(world.policies.items())],
+            problems=problems,
+            dropped_packets=self.part.dropped_packets(),
+        )
+
+    def _show(self, key: Key) -> PodPolicies:
+        local = self._local(self._ports())
+        world = self._world(local)
+        if key not in local:
+            raise LimpetError(
+                f"policy show {key}: this node has no such pod now (limpet ipam list tells which)"
+            )
+        return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
+
+
+class OwnPolicies(Policies):
+    """Told by a person, kept in a file."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        attachments: Iterable[Attachment],
+        bridge_mac: Callable[[str], str],
+    ) -> None:
+        """`path`: of the file. Raises: LimpetError: it cannot be read, so a pod might be open."""
+        super().__init__(loop, attachments, bridge_mac)
+        self._path = path
+        self._book = _read(path)
+        self._changing = asyncio.Lock()
+
+    def _world(self, local: Mapping[Key, Pod]) -> World:
+        labelled = {
+            key: replace(pod, labels={**(pod.labels or {}), **self._book.pods.get(key, {})})
+            for key, pod in local.items()
+        }
+        return World(self._book.policies, self._book.namespaces, labelled)
+
+    @property
+    def _source(self) -> tuple[str, list[str]]:
+        return str(self._path), []
+
+    async def _change(self, verb: str, arguments: Arguments) -> Said:
+        match verb:
+            case "policy.apply":
+                return await self._apply(arguments.get("documents") or [])
+            case "policy.delete":
+                key = _key(arguments)
+                await self._turn(lambda book: book.without(key))
+                return Applied(changed=[f"NetworkPolicy {key}"])
             case _:
                 return await self._label(_key(arguments), arguments)
 
@@ -116,10 +187,10 @@ class Policies:
             names.extend(found)
             return after
 
-        await self._change(change)
+        await self._turn(change)
         return Applied(changed=names)
 
-    async def _change(self, change: Callable[[Book], Book]) -> None:
+    async def _turn(self, change: Callable[[Book], Book]) -> None:
         """On disk, then in force, when this returns. Raises: LimpetError."""
         async with self._changing:
             book = change(self._book)
@@ -133,27 +204,10 @@ class Policies:
 
     async def _label(self, pod: Key, arguments: Arguments) -> PodLabels:
         put, drop = arguments.get("put") or {}, arguments.get("drop") or []
-        await self._change(lambda book: book.with_pod_labels(pod, put, map(str, drop)))
-        found = self._world(self._ports()).pods.get(pod)
+        await self._turn(lambda book: book.with_pod_labels(pod, put, map(str, drop)))
+        found = self._world(self._local(self._ports())).pods.get(pod)
         labels = (found.labels if found is not None else None) or self._book.pods.get(pod, {})
         return PodLabels(pod=str(pod), labels=dict(labels))
-
-    def _list(self) -> SaidPolicies:
-        pods = self._world(self._ports()).pods.values()
-        return SaidPolicies(
-            source=str(self._path),
-            policies=[policy_line(each, pods) for _, each in sorted(self._book.policies.items())],
-            problems=[],
-            dropped_packets=self.part.dropped_packets(),
-        )
-
-    def _show(self, key: Key) -> PodPolicies:
-        world = self._world(self._ports())
-        if key not in world.pods:
-            raise LimpetError(
-                f"policy show {key}: this node has no such pod now (limpet ipam list tells which)"
-            )
-        return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
 
 
 def _key(arguments: Arguments) -> Key:

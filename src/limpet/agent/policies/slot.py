@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from limpet.agent.settings import Settings
 from limpet.agent.status import Said
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
@@ -21,31 +22,57 @@ class PolicySlot:
     """Runs on the event loop."""
 
     def __init__(
-        self, loop: Loop, node_part: NodePart, path: Path, attachments: Iterable[Attachment]
+        self, loop: Loop, node_part: NodePart, settings: Settings, attachments: Iterable[Attachment]
     ) -> None:
-        """`path`: of the file that is kept."""
         self.policies: Policies | None = None
         self._loop = loop
         self._node_part = node_part
-        self._path = path
+        self._settings = settings
+        self._path = settings.folders.state_dir / "policies.json"
         self._attachments = attachments
 
     def begin(self) -> None:
         """What is kept is in force when this returns. Raises: LimpetError."""
-        if self._path.exists():
+        if self._settings.policies.mode == "on" or self._path.exists():
             self._loop.run("start", self.open().part)
+
+    def start(self) -> None:
+        if self.policies is not None:
+            self.policies.start()
+
+    async def stop(self) -> None:
+        if self.policies is not None:
+            await self.policies.stop()
+
+    def network_changed(self) -> None:
+        if self.policies is not None:
+            self.policies.network_changed()
 
     def open(self) -> Policies:
         """Raises: LimpetError."""
         if self.policies is None:
-            # Only now: most nodes have no policies, and do without what they take in memory.
-            from limpet.agent.policies.keeper import Policies
-
-            self.policies = Policies(
-                self._loop, self._path, self._attachments, self._node_part.bridge_mac
-            )
+            self.policies = self._make()
             self._node_part.before_pod = self.policies.cover
         return self.policies
+
+    def _make(self) -> Policies:
+        loop, pods, bridge_mac = self._loop, self._attachments, self._node_part.bridge_mac
+        # Only now, and each only where it is meant: most nodes have no policies, and do without
+        # what they take in memory; with those of a person no client of an API server is needed.
+        if self._settings.policies.mode == "on":
+            from limpet.agent.policies.of_kubernetes import KubernetesPolicies
+
+            return KubernetesPolicies(
+                loop,
+                self._settings.folders.state_dir / "policies-of-kubernetes.jsonl",
+                pods,
+                bridge_mac,
+                self._settings.source,
+                random=random.random,
+            )
+        from limpet.agent.policies.keeper import OwnPolicies
+
+        return OwnPolicies(loop, self._path, pods, bridge_mac)
 
     def close(self) -> None:
         """What is in the kernel stays."""

@@ -1,0 +1,81 @@
+"""Policies of a Kubernetes: heard at its API server, kept on the node's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from limpet.agent.policies.keeper import Arguments, Policies
+from limpet.agent.status import Said
+from limpet.base.disk import read_if_there
+from limpet.base.errors import LimpetError
+from limpet.base.settings import SourceSettings
+from limpet.cloud.api_server import find_api_server
+from limpet.cloud.workloads.policy_source import PolicySource
+from limpet.datapath.loop import Loop
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.policies.heard import Heard, decode_heard
+from limpet.policies.policy import Key, Pod, World
+
+_log = structlog.get_logger("policies")
+
+
+class KubernetesPolicies(Policies):
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        attachments: Iterable[Attachment],
+        bridge_mac: Callable[[str], str],
+        settings: SourceSettings,
+        *,
+        random: Callable[[], float],
+    ) -> None:
+        """`path`: where it is kept. Raises: LimpetError: it is there, and cannot be read, so a pod
+        might be open."""
+        super().__init__(loop, attachments, bridge_mac)
+        self._heard = _read(path)
+        find = partial(find_api_server, settings)
+        self._from = PolicySource(self._heard, path, find, tell=self.part.wake, random=random)
+
+    def start(self) -> None:
+        self._from.start()
+
+    async def stop(self) -> None:
+        await self._from.stop()
+
+    def network_changed(self) -> None:
+        self._from.network_changed()
+
+    def _world(self, local: Mapping[Key, Pod]) -> World:
+        return self._heard.world(local)
+
+    @property
+    def _source(self) -> tuple[str, list[str]]:
+        problems = [why for _, why in sorted(self._heard.problems.items())]
+        return "Kubernetes", [*([self._from.error] if self._from.error else []), *problems]
+
+    async def _change(self, verb: str, arguments: Arguments) -> Said:
+        raise LimpetError(
+            f"{verb.replace('.', ' ')}: this node holds its pods to the policies and labels of "
+            "Kubernetes (change them there, with kubectl)"
+        )
+
+
+def _read(path: Path) -> Heard:
+    """Raises: StorageError, LimpetError."""
+    text = read_if_there(path)
+    if text is None:
+        return Heard()
+    try:
+        return decode_heard(text)
+    except ValueError as error:
+        raise LimpetError(
+            f"read {path}: {error} (delete it where the API server can be reached: it tells all "
+            "anew; until then no policy holds)"
+        ) from error

@@ -1,0 +1,223 @@
+"""NetworkPolicies, Namespaces and Pods, heard at an API server and kept on the node's disk.
+
+What the server says is so, also that something is gone; but a server without a namespace has lost
+its data, and no policy goes because of that. What was heard is on the disk some seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from limpet.base import faults
+from limpet.base.disk import refusals, write_durably
+from limpet.base.errors import LimpetError
+from limpet.base.process import give_memory_back
+from limpet.kubernetes.access.access import Access
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.policies import (
+    NAMESPACES,
+    NETWORK_POLICIES,
+    PODS,
+    NamespaceView,
+    PodView,
+    PolicyView,
+    pod_of,
+)
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes, ObjectKey
+from limpet.policies.heard import Heard
+from limpet.policies.policy import Key
+
+_log = structlog.get_logger("policies")
+
+_ACCESS_AGAIN_S = 15.0
+_SAVE_S = 2.0
+"""How long changes are gathered before they are written."""
+_SHARE = 20
+"""The next writing begins no sooner than so many times as long as the last one took."""
+
+
+class PolicySource:
+    """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
+
+    def __init__(
+        self,
+        heard: Heard,
+        path: Path,
+        find_access: Callable[[], Access],
+        *,
+        tell: Callable[[str], None],
+        random: Callable[[], float],
+    ) -> None:
+        """`path`: where it is kept. `find_access`: is asked again while it raises LimpetError.
+        `tell`: something is other now, and what."""
+        self._heard = heard
+        self._path = path
+        self._find_access = find_access
+        self._tell = tell
+        self._random = random
+        self._seen: dict[str, set[ObjectKey]] = defaultdict(set)
+        """What the server has, by kind."""
+        self._whole: set[str] = set()
+        """Kinds of which all that there is was told."""
+        self._listed = asyncio.Event()
+        """Namespaces were: the server has its data."""
+        self._reflectors: list[Reflector[Any]] = []
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._trouble = {"access": "", "disk": ""}
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(work) for work in (self._run(), self._keep())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._changed.is_set():
+            await self._write()
+
+    def network_changed(self) -> None:
+        """Asks anew at once."""
+        for reflector in self._reflectors:
+            reflector.network_changed()
+
+    @property
+    def error(self) -> str:
+        """Why it hears nothing, or keeps nothing; empty: all is well."""
+        found = (*self._trouble.values(), *(each.standing.error for each in self._reflectors))
+        return next(filter(None, found), "")
+
+    # Hearing
+
+    async def _run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        while True:
+            try:
+                await self._follow(self._find_access())
+            except LimpetError as error:
+                if str(error) != self._trouble["access"]:
+                    _log.warning("the API server cannot be asked", error=str(error))
+                self._trouble["access"] = str(error)
+            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
+                faults.note("following network policies", error)
+            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
+
+    async def _follow(self, access: Access) -> None:
+        self._trouble["access"] = ""
+        self._listed.clear()
+        client = Client(access)
+        reflect = partial(Reflector, client, mirror=True, random=self._random)
+        namespaces: Reflector[Any] = reflect(NAMESPACES, self._hear_namespaces)
+        others: list[Reflector[Any]] = [
+            reflect(PODS, self._hear_pods),
+            reflect(NETWORK_POLICIES, self._hear_policies),
+        ]
+        self._reflectors = [namespaces, *others]
+        works = [namespaces.run(), *(self._run_then(each) for each in others)]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # none of them ends but by a fault of ours
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._reflectors = []
+            client.close()
+
+    async def _run_then(self, reflector: Reflector[Any]) -> None:
+        await self._listed.wait()
+        await reflector.run()
+
+    async def _hear_namespaces(self, changes: Changes[NamespaceView]) -> None:
+        for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
+            self._heard.namespaces.pop(name, None)
+        for each in changes.put:
+            self._heard.namespaces[each.metadata.name] = dict(each.metadata.labels or {})
+        if changes.listed and self._seen[NAMESPACES.plural]:
+            self._listed.set()
+        self._note(NAMESPACES.plural, changes)
+
+    def _names(self) -> list[str]:
+        return list(self._heard.namespaces)
+
+    async def _hear_pods(self, changes: Changes[PodView]) -> None:
+        held = self._heard.pods
+        for gone in self._gone(PODS.plural, changes, list(held)):
+            held.pop(Key(*gone), None)
+        for view in changes.put:
+            pod = pod_of(view)
+            if pod is not None:
+                held[pod.key] = pod
+            else:
+                held.pop(Key(view.metadata.namespace, view.metadata.name), None)
+        self._note(PODS.plural, changes)
+
+    async def _hear_policies(self, changes: Changes[PolicyView]) -> None:
+        for gone in self._gone(NETWORK_POLICIES.plural, changes, list(self._heard.policies)):
+            self._heard.drop_policy(Key(*gone))
+        for view in changes.put:
+            key = Key(view.metadata.namespace, view.metadata.name)
+            self._heard.put_policy(key, view.document())
+            if key in self._heard.problems:
+                _log.warning("a policy means nothing here", problem=self._heard.problems[key])
+        self._note(NETWORK_POLICIES.plural, changes)
+
+    def _gone(self, kind: str, changes: Changes[Any], kept: Iterable[ObjectKey]) -> list[ObjectKey]:
+        """What to remove: also what was kept from before, and is not in the first whole list."""
+        seen = self._seen[kind]
+        seen.difference_update(changes.gone)
+        seen.update((each.metadata.namespace, each.metadata.name) for each in changes.put)
+        if not changes.listed:
+            return changes.gone
+        if kind == NAMESPACES.plural and not seen:
+            _log.warning("the API server lists no namespace, which is not believed")
+            return []
+        names = {name for _, name in seen}
+        there = {(name, name) for name in names} if kind == NAMESPACES.plural else seen
+        return [*changes.gone, *(key for key in kept if key not in there)]
+
+    def _note(self, what: str, changes: Changes[Any]) -> None:
+        if changes.listed:
+            self._whole.add(what)
+            give_memory_back()
+        if {NAMESPACES.plural, PODS.plural, NETWORK_POLICIES.plural} <= self._whole:
+            self._heard.is_whole = True
+        if self._heard.is_whole:
+            self._changed.set()
+        self._tell(f"{what} were changed")
+
+    # Keeping
+
+    async def _keep(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SAVE_S)
+            began_s = time.monotonic()
+            await self._write()
+            await asyncio.sleep(_SHARE * (time.monotonic() - began_s))
+
+    async def _write(self) -> None:
+        """Raises nothing: what the disk refuses is tried again."""
+        self._changed.clear()
+        try:
+            with refusals("make folder", self._path.parent):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(write_durably, self._path, self._heard.encode())
+        except LimpetError as error:
+            if str(error) != self._trouble["disk"]:
+                _log.error("network policies cannot be kept", error=str(error))
+            self._trouble["disk"] = str(error)
+            self._changed.set()
+        else:
+            self._trouble["disk"] = ""

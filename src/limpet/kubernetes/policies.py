@@ -1,0 +1,106 @@
+"""NetworkPolicies, Namespaces and Pods of an API server, read into the values that policies are
+about. Of a Pod nothing is kept in memory but its labels, addresses and named ports."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from limpet.base.addresses import Address
+from limpet.kubernetes.objects import Resource, Viewed
+from limpet.policies.policy import Key, NamedPort, Pod, Protocol
+
+_PROTOCOLS: dict[str, Protocol] = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
+_ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that has given its addresses back."""
+
+
+class PolicyView(Viewed, frozen=True, kw_only=True, rename="camel"):
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As a person writes it."""
+        return {
+            "apiVersion": NETWORK_POLICIES.api_version,
+            "kind": NETWORK_POLICIES.kind,
+            "metadata": {"name": self.metadata.name, "namespace": self.metadata.namespace},
+            "spec": self.spec,
+        }
+
+
+class NamespaceView(Viewed, frozen=True, kw_only=True, rename="camel"):
+    """Its labels are what there is to know."""
+
+
+class PortView(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    container_port: int = 0
+    protocol: str = "TCP"
+
+
+class ContainerView(msgspec.Struct, frozen=True, rename="camel"):
+    ports: list[PortView] | None = None
+    restart_policy: str | None = None
+
+
+class PodSpecView(msgspec.Struct, frozen=True, rename="camel"):
+    host_network: bool = False
+    containers: list[ContainerView] | None = None
+    init_containers: list[ContainerView] | None = None
+
+
+class AddressView(msgspec.Struct, frozen=True):
+    ip: str = ""
+
+
+class PodStatusView(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    pod_i_ps: list[AddressView] | None = msgspec.field(default=None, name="podIPs")
+
+
+class PodView(Viewed, frozen=True, kw_only=True, rename="camel"):
+    spec: PodSpecView = PodSpecView()
+    status: PodStatusView = PodStatusView()
+
+
+NETWORK_POLICIES = Resource(
+    "NetworkPolicy", "networkpolicies", PolicyView, "networking.k8s.io", namespaced=True
+)
+NAMESPACES = Resource("Namespace", "namespaces", NamespaceView)
+PODS = Resource("Pod", "pods", PodView, namespaced=True)
+
+
+def pod_of(view: PodView) -> Pod | None:
+    """None: it has ended, and its addresses may be another's."""
+    if view.status.phase in _ENDED:
+        return None
+    metadata = view.metadata
+    addresses = [_address(each.ip) for each in view.status.pod_i_ps or ()]
+    return Pod(
+        Key(intern(metadata.namespace), metadata.name),
+        tuple(each for each in addresses if each is not None),
+        {intern(key): intern(value) for key, value in (metadata.labels or {}).items()},
+        _ports(view.spec),
+        view.spec.host_network,
+    )
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _ports(spec: PodSpecView) -> dict[NamedPort, int]:
+    """Of containers, and of those that begin before them and go on beside them."""
+    beside = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    return {
+        NamedPort(_PROTOCOLS[port.protocol], intern(port.name)): port.container_port
+        for container in (*beside, *(spec.containers or ()))
+        for port in container.ports or ()
+        if port.name and port.protocol in _PROTOCOLS
+    }

@@ -1,0 +1,126 @@
+"""What an API server has told of policies: changed one by one, kept as text, seen as a world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from limpet.policies.labels import Labels, Selector
+from limpet.policies.parse import API_VERSION, PolicyError, parse_labels, parse_policy
+from limpet.policies.policy import Direction, Key, NamedPort, Pod, Policy, World
+
+Document = Mapping[str, Any]
+_BOTH: frozenset[Direction] = frozenset(("ingress", "egress"))
+
+
+class Heard:
+    """`problems` says, by policy, what of them means nothing here."""
+
+    def __init__(self) -> None:
+        self.policies: dict[Key, Policy] = {}
+        self.namespaces: dict[str, Labels] = {}
+        self.pods: dict[Key, Pod] = {}
+        self.problems: dict[Key, str] = {}
+        self.is_whole = False
+        """All was told once; until then nobody knows what a pod may do, and it may do nothing."""
+        self._documents: dict[Key, Document] = {}
+
+    def put_policy(self, key: Key, document: Document) -> None:
+        """One that cannot be understood allows what it allowed before, or else nothing at all."""
+        self._documents[key] = document
+        try:
+            self.policies[key] = parse_policy(document)
+            self.problems.pop(key, None)
+        except PolicyError as error:
+            self.problems[key] = f"NetworkPolicy {key}: {error} (what it could allow is closed)"
+            if key not in self.policies:
+                self.policies[key] = _closed(key, document)
+
+    def drop_policy(self, key: Key) -> None:
+        for held in (self.policies, self.problems, self._documents):
+            held.pop(key, None)
+
+    def world(self, local: Mapping[Key, Pod]) -> World:
+        """`local`: pods of this node, by what the node knows of them; it knows their addresses."""
+        policies: Mapping[Key, Policy] = self.policies
+        if not self.is_whole:
+            doubts = {Key(key.namespace, "not-heard-yet") for key in local}
+            policies = {each: Policy(each, Selector(), _BOTH) for each in doubts}
+        return World(policies, self.namespaces, {**self.pods, **self._joined(local)})
+
+    def _joined(self, local: Mapping[Key, Pod]) -> dict[Key, Pod]:
+        found = {}
+        for key, pod in local.items():
+            told = self.pods.get(key)
+            labels, ports = (None, {}) if told is None else (told.labels, told.ports)
+            found[key] = Pod(key, pod.addresses, labels, ports)
+        return found
+
+    def encode(self) -> bytes:
+        """One object a line: there may be thousands of pods."""
+        lines: list[dict[str, Any]] = [{"policy": each} for each in self._documents.values()]
+        lines += [{"namespace": name, "labels": each} for name, each in self.namespaces.items()]
+        lines += [_pod_line(pod) for pod in self.pods.values()]
+        return b"".join(json.dumps(line).encode() + b"\n" for line in (*lines, {"end": len(lines)}))
+
+
+def decode_heard(text: bytes) -> Heard:
+    """Raises: ValueError for what `encode` would not write."""
+    heard = Heard()
+    try:
+        *lines, end = [json.loads(line) for line in text.splitlines()]
+        if end != {"end": len(lines)}:
+            raise ValueError("it is cut off")
+        for line in lines:
+            if "policy" in line:
+                document = line["policy"]
+                metadata = document["metadata"]
+                heard.put_policy(Key(metadata["namespace"], metadata["name"]), document)
+            elif "namespace" in line:
+                heard.namespaces[line["namespace"]] = parse_labels(line["labels"])
+            else:
+                pod = _pod(line)
+                heard.pods[pod.key] = pod
+    except (KeyError, TypeError, AttributeError, PolicyError, RecursionError) as error:
+        raise ValueError(f"not what was kept: {error!r}") from error
+    heard.is_whole = True
+    return heard
+
+
+def _closed(key: Key, document: Document) -> Policy:
+    """All that it could isolate is."""
+    try:
+        pods = parse_policy(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "NetworkPolicy",
+                "metadata": {"namespace": key.namespace, "name": key.name},
+                "spec": {"podSelector": document["spec"]["podSelector"]},
+            }
+        ).pods
+    except (PolicyError, KeyError, TypeError):
+        pods = Selector()
+    return Policy(key, pods, _BOTH)
+
+
+def _pod_line(pod: Pod) -> dict[str, Any]:
+    return {
+        "pod": list(pod.key),
+        "addresses": [str(each) for each in pod.addresses],
+        "labels": dict(pod.labels or {}),
+        "ports": [[each.protocol, each.name, port] for each, port in pod.ports.items()],
+        "host": pod.host_network,
+    }
+
+
+def _pod(line: Mapping[str, Any]) -> Pod:
+    namespace, name = line["pod"]
+    return Pod(
+        Key(namespace, name),
+        tuple(ip_address(each) for each in line["addresses"]),
+        line["labels"],
+        {NamedPort(protocol, port): number for protocol, port, number in line["ports"]},
+        line["host"],
+    )

@@ -1,0 +1,116 @@
+"""A real agent holds its pods to what a real API server tells of policies, also without it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.lab.kube.control_plane import ControlPlane
+from limpet.lab.world.node import LabNode
+from tests.agent.test_policies import Knock, limpet
+from tests.kube.test_joining_agent import kubeconfig_inside
+from tests.kube.test_manifests import User, admin, bound_token
+from tests.waiting import wait_until
+
+__all__ = ["admin"]
+
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app": "web"}},
+        "ingress": [
+            {
+                "from": [
+                    {
+                        "podSelector": {"matchLabels": {"app": "client"}},
+                        "namespaceSelector": {"matchLabels": {"team": "a"}},
+                    }
+                ],
+                "ports": [{"port": "http"}],
+            }
+        ],
+    },
+}
+
+
+def pod(name: str, app: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 80}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": app}},
+        "spec": {"nodeName": "node-a", "containers": [container]},
+    }
+
+
+def apply(plane: ControlPlane, *objects: dict[str, Any]) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+
+
+@pytest.fixture
+def node(admin: User, tmp_path: Path) -> Iterator[LabNode]:
+    """On the API server's machine, with the account of the agent; its segment is its own."""
+    node = LabNode(
+        admin.api.netns,
+        tmp_path / "node-a",
+        create=False,
+        source="kubernetes",
+        segments=["10.244.7.0/24"],
+        policies="on",
+        kubernetes_kubeconfig=str(kubeconfig_inside(admin.api, bound_token(admin, "node-a"))),
+    )
+    try:
+        yield node
+    finally:
+        for each in node.pods.values():
+            each.remove()
+        node.agent.kill()
+        shutil.rmtree(node.run_dir, ignore_errors=True)
+
+
+def test_pods_are_held_to_policies_of_an_api_server_and_also_while_it_is_away(
+    admin: User, node: LabNode
+) -> None:
+    plane = admin.api
+    plane.kubectl("create", "serviceaccount", "default", "-n", "default")
+    apply(plane, POLICY, pod("web", "web"), pod("client", "client"), pod("stranger", "other"))
+    node.start_agent()
+    wait_until(lambda: node.ask("policy.list")["policies"], "the policy is heard")
+    web, client, stranger = (node.pod(name) for name in ("web", "client", "stranger"))
+    for each in (web, client, stranger):
+        each.add()
+    knock = Knock(node)
+    assert not knock(client, web), "its namespace has no such label"
+
+    plane.kubectl("label", "namespace", "default", "team=a")
+    wait_until(lambda: shown(node)["sides"][0]["rules"][0]["addresses"], "the label is heard")
+    wait_until(lambda: knock(client, web), "the client is let in")
+    assert not knock(client, web, 81)
+    assert not knock(stranger, web)
+
+    kept = Path(node.settings["state_dir"]) / "policies-of-kubernetes.jsonl"
+    wait_until(lambda: kept.exists() and b'"team"' in kept.read_bytes(), "it is on the disk")
+    node.stop_agent()
+    node.settings["kubernetes_server"] = "https://192.0.2.99:6443"  # nobody is there
+    for family in ("inet", "bridge"):
+        node.run("nft", "delete", "table", family, "limpet_policy")
+    node.start_agent()
+    assert knock(client, web)
+    assert not knock(stranger, web)
+    again = node.pod("stranger", container_id="stranger-again")
+    again.add()
+    assert not knock(again, web)
+    done = limpet(node, "policy", "apply", "-", text=json.dumps(POLICY))
+    assert "(change them there, with kubectl)" in done.stderr
+
+
+def shown(node: LabNode) -> dict[str, Any]:
+    return node.ask("policy.show", namespace="default", name="web")

@@ -1,0 +1,92 @@
+"""What an API server has told: kept whole, closed while in doubt."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from limpet.policies.compiled import compile_sides
+from limpet.policies.heard import Heard, decode_heard
+from limpet.policies.policy import Key, NamedPort, Pod
+
+WEB = Pod(Key("shop", "web"), (ip_address("10.0.0.2"),), {})
+"""As its interface tells."""
+PEER = ip_address("10.0.0.9")
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"podSelector": {"matchLabels": {"app": "web"}}, **spec},
+    }
+
+
+def told() -> Heard:
+    heard = Heard()
+    heard.is_whole = True
+    heard.namespaces["shop"] = {"team": "a"}
+    heard.pods[WEB.key] = Pod(WEB.key, (), {"app": "web"}, {NamedPort("tcp", "http"): 80})
+    heard.put_policy(Key("shop", "web"), document(ingress=[{"ports": [{"port": "http"}]}]))
+    return heard
+
+
+def may(heard: Heard, port: int) -> bool:
+    """Whether the pod gets a connection."""
+    world = heard.world({WEB.key: WEB})
+    by = compile_sides(world, [world.pods[WEB.key]]).allows(WEB.key, "ingress", PEER, "tcp", port)
+    return by is None or bool(by)
+
+
+def test_a_pod_of_the_node_has_its_own_addresses_and_what_is_told_of_it() -> None:
+    heard = told()
+    assert heard.world({WEB.key: WEB}).pods[WEB.key].addresses == WEB.addresses
+    assert may(heard, 80)
+    assert not may(heard, 81)
+
+
+def test_nothing_is_open_before_all_was_told_once() -> None:
+    heard = told()
+    heard.is_whole = False
+    assert not may(heard, 80)
+    assert not may(Heard(), 80)
+
+
+def test_a_pod_that_nobody_has_told_of_is_closed_where_it_might_be_isolated() -> None:
+    heard = told()
+    del heard.pods[WEB.key]
+    assert not may(heard, 80)
+    heard.drop_policy(Key("shop", "web"))
+    assert may(heard, 80)
+
+
+def test_a_policy_that_nobody_understands_allows_what_it_did_or_nothing() -> None:
+    heard = told()
+    strange = document(ingress=[{"from": [{"moonPhase": "full"}]}])
+    heard.put_policy(Key("shop", "web"), strange)
+    assert may(heard, 80)
+    assert "moonPhase: not known" in heard.problems[Key("shop", "web")]
+    heard.drop_policy(Key("shop", "web"))
+    assert not heard.problems
+    heard.put_policy(Key("shop", "web"), strange)
+    assert not may(heard, 80)
+    heard.pods[WEB.key] = Pod(WEB.key, (), {"app": "other"})
+    assert may(heard, 80)
+
+
+def test_it_is_read_back_as_it_was_kept() -> None:
+    heard = told()
+    read = decode_heard(heard.encode())
+    assert read.world({}) == heard.world({})
+    assert read.encode() == heard.encode()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]\n", b'{"end": 1}\n', b"x"])
+def test_what_is_cut_off_or_no_such_file_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_heard(text)
+    with pytest.raises(ValueError, match="cut off"):
+        decode_heard(b"".join(told().encode().splitlines(keepends=True)[1:]))
