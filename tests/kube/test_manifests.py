@@ -171,7 +171,8 @@ FORBIDDEN = {
     "nodes/proxy": "get",
     "secrets": "get list watch create update delete",
     "configmaps": "get list watch create update",
-    "pods": "get list create delete",
+    "pods": "get create update patch delete",
+    "networkpolicies.networking.k8s.io": "create update patch delete",
     "pods/exec": "create",
     "events": "create",
     "serviceaccounts/token": "create",
@@ -208,6 +209,10 @@ def test_an_agent_has_no_right_to(admin: User, resource: str) -> None:
 def test_an_agent_may_read_what_it_needs(admin: User) -> None:
     for kind in ("nodes", *(f"{each}.limpet.dev" for each in OURS)):
         for verb in ("get", "list", "watch"):
+            assert may(admin, AS_AGENT, verb, kind), (verb, kind)
+    # For network policies: whom their selectors mean.
+    for kind in ("namespaces", "pods", "networkpolicies.networking.k8s.io"):
+        for verb in ("list", "watch"):
             assert may(admin, AS_AGENT, verb, kind), (verb, kind)
 
 
