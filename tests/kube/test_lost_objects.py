@@ -4,17 +4,19 @@ from what nodes hold, nothing is granted twice, and no node loses anything."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from limpet.base.errors import LimpetError
+from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
@@ -23,40 +25,72 @@ from tests.waiting import until, wait_until
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
 CUSTOM = ",".join(f"{each}.limpet.dev" for each in PLURALS)
-_numbers = itertools.count()
+NAMESPACE = "limpet-lost"
 
 
-@pytest.fixture(scope="module", name="plane")
-def _plane(api: ControlPlane) -> ControlPlane:
+@dataclass(frozen=True, slots=True)
+class Bed:
+    """One for all tests of this file: each leaves it as it was, but for nodes that came."""
+
+    plane: ControlPlane
+    controller: Controller
+    folder: Path
+    members: list[Member] = field(default_factory=list)
+    """All nodes, in the order in which they came."""
+
+    def member(self, name: str) -> Member:
+        return Member(self.folder / name, name)
+
+    def join(self, name: str) -> list[str]:
+        """One more node, as soon as it is let in; its segments."""
+        member = self.member(name)
+
+        def joined() -> bool:
+            try:
+                member.join(self.controller)
+            except LimpetError:
+                return False
+            return True
+
+        wait_until(joined, f"{name} is let in")
+        self.members.append(member)
+        return wait_until(lambda: answered(self.controller).get(name, []), f"{name} has segments")
+
+    def newcomer(self) -> list[str]:
+        return self.join(f"node-{len(self.members)}")
+
+    def kubectl(self, *words: str) -> str:
+        """What it prints; nothing while the API server says no (an object that is written anew is
+        not there for a moment)."""
+        try:
+            return self.plane.kubectl(*words)
+        except LabError:
+            return ""
+
+
+@pytest.fixture(scope="module", name="bed")
+def _bed(api: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     api.kubectl("apply", "-f", str(CRDS))
-    for plural in PLURALS:
-        api.kubectl("wait", "--for=condition=Established", f"crd/{plural}.limpet.dev")
-    return api
-
-
-@pytest.fixture(name="namespace")
-def _namespace(plane: ControlPlane) -> str:
-    plane.kubectl("delete", CUSTOM, "--all")
-    name = f"limpet-{next(_numbers)}"
-    plane.kubectl("create", "namespace", name)
-    return name
-
-
-@pytest.fixture(name="controller")
-def _controller(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Controller]:
-    found = Controller(
-        tmp_path / "c",
+    crds = [f"crd/{plural}.limpet.dev" for plural in PLURALS]
+    api.kubectl("wait", "--for=condition=Established", *crds)
+    api.kubectl("create", "namespace", NAMESPACE)
+    folder = tmp_path_factory.mktemp("bed")
+    controller = Controller(
+        folder / "c",
         store="kubernetes",
-        kubeconfig=str(plane.kubeconfig),
-        namespace=namespace,
+        kubeconfig=str(api.kubeconfig),
+        namespace=NAMESPACE,
         pod_cidrs=["10.0.0.0/16"],
         restore_margin=8,
     )
-    lead(found)
+    made = Bed(api, controller, folder)
     try:
-        yield found
+        lead(controller)
+        for name in ("one", "two", "three"):
+            made.join(name)
+        yield made
     finally:
-        found.kill_if_it_runs()
+        controller.kill_if_it_runs()
 
 
 def lead(controller: Controller) -> None:
@@ -78,12 +112,17 @@ def held(controller: Controller) -> dict[str, list[str]]:
     return {each["name"]: each["segments"] for each in nodes if each["state"] == "granted"}
 
 
-@pytest.fixture(name="members")
-def _members(controller: Controller, tmp_path: Path) -> list[Member]:
-    found = [Member(tmp_path / name, name) for name in ("one", "two", "three")]
-    for member in found:
-        member.join(controller)
-    return found
+def answered(controller: Controller) -> dict[str, list[str]]:
+    """As `held`; nothing while nobody leads."""
+    try:
+        return held(controller)
+    except LimpetError:
+        return {}
+
+
+async def all_know_all(agents: Sequence[Running]) -> None:
+    for each in agents:
+        await until(lambda agent=each: len(agent.membership.snapshot.nodes) == len(agents))  # type: ignore[misc]
 
 
 @asynccontextmanager
@@ -92,42 +131,51 @@ async def running(members: Sequence[Member]) -> AsyncIterator[list[Running]]:
         yield [await undo.enter_async_context(each.running()) for each in members]
 
 
-def newcomer(controller: Controller, folder: Path) -> list[str]:
-    """Segments of one more node, as soon as it gets some."""
-    member = Member(folder / "late", "late")
-
-    def joined() -> bool:
-        try:
-            member.join(controller)
-        except LimpetError:
-            return False
-        return True
-
-    wait_until(joined, "the newcomer is let in")
-    return held(controller)["late"]
-
-
-def condition(plane: ControlPlane, of: str) -> str:
+def condition(bed: Bed, of: str) -> str:
     path = f'{{.status.conditions[?(@.type=="{of}")].status}}'
-    return str(plane.kubectl("get", "clusternetwork", "default", "-o", f"jsonpath={path}"))
+    return bed.kubectl("get", "clusternetwork", "default", "-o", f"jsonpath={path}")
 
 
-def delete_state(plane: ControlPlane, namespace: str) -> None:
-    plane.kubectl("delete", "configmap", "limpet-state", "-n", namespace)
+def delete_state(plane: ControlPlane) -> None:
+    plane.kubectl("delete", "configmap", "limpet-state", "-n", NAMESPACE)
 
 
-def delete_config_maps(plane: ControlPlane, namespace: str) -> None:
-    plane.kubectl("delete", "configmaps", "-n", namespace, "-l", "limpet.dev/kind")
+def delete_config_maps(plane: ControlPlane) -> None:
+    plane.kubectl("delete", "configmaps", "-n", NAMESPACE, "-l", "limpet.dev/kind")
 
 
-def delete_custom(plane: ControlPlane, _namespace: str) -> None:
+def delete_custom(plane: ControlPlane) -> None:
     plane.kubectl("delete", CUSTOM, "--all")
 
 
-def delete_all_but_the_keys(plane: ControlPlane, namespace: str) -> None:
-    delete_custom(plane, namespace)
-    delete_config_maps(plane, namespace)
-    plane.kubectl("delete", "secrets", "-n", namespace, "-l", "limpet.dev/kind=token")
+def delete_all_but_the_keys(plane: ControlPlane) -> None:
+    delete_custom(plane)
+    delete_config_maps(plane)
+    plane.kubectl("delete", "secrets", "-n", NAMESPACE, "-l", "limpet.dev/kind=token")
+
+
+async def all_is_as_it_was(
+    bed: Bed, agents: Sequence[Running], before: dict[str, list[str]]
+) -> None:
+    """After somebody else has come, who got what nobody holds; the nodes' objects are there."""
+    nodes = list(bed.members)
+    late = await asyncio.to_thread(bed.newcomer)
+    name = bed.members[-1].name
+    assert late
+    assert not set(late) & {each for several in before.values() for each in several}
+    await asyncio.to_thread(
+        wait_until, lambda: answered(bed.controller) == {**before, name: late}, "all are known"
+    )
+    there = {f"nodegrant.limpet.dev/{each}" for each in (*before, name)}
+    await asyncio.to_thread(
+        wait_until,
+        lambda: set(bed.kubectl("get", "nodegrants", "-o", "name").split()) == there,
+        "every grant is written again",
+    )
+    # No node has lost anything, nor forgotten the others.
+    for agent, member in zip(agents, nodes, strict=True):
+        assert agent.segments == set(before[member.name])
+        assert len(agent.membership.snapshot.nodes) >= len(nodes)
 
 
 @pytest.mark.parametrize("while_it_leads", [False, True])
@@ -135,90 +183,54 @@ def delete_all_but_the_keys(plane: ControlPlane, namespace: str) -> None:
     "delete", [delete_state, delete_config_maps, delete_custom, delete_all_but_the_keys]
 )
 def test_what_is_deleted_by_hand_comes_back_and_nothing_is_granted_twice(
-    plane: ControlPlane,
-    namespace: str,
-    controller: Controller,
-    members: list[Member],
-    tmp_path: Path,
-    delete: Callable[[ControlPlane, str], None],
-    while_it_leads: bool,
+    bed: Bed, delete: Callable[[ControlPlane], None], while_it_leads: bool
 ) -> None:
+    controller = bed.controller
     before = held(controller)
-    assert len(before) == 3
+    assert len(before) == len(bed.members)
 
     async def work() -> None:
-        async with running(members) as agents:
-            for each in agents:
-                await until(lambda agent=each: len(agent.membership.snapshot.nodes) == 3)  # type: ignore[misc]
+        async with running(bed.members) as agents:
+            await all_know_all(agents)
             if not while_it_leads:
-                controller.stop()
-            await asyncio.to_thread(delete, plane, namespace)
+                await asyncio.to_thread(controller.stop)
+            await asyncio.to_thread(delete, bed.plane)
             if not while_it_leads:
                 await asyncio.to_thread(lead, controller)
-            late = await asyncio.to_thread(newcomer, controller, tmp_path)
-            assert not set(late) & {each for several in before.values() for each in several}
-            await asyncio.to_thread(
-                wait_until, lambda: {**held(controller), "late": late} == {**before, "late": late}
-            )
-            # No node has lost anything, nor forgotten the others.
-            for agent, member in zip(agents, members, strict=True):
-                assert agent.segments == set(before[member.name])
-                assert len(agent.membership.snapshot.nodes) >= 3
+            await all_is_as_it_was(bed, agents, before)
 
     asyncio.run(work())
-    names = set(plane.kubectl("get", "nodegrants", "-o", "name").split())
-    assert {f"nodegrant.limpet.dev/{each}" for each in before} <= names
 
 
-def test_etcd_that_is_put_back_from_an_old_copy(
-    plane: ControlPlane,
-    controller: Controller,
-    members: list[Member],
-    tmp_path: Path,
-) -> None:
+def test_etcd_that_is_put_back_from_an_old_copy(bed: Bed) -> None:
     """Two nodes that joined after the copy are known again, by what all of them hold."""
+    plane = bed.plane
 
     def stopped(change: Callable[[], object]) -> None:
-        plane.stop_process("kube-apiserver")
+        # Killed: one that is asked to end waits a minute for those who watch.
+        plane.stop_process("kube-apiserver", signal.SIGKILL)
         plane.stop_process("etcd")
         change()
         plane.start_process("etcd")
         plane.start_process("kube-apiserver")
-        wait_until(plane.is_ready, "the API server answers")
 
-    copy = tmp_path / "etcd"
+    copy = bed.folder / "etcd"
     stopped(lambda: shutil.copytree(plane.etcd_data, copy))
-    wait_until(lambda: answer(controller, "network.show"), "it leads again")
-    later = [Member(tmp_path / name, name) for name in ("four", "five")]
-    for member in later:
-        wait_until(lambda m=member: joined(m, controller), member.name)  # type: ignore[misc]
-    before = held(controller)
-    assert len(before) == 5
+    for _ in range(2):
+        bed.newcomer()
+    before = held(bed.controller)
+    assert len(before) == len(bed.members)
 
     def put_back() -> None:
         shutil.rmtree(plane.etcd_data)
         shutil.copytree(copy, plane.etcd_data)
 
     async def work() -> None:
-        async with running([*members, *later]) as agents:
+        async with running(bed.members) as agents:
             await asyncio.to_thread(stopped, put_back)
-            late = await asyncio.to_thread(newcomer, controller, tmp_path)
-            assert not set(late) & {each for several in before.values() for each in several}
-            await asyncio.to_thread(
-                wait_until, lambda: {**held(controller), "late": late} == {**before, "late": late}
-            )
-            for agent, member in zip(agents, [*members, *later], strict=True):
-                assert agent.segments == set(before[member.name])
+            await all_is_as_it_was(bed, agents, before)
 
     asyncio.run(work())
-
-
-def joined(member: Member, controller: Controller) -> bool:
-    try:
-        member.join(controller)
-    except LimpetError:
-        return False
-    return True
 
 
 def spoil(plane: ControlPlane, name: str) -> None:
@@ -227,52 +239,59 @@ def spoil(plane: ControlPlane, name: str) -> None:
     plane.kubectl("patch", "nodegrant", name, "--type=merge", "-p", json.dumps(body))
 
 
-def document(plane: ControlPlane, name: str) -> str:
-    return str(plane.kubectl("get", "nodegrant", name, "-o", "jsonpath={.document.body}"))
+def document(bed: Bed, name: str) -> str:
+    return bed.kubectl("get", "nodegrant", name, "-o", "jsonpath={.document.body}")
 
 
 def test_one_grant_that_nobody_can_read_holds_up_no_other_and_its_segments_stay_reserved(
-    plane: ControlPlane, controller: Controller, members: list[Member], tmp_path: Path
+    bed: Bed,
 ) -> None:
+    controller = bed.controller
     before = held(controller)
+    two = next(each for each in bed.members if each.name == "two")
+    wait_until(lambda: document(bed, "two"), "the API server answers")
     controller.stop()
-    good = document(plane, "two")
-    spoil(plane, "two")
+    good = document(bed, "two")
+    assert good
+    spoil(bed.plane, "two")
 
     lead(controller)
-    assert held(controller).keys() == {"one", "three"}
-    wait_until(lambda: condition(plane, "GrantsReadable") == "False", "it is told")
+    assert held(controller).keys() == before.keys() - {"two"}
+    wait_until(lambda: condition(bed, "GrantsReadable") == "False", "it is told")
     assert "read NodeGrant two: " in controller.log.read_text()
-    late = newcomer(controller, tmp_path)
+    late = bed.newcomer()
     assert not set(late) & {each for several in before.values() for each in several}
 
     async def work() -> None:
-        async with running(members[1:2]) as [two]:
-            await two.connected()
-            assert two.segments == set(before["two"])
+        async with running([two]) as [agent]:
+            await agent.connected()
+            assert agent.segments == set(before["two"])
 
     asyncio.run(work())
     assert held(controller)["two"] == before["two"]
-    assert document(plane, "two") == good
-    wait_until(lambda: condition(plane, "GrantsReadable") == "True", "it is over")
+    wait_until(lambda: document(bed, "two") == good, "it is written again")
+    wait_until(lambda: condition(bed, "GrantsReadable") == "True", "it is over")
 
 
 def test_a_grant_that_is_made_nonsense_of_while_a_controller_leads_is_written_again(
-    plane: ControlPlane, controller: Controller, members: list[Member]
+    bed: Bed,
 ) -> None:
-    before, good = held(controller), document(plane, members[1].name)
-    spoil(plane, "two")
+    before = held(bed.controller)
+    good = wait_until(lambda: document(bed, "two"), "the API server answers")
+    spoil(bed.plane, "two")
 
-    wait_until(lambda: document(plane, "two") == good, "it is written again")
-    assert held(controller) == before
+    wait_until(lambda: document(bed, "two") == good, "it is written again")
+    assert held(bed.controller) == before
 
 
 def test_without_its_keys_a_controller_says_what_is_lost_and_makes_no_other_cluster(
-    plane: ControlPlane, namespace: str, controller: Controller, members: list[Member]
+    bed: Bed,
 ) -> None:
-    assert members
+    """The last one: nothing leads from here without a copy of the keys."""
+    plane, controller = bed.plane, bed.controller
+    assert bed.members
     controller.stop()
-    plane.kubectl("delete", "secret", "limpet-authority", "-n", namespace)
+    plane.kubectl("delete", "secret", "limpet-authority", "-n", NAMESPACE)
 
     controller.start()
     wait_until(
@@ -281,5 +300,5 @@ def test_without_its_keys_a_controller_says_what_is_lost_and_makes_no_other_clus
     )
     assert answer(controller, "network.show") is None
     assert "Traceback" not in controller.log.read_text()
-    secrets = plane.kubectl("get", "secrets", "-n", namespace, "-o", "name")
+    secrets = plane.kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name")
     assert "limpet-authority" not in secrets

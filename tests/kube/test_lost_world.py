@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from limpet.base.errors import LimpetError
+from limpet.lab.command import LabError
 from limpet.lab.topology import parse_topology
 from tests.kube.day_world import DayWorld
 from tests.kube.flannel_bed import NAMESPACE
@@ -29,6 +32,7 @@ nodes = { crane-1 = 1, crane-2 = 1 }
 lan = ["192.168.20.0/24"]
 nodes = { digger-1 = 1 }
 """
+LABELS = {"site": "quarry"}
 CUSTOM = "clusternetworks,nodegrants,nodepresences,communities"
 
 
@@ -45,9 +49,17 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DayWorld]:
         made.down()
 
 
+def asked(world: DayWorld, *words: str) -> str:
+    """What kubectl prints; nothing while the API server has no answer."""
+    try:
+        return world.plane.kubectl(*words)
+    except LabError:
+        return ""
+
+
 def specs(world: DayWorld, plural: str, *fields: str) -> dict[str, Any]:
     """Of all objects, by name."""
-    items = json.loads(world.plane.kubectl("get", plural, "-o", "json"))["items"]
+    items = json.loads(asked(world, "get", plural, "-o", "json") or '{"items": []}')["items"]
     return {
         each["metadata"]["name"]: {field: each["spec"].get(field) for field in fields}
         for each in items
@@ -60,7 +72,16 @@ def granted(world: DayWorld) -> dict[str, Any]:
 
 def granting(world: DayWorld) -> str:
     path = '{.status.conditions[?(@.type=="Granting")].status}'
-    return str(world.plane.kubectl("get", "clusternetwork", "default", "-o", f"jsonpath={path}"))
+    return asked(world, "get", "clusternetwork", "default", "-o", f"jsonpath={path}")
+
+
+def labels(world: DayWorld, node: str) -> dict[str, str] | None:
+    """As a controller that leads knows them; None: nobody leads now."""
+    with suppress(LimpetError):
+        found: dict[str, str] = world.controller.ask("node.show", node=node)["labels"]
+        return found
+    world.leader()
+    return None
 
 
 def delete_custom(world: DayWorld) -> None:
@@ -81,16 +102,22 @@ def put_etcd_back(world: DayWorld) -> None:
     plane, copy = world.plane, world.folder / "etcd-copy"
 
     def stopped(change: Callable[[], object]) -> None:
-        plane.stop_process("kube-apiserver")
+        # Killed: one that is asked to end waits a minute for those who watch.
+        plane.stop_process("kube-apiserver", signal.SIGKILL)
         plane.stop_process("etcd")
         change()
         plane.start_process("etcd")
         plane.start_process("kube-apiserver")
 
     stopped(lambda: shutil.copytree(plane.etcd_data, copy))
-    leader = world.awaited_leader()
-    leader.ask("node.label", node="digger-1", add={"site": "quarry"}, drop=[])
-    revision = leader.ask("node.show", node="digger-1")["revision"]
+
+    def labelled() -> bool:
+        with suppress(LimpetError):
+            world.awaited_leader().ask("node.label", node="digger-1", add=LABELS, drop=[])
+        return labels(world, "digger-1") == LABELS
+
+    wait_until(labelled, "the grant is another than in the copy")
+    revision = world.awaited_leader().ask("node.show", node="digger-1")["revision"]
     digger = world.machines["digger-1"]
     wait_until(
         lambda: digger.ask("status")["cluster"]["revision"] >= revision, "its node has heard of it"
@@ -101,7 +128,7 @@ def put_etcd_back(world: DayWorld) -> None:
         shutil.copytree(copy, plane.etcd_data)
 
     stopped(put_back)
-    world.awaited_leader()
+    wait_until(lambda: labels(world, "digger-1") == LABELS, "the change is known again")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +138,7 @@ def test_no_packet_is_lost_and_the_objects_come_back(
     world: DayWorld, fault: Callable[[DayWorld], None]
 ) -> None:
     machines = world.machines
-    before = granted(world)
+    before = wait_until(lambda: granted(world), "grants are there")
     assert before.keys() == machines.keys()
     pods = {name: next(iter(machine.pods.values())) for name, machine in machines.items()}
     with ExitStack() as undo:
@@ -136,5 +163,4 @@ def test_no_packet_is_lost_and_the_objects_come_back(
     for controller in world.controllers:
         assert "Traceback" not in Path(controller.process.log).read_text()
     if fault is put_etcd_back:
-        labels = world.awaited_leader().ask("node.show", node="digger-1")["labels"]
-        assert labels == {"site": "quarry"}
+        assert labels(world, "digger-1") == LABELS

@@ -207,7 +207,12 @@ class Api:
             raise RefusedError(Code.TOO_OLD, str(error)) from error
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         response.force_close()
-        await response.prepare(request)
+        try:
+            await response.prepare(request)
+        except OSError as error:
+            raise RefusedError(
+                Code.BAD_REQUEST, f"the connection ended before its watch began: {error}"
+            ) from error
 
         async def send() -> None:
             await self._send(response, first.lines)

@@ -49,7 +49,10 @@ def begin(
     if state.recovery is not None:  # restored in the midst of one: what it knew still counts
         above, marks = state.recovery.above, state.recovery.marks
     known = former or state
-    epoch = max(state.epoch, known.epoch) + 1
+    # Above what any node has reported to, too: where the state was lost, its epoch was, and an
+    # epoch that comes twice takes an earlier recovery's reports for this one's.
+    reported = max((record.reported_epoch for record in tables.nodes.values()), default=0)
+    epoch = max(state.epoch, known.epoch, reported) + 1
     recovery = RecoveryRecord(
         epoch=epoch,
         began_at_s=now_s,
@@ -163,11 +166,11 @@ def is_clipped(tables: Tables, margin: int) -> bool:
 
 
 def note_report(tables: Tables, uid: str, margin: int) -> bool:
-    """The node has shown its grant. True: it was the last, and the recovery is over."""
+    """The node has shown its grant. True: nobody is waited for any more (the last one may have been
+    removed since), and the recovery is over."""
     state, record = tables.state, tables.nodes[uid]
-    if record.reported_epoch == state.epoch:
-        return False
-    tables.put_node(uid, reported_epoch=state.epoch)
+    if record.reported_epoch != state.epoch:
+        tables.put_node(uid, reported_epoch=state.epoch)
     if state.recovery is None or waiting_for(tables) or is_clipped(tables, margin):
         return False
     _finish(tables)
