@@ -59,14 +59,6 @@ class Bed:
     def newcomer(self) -> list[str]:
         return self.join(f"node-{len(self.members)}")
 
-    def kubectl(self, *words: str) -> str:
-        """What it prints; nothing while the API server says no (an object that is written anew is
-        not there for a moment)."""
-        try:
-            return self.plane.kubectl(*words)
-        except LabError:
-            return ""
-
 
 @pytest.fixture(scope="module", name="bed")
 def _bed(api: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
@@ -131,9 +123,18 @@ async def running(members: Sequence[Member]) -> AsyncIterator[list[Running]]:
         yield [await undo.enter_async_context(each.running()) for each in members]
 
 
-def condition(bed: Bed, of: str) -> str:
+def asked(plane: ControlPlane, *words: str) -> str:
+    """What kubectl prints; nothing while the API server says no (an object that is written anew is
+    not there for a moment)."""
+    try:
+        return plane.kubectl(*words)
+    except LabError:
+        return ""
+
+
+def condition(plane: ControlPlane, of: str) -> str:
     path = f'{{.status.conditions[?(@.type=="{of}")].status}}'
-    return bed.kubectl("get", "clusternetwork", "default", "-o", f"jsonpath={path}")
+    return asked(plane, "get", "clusternetwork", "default", "-o", f"jsonpath={path}")
 
 
 def delete_state(plane: ControlPlane) -> None:
@@ -169,7 +170,7 @@ async def all_is_as_it_was(
     there = {f"nodegrant.limpet.dev/{each}" for each in (*before, name)}
     await asyncio.to_thread(
         wait_until,
-        lambda: set(bed.kubectl("get", "nodegrants", "-o", "name").split()) == there,
+        lambda: set(asked(bed.plane, "get", "nodegrants", "-o", "name").split()) == there,
         "every grant is written again",
     )
     # No node has lost anything, nor forgotten the others.
@@ -206,16 +207,16 @@ def test_etcd_that_is_put_back_from_an_old_copy(bed: Bed) -> None:
     """Two nodes that joined after the copy are known again, by what all of them hold."""
     plane = bed.plane
 
-    def stopped(change: Callable[[], object]) -> None:
-        # Killed: one that is asked to end waits a minute for those who watch.
-        plane.stop_process("kube-apiserver", signal.SIGKILL)
+    def stopped(change: Callable[[], object], number: signal.Signals) -> None:
+        plane.stop_process("kube-apiserver", number)
         plane.stop_process("etcd")
         change()
         plane.start_process("etcd")
         plane.start_process("kube-apiserver")
 
     copy = bed.folder / "etcd"
-    stopped(lambda: shutil.copytree(plane.etcd_data, copy))
+    # Killed: one that is asked to end waits a minute for those who watch.
+    stopped(lambda: shutil.copytree(plane.etcd_data, copy), signal.SIGKILL)
     for _ in range(2):
         bed.newcomer()
     before = held(bed.controller)
@@ -227,7 +228,7 @@ def test_etcd_that_is_put_back_from_an_old_copy(bed: Bed) -> None:
 
     async def work() -> None:
         async with running(bed.members) as agents:
-            await asyncio.to_thread(stopped, put_back)
+            await asyncio.to_thread(stopped, put_back, signal.SIGTERM)
             await all_is_as_it_was(bed, agents, before)
 
     asyncio.run(work())
@@ -239,8 +240,8 @@ def spoil(plane: ControlPlane, name: str) -> None:
     plane.kubectl("patch", "nodegrant", name, "--type=merge", "-p", json.dumps(body))
 
 
-def document(bed: Bed, name: str) -> str:
-    return bed.kubectl("get", "nodegrant", name, "-o", "jsonpath={.document.body}")
+def document(plane: ControlPlane, name: str) -> str:
+    return asked(plane, "get", "nodegrant", name, "-o", "jsonpath={.document.body}")
 
 
 def test_one_grant_that_nobody_can_read_holds_up_no_other_and_its_segments_stay_reserved(
@@ -249,38 +250,39 @@ def test_one_grant_that_nobody_can_read_holds_up_no_other_and_its_segments_stay_
     controller = bed.controller
     before = held(controller)
     two = next(each for each in bed.members if each.name == "two")
-    wait_until(lambda: document(bed, "two"), "the API server answers")
+
+    async def it_has_what_it_is_granted() -> None:
+        async with running([two]) as [agent]:
+            await agent.connected()
+            assert agent.segments == set(before["two"])
+
+    asyncio.run(it_has_what_it_is_granted())
     controller.stop()
-    good = document(bed, "two")
+    good = document(bed.plane, "two")
     assert good
     spoil(bed.plane, "two")
 
     lead(controller)
     assert held(controller).keys() == before.keys() - {"two"}
-    wait_until(lambda: condition(bed, "GrantsReadable") == "False", "it is told")
+    wait_until(lambda: condition(bed.plane, "GrantsReadable") == "False", "it is told")
     assert "read NodeGrant two: " in controller.log.read_text()
     late = bed.newcomer()
     assert not set(late) & {each for several in before.values() for each in several}
 
-    async def work() -> None:
-        async with running([two]) as [agent]:
-            await agent.connected()
-            assert agent.segments == set(before["two"])
-
-    asyncio.run(work())
+    asyncio.run(it_has_what_it_is_granted())
     assert held(controller)["two"] == before["two"]
-    wait_until(lambda: document(bed, "two") == good, "it is written again")
-    wait_until(lambda: condition(bed, "GrantsReadable") == "True", "it is over")
+    wait_until(lambda: document(bed.plane, "two") == good, "it is written again")
+    wait_until(lambda: condition(bed.plane, "GrantsReadable") == "True", "it is over")
 
 
 def test_a_grant_that_is_made_nonsense_of_while_a_controller_leads_is_written_again(
     bed: Bed,
 ) -> None:
     before = held(bed.controller)
-    good = wait_until(lambda: document(bed, "two"), "the API server answers")
+    good = wait_until(lambda: document(bed.plane, "two"), "the API server answers")
     spoil(bed.plane, "two")
 
-    wait_until(lambda: document(bed, "two") == good, "it is written again")
+    wait_until(lambda: document(bed.plane, "two") == good, "it is written again")
     assert held(bed.controller) == before
 
 

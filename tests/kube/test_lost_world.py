@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from limpet.base.errors import LimpetError
-from limpet.lab.command import LabError
 from limpet.lab.topology import parse_topology
 from tests.kube.day_world import DayWorld
 from tests.kube.flannel_bed import NAMESPACE
+from tests.kube.test_lost_objects import asked
 from tests.lab.bed import Pinging, everybody_reaches_everybody
 from tests.waiting import wait_until
 
@@ -49,17 +49,9 @@ def _world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DayWorld]:
         made.down()
 
 
-def asked(world: DayWorld, *words: str) -> str:
-    """What kubectl prints; nothing while the API server has no answer."""
-    try:
-        return world.plane.kubectl(*words)
-    except LabError:
-        return ""
-
-
 def specs(world: DayWorld, plural: str, *fields: str) -> dict[str, Any]:
     """Of all objects, by name."""
-    items = json.loads(asked(world, "get", plural, "-o", "json") or '{"items": []}')["items"]
+    items = json.loads(asked(world.plane, "get", plural, "-o", "json") or '{"items": []}')["items"]
     return {
         each["metadata"]["name"]: {field: each["spec"].get(field) for field in fields}
         for each in items
@@ -72,7 +64,7 @@ def granted(world: DayWorld) -> dict[str, Any]:
 
 def granting(world: DayWorld) -> str:
     path = '{.status.conditions[?(@.type=="Granting")].status}'
-    return asked(world, "get", "clusternetwork", "default", "-o", f"jsonpath={path}")
+    return asked(world.plane, "get", "clusternetwork", "default", "-o", f"jsonpath={path}")
 
 
 def labels(world: DayWorld, node: str) -> dict[str, str] | None:

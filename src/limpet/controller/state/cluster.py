@@ -347,8 +347,18 @@ class Cluster:
             self._on_happening(happening)
 
     async def put_pods(self, uid: str, revision: int, report: PodReport) -> int:
+        """Raises: RefusedError, also where its hello was of before a recovery that waits for it."""
+
+        def check(tables: Tables) -> None:
+            if recovery.awaits(tables, uid):
+                raise RefusedError(
+                    Code.SAY_HELLO,
+                    "take a report of pods: the controller was restored and must see the grant "
+                    "that the node has first",
+                )
+
         self._pod_reports.take(uid, time.monotonic())
-        await self.ask(uid, revision, lambda tables: None)
+        await self.ask(uid, revision, check)
         return await self.reports.put(uid, report, time.time())
 
     # What a person asks

@@ -153,6 +153,13 @@ def waiting_for(tables: Tables) -> list[Grant]:
     )
 
 
+def awaits(tables: Tables, uid: str) -> bool:
+    """A recovery waits for this node's report."""
+    return tables.state.recovery is not None and (
+        tables.nodes[uid].reported_epoch < tables.state.epoch
+    )
+
+
 def is_clipped(tables: Tables, margin: int) -> bool:
     """The margin did not fit: used space may have been granted again, and no report tells."""
     recovery = tables.state.recovery

@@ -147,12 +147,14 @@ class Follower:
 
     async def gone(self, uid: str) -> str:
         """The version of the deletion of the object, once the API server has told it."""
-        while True:
+        life = self.life
+        while self.life == life:
             if self._ring is not None:
                 for _, event in reversed(self._ring.events):
                     if isinstance(event, Deleted) and event.version.startswith(f"{uid}."):
                         return event.version
             await asyncio.wait((self._changed,))
+        return f"{uid}.0-{self.position}"  # listed anew without it: nobody tells it any more
 
     def since(self, position: int) -> list[Item | Deleted]:
         """Raises: TooOldError."""
@@ -223,6 +225,8 @@ class Follower:
             except (GoneError, FutureVersionError):
                 self._listed = False
             except LimpetError as error:
+                if self._ring is not None and self._ring.position < self._written:
+                    self._listed = False  # what was written may be gone: etcd may be put back
                 _log.warning(
                     "not watched", kind=self._source.kind, error=str(error), again_s=again_s
                 )
@@ -230,7 +234,12 @@ class Follower:
             again_s = min(2 * again_s, _AGAIN_S[1])
 
     async def _list(self) -> None:
-        """What differs from what was told is told."""
+        """What differs from what was told is told.
+
+        A list is as of after all that was written before it was asked for; where it is older, it
+        is of another history (etcd was put back), and what was written before does not count.
+        """
+        known = max(self._written, self.position)
         found: list[Kept] = []
         at = 0
         pages = self._source.pages()
@@ -239,7 +248,9 @@ class Follower:
                 at = at or int(page.resource_version)
                 found += page.items
         ring = self._ring
-        if ring is None or at < ring.position:
+        if at < known:
+            self._written = 0
+        if ring is None or at < known:
             self._told.clear()
             self.life += 1
             for each in found:
