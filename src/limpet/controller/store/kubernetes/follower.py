@@ -32,6 +32,8 @@ _WATCH_S, _SILENCE_S = 300.0, 150.0
 _BACK_S = 3.0
 """Of a watch that reaches back: two seconds before its end the API server sends a bookmark."""
 _AGAIN_S = (0.2, 10.0)
+_GONE_S = 15.0
+"""That the API server has to tell a deletion that it has answered."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -147,14 +149,14 @@ class Follower:
 
     async def gone(self, uid: str) -> str:
         """The version of the deletion of the object, once the API server has told it."""
-        life = self.life
-        while self.life == life:
+        life, end_s = self.life, asyncio.get_running_loop().time() + _GONE_S
+        while self.life == life and (left_s := end_s - asyncio.get_running_loop().time()) > 0:
             if self._ring is not None:
                 for _, event in reversed(self._ring.events):
                     if isinstance(event, Deleted) and event.version.startswith(f"{uid}."):
                         return event.version
-            await asyncio.wait((self._changed,))
-        return f"{uid}.0-{self.position}"  # listed anew without it: nobody tells it any more
+            await asyncio.wait((self._changed,), timeout=left_s)
+        return f"{uid}.0-{self.position}"  # it is gone, and perhaps nobody tells it any more
 
     def since(self, position: int) -> list[Item | Deleted]:
         """Raises: TooOldError."""
@@ -225,8 +227,9 @@ class Follower:
             except (GoneError, FutureVersionError):
                 self._listed = False
             except LimpetError as error:
-                if self._ring is not None and self._ring.position < self._written:
-                    self._listed = False  # what was written may be gone: etcd may be put back
+                # Not watched from where it was: etcd may be put back while nobody is connected, and
+                # have come up to that version again with other changes.
+                self._listed = False
                 _log.warning(
                     "not watched", kind=self._source.kind, error=str(error), again_s=again_s
                 )
