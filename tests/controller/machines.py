@@ -53,6 +53,8 @@ class Controller:
         }
         self.config = folder / "controller.toml"
         self.log = folder / "log"
+        self.environment: dict[str, str] = {}
+        """More environment variables."""
         self.prefix: list[str] = []
         """A command that becomes the controller, in an environment that it has made for it."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,7 +95,7 @@ class Controller:
                         *("--config", str(self.config)),
                     ],
                     stderr=log,
-                    env={**os.environ, "NOTIFY_SOCKET": str(address)},
+                    env={**os.environ, **self.environment, "NOTIFY_SOCKET": str(address)},
                 )
             assert ready.recv(64) == b"READY=1"
         return self

@@ -16,8 +16,9 @@ from limpet.controller.orchestrator.events import COMPONENT, Events
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
 from limpet.lab.kube.control_plane import ControlPlane
+from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 NAMESPACE = "limpet-system"
@@ -219,9 +220,10 @@ def put_pod(plane: ControlPlane, name: str, node: str, address: str) -> None:
 
 
 def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_is_over(
-    plane: ControlPlane, controller: Controller
+    plane: ControlPlane, controller: Controller, tmp_path: Path
 ) -> None:
-    """One pod is on a node of Limpet's, whose agent hears of it; the other network's is not."""
+    """One pod is of Limpet, whose agent reports it, the other of another network. Both nodes hear
+    it from the controller, of which they hear all else."""
 
     def becomes(kind: str, name: str, wanted: str) -> None:
         def is_so() -> bool:
@@ -233,6 +235,10 @@ def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_
         found = plane.kubectl("describe", "pod", pod, "-n", "apart")
         return str(found).partition("Events:")[2]
 
+    for each in controller.ask("node.list")["nodes"]:  # there are segments for two
+        if each["state"] != "removed":
+            controller.ask("node.remove", node=each["uid"])
+
     async def work() -> None:
         node = Node(controller.url, "six")
         await node.join(await asyncio.to_thread(controller.token))
@@ -240,6 +246,8 @@ def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_
         address = str(node.grant.segments[0].network_address + 2)
         held = api.PodAddress("limpet", "apart", "ours", "eth0", (address,))
         await node.report(1, [held], None)
+        other = Member(tmp_path / "seven", "seven")
+        await asyncio.to_thread(other.join, controller)
 
         def make() -> None:
             plane.kubectl("create", "namespace", "apart")
@@ -254,12 +262,19 @@ def test_an_address_that_two_live_pods_hold_is_told_everywhere_and_ends_when_it_
         for pod in ("ours", "theirs"):
             assert "AddressHeldTwice" in await asyncio.to_thread(events_of, pod)
         assert "AddressHeldTwice" not in await asyncio.to_thread(events_of, "alone")
+        async with other.running() as running:
+            await until(lambda: running.session.state.told)
+            (words,) = running.session.state.told
+            assert f"{address} by apart/ours on six and apart/theirs on seven" in words
 
-        await asyncio.to_thread(
-            plane.kubectl, "delete", "pod", "theirs", "-n", "apart", "--force", "--grace-period=0"
-        )
-        await asyncio.to_thread(becomes, "nodepresence", "six", "True Unique")
-        await asyncio.to_thread(becomes, "clusternetwork", "default", "True Unique")
+            await asyncio.to_thread(
+                plane.kubectl,
+                *("delete", "pod", "theirs", "-n", "apart", "--force", "--grace-period=0"),
+            )
+            await asyncio.to_thread(becomes, "nodepresence", "six", "True Unique")
+            await asyncio.to_thread(becomes, "clusternetwork", "default", "True Unique")
+            await until(lambda: running.session.state.told == ())
+        await asyncio.to_thread(controller.ask, "node.remove", node="seven")
         await node.close()
 
     asyncio.run(work())

@@ -170,6 +170,8 @@ class ControllerStatus(Said, frozen=True, kw_only=True):
     error: str
     refused: str
     over: bool
+    told: list[str] = []
+    """What the controller says of this node."""
 
 
 class ApiServerStatus(Said, frozen=True, kw_only=True):
@@ -183,6 +185,8 @@ class ApiServerStatus(Said, frozen=True, kw_only=True):
     refused: str
     unusable: list[str]
     told: list[str]
+    clock_ahead_s: Seconds = 0.0
+    """How far this machine's clock is ahead of the API server's, if it is wrong."""
 
 
 class LinkStatus(Said, frozen=True, kw_only=True):

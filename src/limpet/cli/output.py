@@ -84,6 +84,11 @@ def count(number: int) -> str:
     return str(number) if number < 10**9 else f"{number:.1e}"
 
 
+def off_by(ahead_s: float) -> str:
+    """Of a clock: how far it is ahead, or behind."""
+    return f"{duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+
+
 def duration(seconds: float) -> str:
     """In the two largest units."""
     rest = int(seconds)

@@ -29,6 +29,8 @@ class ApiServerState:
     """Objects that count for nothing, a few of them, and why."""
     told: tuple[str, ...] = ()
     """What the controller says is not as it should be with this node, in the objects' status."""
+    clock_ahead_s: float = 0.0
+    """How far this machine's clock is ahead of the API server's, if it is wrong."""
 
 
 class SecondRoad(Protocol):

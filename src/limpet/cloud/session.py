@@ -51,6 +51,8 @@ class SessionState:
     """What the controller does not take or give now, in its words."""
     over: bool
     """The node was removed: no controller is asked until the agent starts anew."""
+    told: tuple[str, ...] = ()
+    """What the controller says of this node, for people here."""
 
 
 class Session:
@@ -91,6 +93,7 @@ class Session:
         self._connected = False
         self._turned_at_s = time.monotonic()
         self._error = ""
+        self._told: tuple[str, ...] = ()
         membership.subscribe(self._heard)
 
     def start(self) -> None:
@@ -129,6 +132,7 @@ class Session:
             error=self._error,
             refused="; ".join(self._publisher.refused.values()),
             over=self._membership.removed,
+            told=self._told,
         )
 
     def _heard(self, news: News) -> None:
@@ -225,6 +229,7 @@ class Session:
 
     async def _watch(self) -> None:
         revision = self._membership.replica.known.revision
+        self._told = ()
         async with aclosing(self._link.watch(self._since, revision=revision)) as watch:
             async for lines in watch:
                 await self._take(lines)
@@ -252,6 +257,8 @@ class Session:
                 documents.append(line.document)
             elif line.kind is WatchKind.REFUSED:
                 refused = line.refused
+            if line.told is not None:
+                self._told = line.told
         for start in range(0, len(documents), _BATCH):
             self._membership.offer(documents[start : start + _BATCH], source=Source.CLOUD)
             await asyncio.sleep(0)

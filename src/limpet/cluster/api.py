@@ -246,6 +246,9 @@ class WatchLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """To watch from after this line; it means nothing else."""
     document: Sealed | None = None
     refused: Refused | None = None
+    told: tuple[str, ...] | None = None
+    """What the controller has to say of the node, for people there, all of it: on a line of kind
+    DOCUMENT without one, which agents that do not know of it pass over. None: nothing new."""
 
 
 encode = msgspec.json.encode

@@ -20,6 +20,7 @@ from limpet.base.http.lines import read_lines, read_whole
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.access.credentials import Credentials
 from limpet.kubernetes.access.refused_rights import RefusedRights
+from limpet.kubernetes.access.server_clock import ServerClock
 from limpet.kubernetes.errors import refusal
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
 from limpet.kubernetes.watch_event import Unreadable, read_item
@@ -86,6 +87,7 @@ class Client:
         self._answer_s = answer_s
         self._credentials = Credentials(access)
         self._refused = RefusedRights()
+        self._clock = ServerClock()
         self._requests = KeptConnections(self._connect, most=_CONNECTIONS)
 
     def close(self) -> None:
@@ -208,6 +210,7 @@ class Client:
                     body = await read_whole(chunks, most_bytes=MAX_LINE_BYTES)
                     self.check(Answer(status, body), resource, what)
                 self._refused.granted(what)
+                self._clock.tell(connection.date, time.monotonic())
                 yield []
                 async with aclosing(read_lines(chunks, most_bytes=MAX_LINE_BYTES)) as parts:
                     async for lines in parts:
@@ -331,7 +334,7 @@ class Client:
         self, verb: str, path: str, *, body: bytes = b"", headers: Headers = ()
     ) -> Answer:
         """Whatever is answered, for requests that are none of the above; a write is sent once."""
-        return await self._requests.request(
+        answer = await self._requests.request(
             verb,
             self.access.server.path + path,
             body=body,
@@ -339,6 +342,8 @@ class Client:
             timeout_s=self._answer_s,
             once=verb != "GET",
         )
+        self._clock.tell(answer.date, time.monotonic())
+        return answer
 
     async def upgrade(
         self, path: str, headers: Headers
@@ -375,6 +380,12 @@ class Client:
         # YurtHub keeps what it answers to whoever says so, whatever its list of agents is.
         asked = [("Edge-Cache", "true")] if self.is_cache else []
         return [*fixed, *asked, *self._credentials.headers()]
+
+    @property
+    def clock_ahead_s(self) -> float:
+        """How far this machine's clock is ahead of the API server's, if it is wrong by minutes;
+        negative: behind. A cache on this machine has the same clock."""
+        return 0.0 if self.is_cache else self._clock.ahead_s(time.time(), time.monotonic())
 
     @property
     def is_cache(self) -> bool:

@@ -24,13 +24,22 @@ class PodContainer(msgspec.Struct, frozen=True, rename="camel"):
     ports: list[ContainerPort] | None = None
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+class PodPlace(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
+    host_network: bool = False
+
+
+class PodSpec(PodPlace, frozen=True, rename="camel"):
     containers: list[PodContainer] | None = None
 
 
 class PodAddress(msgspec.Struct, frozen=True):
     ip: str = ""
+
+
+class PodAddresses(msgspec.Struct, frozen=True, rename="camel"):
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: list[PodAddress] | None = msgspec.field(default=None, name="podIPs")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -58,23 +67,32 @@ class ContainerStatus(msgspec.Struct, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+class PodStatus(PodAddresses, frozen=True, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    pod_i_ps: list[PodAddress] | None = msgspec.field(default=None, name="podIPs")
     container_statuses: list[ContainerStatus] | None = None
 
 
-class Pod(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+class PlacedPod(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Where a pod is and its addresses: what is read of thousands."""
+
+    spec: PodPlace = PodPlace()
+    status: PodAddresses = PodAddresses()
 
     @property
     def addresses(self) -> list[str]:
-        return [each.ip for each in self.status.pod_i_ps or () if each.ip]
+        """As the kubelet says them; none: it has none yet."""
+        found = [each.ip for each in self.status.pod_ips or ()] or [self.status.pod_ip]
+        return [each for each in found if each]
 
 
+class Pod(PlacedPod, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+PLACED_PODS = Resource("Pod", "pods", PlacedPod, namespaced=True)
 PODS = Resource("Pod", "pods", Pod, namespaced=True)
 
 

@@ -214,6 +214,7 @@ def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:
         error=state.error,
         refused=state.refused,
         over=state.over,
+        told=list(state.told),
     )
 
 
@@ -230,6 +231,7 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
         refused=state.refused,
         unusable=list(state.unusable),
         told=list(state.told),
+        clock_ahead_s=round(state.clock_ahead_s),
     )
 
 

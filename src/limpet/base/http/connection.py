@@ -77,6 +77,8 @@ class Answer:
     body: bytes
     retry_after_s: float | None = None
     """When to ask again, as it asks for."""
+    date: str = ""
+    """What time it is there, as it says."""
 
 
 class Connection:
@@ -92,6 +94,8 @@ class Connection:
         self.answered = False
         """Whether anything has come back to the last of them."""
         self.most_answer_bytes = MAX_ANSWER_BYTES
+        self.date = ""
+        """Of the last answer: what time it is there, as it says."""
         self._early = b""
         """What came with the answer that agreed to another protocol."""
 
@@ -139,7 +143,7 @@ class Connection:
                 body = await self._whole(path)
                 if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
                     self._http.start_next_cycle()
-                return Answer(head.status_code, body, _retry_after_s(head))
+                return Answer(head.status_code, body, _retry_after_s(head), self.date)
 
     async def stream(
         self,
@@ -221,6 +225,7 @@ class Connection:
         """Of the answer, or of what comes before it."""
         answer = await self._event()
         if isinstance(answer, h11.Response | h11.InformationalResponse):
+            self.date = _text_of(answer, b"date")
             return answer
         raise h11.RemoteProtocolError("it closed the connection without an answer")
 
@@ -270,6 +275,12 @@ class Connection:
             if isinstance(error, OSError):
                 raise LinkError(f"{what}: {_cause(error, words)}") from error
             raise
+
+
+def _text_of(head: h11.Response | h11.InformationalResponse, wanted: bytes) -> str:
+    """Of a header; empty: there is none."""
+    found = (value for name, value in head.headers if name == wanted)
+    return next(found, b"")[:100].decode("latin-1")
 
 
 def _retry_after_s(head: h11.Response) -> float | None:

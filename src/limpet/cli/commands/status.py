@@ -22,7 +22,7 @@ from limpet.agent.status import (
 )
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
-from limpet.cli.output import Output, duration, put, put_json, put_table
+from limpet.cli.output import Output, duration, off_by, put, put_json, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
@@ -81,6 +81,8 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     yield _controller(cluster.controller)
     if cluster.controller.refused:
         yield f"  no further segment now: {cluster.controller.refused}"
+    for words in cluster.controller.told:
+        yield f"  the controller says: {words}"
     if cluster.api_server is not None:
         yield from _api_server(cluster.api_server)
     links = [f"{each.ifname} ({', '.join(each.addresses)})" for each in cluster.links]
@@ -148,6 +150,8 @@ def _api_server(api: ApiServerStatus) -> Iterator[str]:
         yield f"not connected to the {at} for {for_}" + (f": {api.error}" if api.error else "")
     if api.refused:
         yield f"  this node's presence is not there: {api.refused}"
+    if api.clock_ahead_s:
+        yield f"  the clock of this machine is {off_by(api.clock_ahead_s)} of the API server's"
     for problem in api.unusable:
         yield f"  counts for nothing: {problem}"
     for words in api.told:

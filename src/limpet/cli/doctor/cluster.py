@@ -9,6 +9,7 @@ from limpet.agent.status import ApiServerStatus, ClusterStatus, ControllerStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.output import off_by
 from limpet.cli.owners import is_ours
 from limpet.linux.netlink import link_codec
 from limpet.linux.netlink.socket import RouteSocket
@@ -105,6 +106,12 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
             "when the present segments are full, no more pods can be started here",
             "limpet segment list and limpet network show, where the controller runs",
         )
+    for words in controller.told:
+        yield warn(
+            f"the controller says of this node: {words}",
+            "it knows of pods of other networks and nodes, which this node does not",
+            "do what the message says",
+        )
 
 
 def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
@@ -124,6 +131,14 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
             f"this node's presence is not at the API server: {api.refused}",
             "other nodes learn from their neighbours alone where this one is",
             "do what the message says; the agent tries again by itself",
+        )
+    if api.clock_ahead_s:
+        yield warn(
+            f"the clock of this machine is {off_by(api.clock_ahead_s)} of the API server's",
+            "Limpet and its pods' network go on with any clock; but its log has wrong times, and "
+            "kubelets and other programs that mind certificates may not get anywhere",
+            "set it: timedatectl set-time, or let systemd-timesyncd or chrony do it (if it is "
+            "right, that of the API server's machine is wrong)",
         )
     for problem in api.unusable:
         yield warn(

@@ -199,7 +199,9 @@ class Api:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         uid = _uid(request)
-        await self._cluster.ask(uid, _revision(request), lambda tables: None)
+        name = await self._cluster.ask(
+            uid, _revision(request), lambda tables: tables.grants[uid].name
+        )
         chunks = self._cluster.feed.follow(request.query.get("since"))
         try:
             first = await anext(chunks)
@@ -214,8 +216,13 @@ class Api:
                 Code.BAD_REQUEST, f"the connection ended before its watch began: {error}"
             ) from error
 
+        async def tell() -> None:
+            async for words in self._cluster.words.follow(name):
+                await self._send(response, encode_line(WatchLine(WatchKind.DOCUMENT, told=words)))
+
         async def send() -> None:
             await self._send(response, first.lines)
+            telling = asyncio.create_task(tell())
             try:
                 async for chunk in chunks:
                     await self._send(response, chunk.lines)
@@ -225,6 +232,8 @@ class Api:
                 await self._refuse(response, Refused(Code.TOO_OLD, str(error)))
             except RefusedError as error:
                 await self._refuse(response, error.refused)
+            finally:
+                telling.cancel()
 
         # One watch for a node: its last connection may be dead without our knowing.
         before = self._watching.pop(uid, None)

@@ -47,6 +47,7 @@ class Elector:
         self._election = Election(identity)
         self._lease: Lease | None = None
         self._said = ""
+        self._clock_is_wrong = False
         self._stepped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
@@ -111,11 +112,22 @@ class Elector:
                 self._said = words
             else:
                 self._said = ""
+            self._mind_clock()
             if led is not self.leads:
                 _log.info("leads" if self.leads else "does not lead", leader=self.leader)
             stepped, self._stepped = self._stepped, asyncio.get_running_loop().create_future()
             stepped.set_result(None)
             await asyncio.sleep(self._retry_s)
+
+    def _mind_clock(self) -> None:
+        ahead_s = self._client.clock_ahead_s
+        if ahead_s and not self._clock_is_wrong:
+            _log.error(
+                "the clock of this machine is wrong, or that of the API server's",
+                ahead_s=round(ahead_s),
+                what_to_do="set it: tokens expire by it, and segments of removed nodes rest by it",
+            )
+        self._clock_is_wrong = bool(ahead_s)
 
     async def _step(self) -> None:
         """Raises: LimpetError."""

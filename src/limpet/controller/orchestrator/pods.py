@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-import msgspec
 import structlog
 
 from limpet.base.errors import LimpetError
@@ -22,7 +21,7 @@ from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.records import ReportRecord
 from limpet.controller.state.tables import Tables
 from limpet.kubernetes.client import Client, Selection
-from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
 
@@ -33,38 +32,13 @@ _AGAIN_S = 10.0
 _LIVE = Selection(fields="status.phase!=Succeeded,status.phase!=Failed")
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    host_network: bool = False
-
-
-class PodIP(msgspec.Struct, frozen=True):
-    ip: str = ""
-
-
-class PodStatus(msgspec.Struct, frozen=True):
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: tuple[PodIP, ...] | None = msgspec.field(default=None, name="podIPs")
-
-
-class PodObject(Viewed, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A Pod, as far as it is read."""
-
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
-
-
-PODS = Resource("Pod", "pods", PodObject, namespaced=True)
-
-
-def read_pod(found: PodObject) -> Pod | None:
+def read_pod(found: PlacedPod) -> Pod | None:
     """None: it is in its node's network, or about to be gone."""
     metadata = found.metadata
     if found.spec.host_network or metadata.deletion_timestamp is not None:
         return None
-    texts = [each.ip for each in found.status.pod_ips or ()] or [found.status.pod_ip]
     key = (metadata.namespace, metadata.name)
-    return Pod(key, metadata.uid, found.spec.node_name, tuple(_addresses(texts)))
+    return Pod(key, metadata.uid, found.spec.node_name, tuple(_addresses(found.addresses)))
 
 
 def read_report(record: ReportRecord, tables: Tables) -> list[tuple[Key, str]]:
@@ -86,6 +60,14 @@ def _addresses(texts: Sequence[str]) -> Iterator[str]:
             continue  # what a kubelet says; nobody is helped by refusing the pod
 
 
+def _words(holders: str) -> str:
+    return (
+        f"two live pods hold one address: {holders}; which of them is reached is chance (delete "
+        "one of them, so that it gets another address; does another pod network use the same "
+        "addresses?)"
+    )
+
+
 class Pods:
     """Of the controller that leads."""
 
@@ -97,7 +79,7 @@ class Pods:
         self._reported: dict[str, ReportRecord] = {}
         """Reports that have come and were not taken up yet, by uid."""
         self._reflector = Reflector(
-            client, PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
+            client, PLACED_PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
         )
         cluster.reports.subscribe(self._reported.__setitem__)
 
@@ -151,7 +133,7 @@ class Pods:
         except LimpetError as error:
             _log.warning("reports of pods not taken up", error=str(error))
 
-    async def _hear(self, changes: Changes[PodObject]) -> None:
+    async def _hear(self, changes: Changes[PlacedPod]) -> None:
         now_s = time.monotonic()
         for key in changes.gone:
             self._book.drop(key, now_s)
@@ -167,6 +149,10 @@ class Pods:
         for each in self._found:
             if each not in before:
                 self._tell(each)
+        if self._found != before:
+            self._cluster.words.put(
+                {name: [_words(each) for each in words] for name, words in self.held_twice.items()}
+            )
         known = {each.address for each in self._found}
         for each in before:
             if each.address not in known:
@@ -174,11 +160,7 @@ class Pods:
 
     def _tell(self, found: HeldTwice) -> None:
         _log.warning("an address is held twice", address=found.address, pods=found.words)
-        words = (
-            f"two live pods hold one address: {found.words}; which of them is reached is chance "
-            "(delete one of them, so that it gets another address; does another pod network use "
-            "the same addresses?)"
-        )
+        words = _words(found.words)
         for pod in found.pods:
             namespace, name = pod.key
             about = About("Pod", name, pod.uid, namespace=namespace)

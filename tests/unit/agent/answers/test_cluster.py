@@ -407,7 +407,15 @@ def test_every_peer_that_was_not_removed_is_counted_as_it_is_listed(
 
 
 def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
-    state = SessionState("c:7470", connected=True, since_s=100.0, error="", refused="", over=False)
+    state = SessionState(
+        "c:7470",
+        connected=True,
+        since_s=100.0,
+        error="",
+        refused="",
+        over=False,
+        told=("two pods have one address",),
+    )
 
     assert asdict(session_status(state, now_s=161.24)) == {
         "address": "c:7470",
@@ -416,6 +424,7 @@ def test_how_long_a_session_lasts_is_told_in_seconds() -> None:
         "error": "",
         "refused": "",
         "over": False,
+        "told": ["two pods have one address"],
     }
 
 

@@ -56,6 +56,7 @@ def test_a_sound_node_is_all_ok() -> None:
         ({"granted": False}, "error", "nothing is known of what the cluster has granted"),
         ({"controller": {**CUT_OFF, "for_s": 600.0}}, "warn", "10 minutes: no route to host"),
         ({"controller": {**CLUSTER["controller"], "refused": "quota"}}, "warn", "segment: quota"),
+        ({"controller": {**CLUSTER["controller"], "told": ["two pods"]}}, "warn", "node: two pods"),
         ({"api_server": NO_API_SERVER}, "warn", "10 minutes: nothing listens there"),
         (
             {"api_server": {**NO_API_SERVER, "server": "", "for_s": 1.0, "error": "no such file"}},
@@ -65,6 +66,7 @@ def test_a_sound_node_is_all_ok() -> None:
         ({"api_server": {**API_SERVER, "refused": "403"}}, "warn", "presence is not at the API"),
         ({"api_server": {**API_SERVER, "unusable": ["NodeGrant a: x"]}}, "warn", "NodeGrant a: x"),
         ({"api_server": {**API_SERVER, "told": ["Signed: it is old"]}}, "warn", "it is old"),
+        ({"api_server": {**API_SERVER, "clock_ahead_s": -9e8}}, "warn", "10416 d 16 h behind"),
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
         ({"contested": 1}, "warn", "wanted by several nodes"),

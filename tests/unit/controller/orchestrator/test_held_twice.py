@@ -6,8 +6,9 @@ import random
 import tracemalloc
 
 from limpet.controller.orchestrator.held_twice import SETTLE_S, AddressBook, Key, Pod, by_node
-from limpet.controller.orchestrator.pods import PODS, PodObject, read_pod
+from limpet.controller.orchestrator.pods import read_pod
 from limpet.kubernetes.objects import Metadata
+from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
 from limpet.kubernetes.watch_event import Put, read_event
 
 LATER_S = SETTLE_S + 1
@@ -101,14 +102,14 @@ def test_pods_in_their_nodes_network_or_about_to_go_are_left_out() -> None:
     )
 
     def read(more: bytes, host: bytes) -> Pod | None:
-        event = read_event(line % (more, host), PODS)
+        event = read_event(line % (more, host), PLACED_PODS)
         assert isinstance(event, Put)
         return read_pod(event.item)
 
     assert read(b"", b"false") == Pod(("a", "x"), "u", "n1", ("10.0.0.9", "fd00::9"))
     assert read(b"", b"true") is None
     assert read(b',"deletionTimestamp":"2026-01-01T00:00:00Z"', b"false") is None
-    assert read_pod(PodObject(metadata=Metadata(name="new", namespace="a"))) is not None
+    assert read_pod(PlacedPod(metadata=Metadata(name="new", namespace="a"))) is not None
 
 
 def test_five_thousand_pods_are_few_megabytes() -> None:
