@@ -135,7 +135,6 @@ class ApiServerSource:
         """By kind and name of the object."""
         self._unusable: dict[str, str] = {}
         self._own = OwnObjects(membership, say_hello, random=random)
-        self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._state = ApiServerState("", False, time.monotonic())
         membership.subscribe(self._heard)
@@ -172,7 +171,7 @@ class ApiServerSource:
                 f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]
             ),
             told=self._own.told,
-            clock_ahead_s=self._client.clock_ahead_s if self._client is not None else 0.0,
+            clock_ahead_s=next((each.clock_ahead_s for each in self._reflectors.values()), 0.0),
         )
 
     def _heard(self, news: News) -> None:
@@ -195,7 +194,7 @@ class ApiServerSource:
             await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
 
     async def _follow(self, access: Access) -> None:
-        client = self._client = Client(access)
+        client = Client(access)
         server = f"{access.server} ({access.source})"
         self._state = ApiServerState(server, False, time.monotonic())
         self._reflectors = {

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -90,10 +90,8 @@ class Session:
         self._caught_up = False
         self._since: str | None = None
         """To watch from: what came before is in the snapshot."""
-        self._connected = False
-        self._turned_at_s = time.monotonic()
-        self._error = ""
-        self._told: tuple[str, ...] = ()
+        self._state = SessionState("", False, time.monotonic(), error="", refused="", over=False)
+        """Without what others know."""
         membership.subscribe(self._heard)
 
     def start(self) -> None:
@@ -120,19 +118,16 @@ class Session:
         except LimpetError as error:
             _log.warning("where the controllers are is not kept", error=str(error))
         _log.info("the controllers are elsewhere", addresses=",".join(addresses))
-        if not self._connected:
+        if not self._state.connected:
             self.network_changed()
 
     @property
     def state(self) -> SessionState:
-        return SessionState(
-            self._link.controller,
-            connected=self._connected,
-            since_s=self._turned_at_s,
-            error=self._error,
+        return replace(
+            self._state,
+            controller=self._link.controller,
             refused="; ".join(self._publisher.refused.values()),
             over=self._membership.removed,
-            told=self._told,
         )
 
     def _heard(self, news: News) -> None:
@@ -141,14 +136,13 @@ class Session:
 
     def _greeted(self, answer: HelloAnswer) -> None:
         self._publisher.begin(answer)
-        if not self._connected:
-            self._turn(connected=True)
-            self._error = ""
+        if not self._state.connected:
+            self._turn(connected=True, error="")
             _log.info("connected to the controller", controller=self._link.controller)
 
-    def _turn(self, *, connected: bool) -> None:
-        self._connected = connected
-        self._turned_at_s = time.monotonic()
+    def _turn(self, *, connected: bool, **changes: Any) -> None:
+        now_s = time.monotonic()
+        self._state = replace(self._state, connected=connected, since_s=now_s, **changes)
 
     # One connection after the other
 
@@ -160,7 +154,7 @@ class Session:
             began_s = time.monotonic()
             error = await self._attempt()
             failures = 0 if time.monotonic() - began_s > _STABLE_S else failures + 1
-            if self._connected:
+            if self._state.connected:
                 self._turn(connected=False)
             else:
                 self._link.turn()
@@ -187,9 +181,9 @@ class Session:
         return "the links of this node changed"
 
     def _note(self, error: str) -> None:
-        if error != self._error:
+        if error != self._state.error:
             _log.warning("not connected to the controller", error=error)
-        self._error = error
+        self._state = replace(self._state, error=error)
 
     async def _pause(self, failures: int) -> None:
         """The longer the more often it failed; none where the links of this node changed."""
@@ -229,7 +223,7 @@ class Session:
 
     async def _watch(self) -> None:
         revision = self._membership.replica.known.revision
-        self._told = ()
+        self._state = replace(self._state, told=())
         async with aclosing(self._link.watch(self._since, revision=revision)) as watch:
             async for lines in watch:
                 await self._take(lines)
@@ -258,7 +252,7 @@ class Session:
             elif line.kind is WatchKind.REFUSED:
                 refused = line.refused
             if line.told is not None:
-                self._told = line.told
+                self._state = replace(self._state, told=line.told)
         for start in range(0, len(documents), _BATCH):
             self._membership.offer(documents[start : start + _BATCH], source=Source.CLOUD)
             await asyncio.sleep(0)

@@ -89,6 +89,11 @@ class Reflector(Generic[AnyViewed]):
     def standing(self) -> Standing:
         return self._standing
 
+    @property
+    def clock_ahead_s(self) -> float:
+        """As the client's."""
+        return self._client.clock_ahead_s
+
     def network_changed(self) -> None:
         """Asks anew at once: connections may be dead, or a way may be there now."""
         if self._step is not None:

@@ -13,6 +13,7 @@ from limpet.base.decoding import decode_json
 from limpet.cluster.api import WatchKind, WatchLine, encode_line
 from limpet.cluster.documents import Sealed
 from limpet.cluster.kinds import KINDS
+from limpet.controller.api.node_words import NodeWords
 from limpet.controller.store.interface import Bookmark, Item, Store
 
 _CHUNK_BYTES = 256 << 10
@@ -42,6 +43,7 @@ class Feed:
         self._lines: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._list: tuple[list[bytes], str] = ([], "")
         self._listed_at_s = float("-inf")
+        self.words = NodeWords()
 
     async def follow(self, since: str | None) -> AsyncIterator[Chunk]:
         """All there is if `since` is None, then what changes. Raises: TooOldError."""

@@ -217,7 +217,7 @@ class Api:
             ) from error
 
         async def tell() -> None:
-            async for words in self._cluster.words.follow(name):
+            async for words in self._cluster.feed.words.follow(name):
                 await self._send(response, encode_line(WatchLine(WatchKind.DOCUMENT, told=words)))
 
         async def send() -> None:

@@ -150,7 +150,7 @@ class Pods:
             if each not in before:
                 self._tell(each)
         if self._found != before:
-            self._cluster.words.put(
+            self._cluster.feed.words.put(
                 {name: [_words(each) for each in words] for name, words in self.held_twice.items()}
             )
         known = {each.address for each in self._found}

@@ -28,7 +28,6 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
-from limpet.controller.api.node_words import NodeWords
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.flannel_lease import kept_macs
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
@@ -96,7 +95,6 @@ class Cluster:
         self._registry = Registry(store, settings.quarantine_s, source)
         self.reports = Reports(store)
         self.feed = Feed(store)
-        self.words = NodeWords()
         self._published = WriteRate("documents", per_s=_PUBLISHED_PER_S, burst=_PUBLISHED)
         self._pod_reports = WriteRate("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
 
