@@ -1,5 +1,6 @@
-"""How an API server is reached, who one is there, and what is said of rights that are refused.
+"""How an API server is reached, who one is there, what is said of rights that are refused, and
+whether this machine's clock is right.
 
-Call `access.find_access` (a kubeconfig, the account of a pod, or a plain address on loopback) and
-`refused_rights`. Must not import the client.
+Call `access.find_access` (a kubeconfig, the account of a pod, or a plain address on loopback),
+`refused_rights` and `server_clock`. Must not import the client.
 """
