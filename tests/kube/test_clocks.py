@@ -43,7 +43,12 @@ def forget_nodes(controller: Controller) -> None:
 
 @pytest.mark.parametrize(("year", "side"), YEARS, ids=["1970", "2040"])
 def test_a_node_joins_serves_pods_and_says_that_its_clock_is_wrong(
-    node: LabNode, controller: Controller, tmp_path: Path, year: str, side: str
+    node: LabNode,
+    controller: Controller,
+    tmp_path: Path,
+    year: str,
+    side: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     controller.start()
     forget_nodes(controller)
@@ -52,6 +57,7 @@ def test_a_node_joins_serves_pods_and_says_that_its_clock_is_wrong(
     wait_until(lambda: cluster(node) is not None and connected(node), "it has joined")
     wait_until(lambda: node.ask("status")["ready"], "pods can be started")
     pod = node.pod(f"web-{side}")
+    request.addfinalizer(pod.remove)
     addresses = pod.add().addresses
     wait_until(lambda: off_by(node), "it knows what time it is there")
 
@@ -76,7 +82,12 @@ def test_a_node_joins_serves_pods_and_says_that_its_clock_is_wrong(
 
 @pytest.mark.parametrize(("year", "side"), YEARS, ids=["1970", "2040"])
 def test_a_controller_whose_clock_is_wrong_leads_and_says_so_and_nodes_join_and_go_on(
-    node: LabNode, controller: Controller, tmp_path: Path, year: str, side: str
+    node: LabNode,
+    controller: Controller,
+    tmp_path: Path,
+    year: str,
+    side: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     controller.environment |= clock_environment(year, tmp_path)
     controller.start()
@@ -91,6 +102,7 @@ def test_a_controller_whose_clock_is_wrong_leads_and_says_so_and_nodes_join_and_
     wait_until(lambda: node.ask("status")["ready"], "pods can be started")
     granted = [each["prefix"] for each in node.ask("status")["segments"]]
     pod = node.pod(f"db-{side}")
+    request.addfinalizer(pod.remove)
     addresses = pod.add().addresses
 
     # The clock is set; what was granted holds.
