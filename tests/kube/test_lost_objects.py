@@ -207,16 +207,16 @@ def test_etcd_that_is_put_back_from_an_old_copy(bed: Bed) -> None:
     """Two nodes that joined after the copy are known again, by what all of them hold."""
     plane = bed.plane
 
-    def stopped(change: Callable[[], object], number: signal.Signals) -> None:
-        plane.stop_process("kube-apiserver", number)
+    def stopped(change: Callable[[], object]) -> None:
+        # Killed: one that is asked to end waits a minute for those who watch.
+        plane.stop_process("kube-apiserver", signal.SIGKILL)
         plane.stop_process("etcd")
         change()
         plane.start_process("etcd")
         plane.start_process("kube-apiserver")
 
     copy = bed.folder / "etcd"
-    # Killed: one that is asked to end waits a minute for those who watch.
-    stopped(lambda: shutil.copytree(plane.etcd_data, copy), signal.SIGKILL)
+    stopped(lambda: shutil.copytree(plane.etcd_data, copy))
     for _ in range(2):
         bed.newcomer()
     before = held(bed.controller)
@@ -228,7 +228,8 @@ def test_etcd_that_is_put_back_from_an_old_copy(bed: Bed) -> None:
 
     async def work() -> None:
         async with running(bed.members) as agents:
-            await asyncio.to_thread(stopped, put_back, signal.SIGTERM)
+            await all_know_all(agents)
+            await asyncio.to_thread(stopped, put_back)
             await all_is_as_it_was(bed, agents, before)
 
     asyncio.run(work())

@@ -136,8 +136,9 @@ def test_who_leads_renews_by_one_request_and_leads_on_after(fault: str, verbs: l
     server = Server(fault)
 
     def renewed(elector: Elector) -> bool:
-        assert elector.leads
-        return len(server.verbs) >= 2 + len(verbs)
+        # A deleted Lease is nobody's from the moment in which it is read until it is made again.
+        assert elector.leads or fault == "deleted"
+        return elector.leads and len(server.verbs) >= 2 + len(verbs)
 
     elect(server, renewed)
     assert server.verbs[:2] == ["GET", "POST"]
