@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import socket
 import ssl
+import threading
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -262,6 +266,57 @@ def test_a_controller_that_hangs_is_given_up(authority: Authority) -> None:
 
     assert "silent for 0.1 s" in failure(authority, hang, patience_s=0.1)
     assert "silent for 0.1 s" in failure(authority, hang, watch, patience_s=0.1)
+
+
+def test_who_gives_up_as_the_tls_handshake_ends_leaves_no_connection(
+    authority: Authority,
+) -> None:
+    """A controller that hangs then would not answer the goodbye of TLS."""
+
+    async def give_up(at: str) -> None:
+        asking = asyncio.create_task(report(ControllerLink(authority.identity(at))))
+        for _ in ("connected by TCP", "connected by TLS"):
+            awaited = await next_step(asking)
+        assert awaited.done()
+        asking.cancel()
+        await asyncio.wait((asking,))
+
+    over = threading.Event()
+
+    def hang(listener: socket.socket) -> None:
+        connected, _ = listener.accept()
+        context = authority.server_context()
+        with connected, contextlib.suppress(OSError), context.wrap_socket(connected, True):
+            over.wait()
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        warnings.catch_warnings(record=True) as unclosed,
+    ):
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=hang, args=(listener,))
+        thread.start()
+        try:
+            asyncio.run(give_up(f"127.0.0.1:{listener.getsockname()[1]}"))
+            gc.collect()
+        finally:
+            over.set()
+            thread.join()
+    assert [str(each.message) for each in unclosed] == []
+
+
+async def next_step(task: asyncio.Task[Any]) -> asyncio.Future[Any]:
+    """What the task waits for next, when it has come and the task has not gone on yet."""
+
+    def awaited() -> asyncio.Future[Any] | None:
+        return getattr(task, "_fut_waiter", None)
+
+    before = awaited()
+    while (found := awaited()) is None or (found is before and not task.done()):
+        await asyncio.sleep(0)
+    while not found.done():
+        await asyncio.sleep(0)
+    return found
 
 
 def test_a_watch_that_falls_silent_is_dead(authority: Authority) -> None:

@@ -307,15 +307,44 @@ async def _connect(
         for address in addresses:
             try:
                 async with asyncio.timeout(timeout_s / len(addresses)):
-                    return await asyncio.open_connection(
-                        address,
-                        server.port,
-                        ssl=server.tls,
-                        server_hostname=_plain(server.tls_name) if server.tls is not None else None,
-                    )
+                    return await _connect_to(address, server)
             except (OSError, EOFError) as error:  # TimeoutError is an OSError
                 failure = error
     raise failure
+
+
+class _Opening(asyncio.StreamReaderProtocol):
+    """Knows its transport before the one who opens it does."""
+
+    transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        super().connection_made(transport)
+
+
+async def _connect_to(
+    address: str, server: Server
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As `asyncio.open_connection`, but who is cancelled as the TLS handshake ends leaves nothing:
+    asyncio would say goodbye by TLS and wait half a minute for the answer."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    opening = _Opening(reader)
+    try:
+        transport, _ = await loop.create_connection(
+            lambda: opening,
+            address,
+            server.port,
+            ssl=server.tls,
+            server_hostname=_plain(server.tls_name) if server.tls is not None else None,
+        )
+    except BaseException:
+        if opening.transport is not None:
+            opening.transport.abort()
+        raise
+    return reader, asyncio.StreamWriter(transport, opening, reader, loop)
 
 
 async def _resolve(host: str, port: int) -> list[str]:
@@ -330,8 +359,9 @@ async def _resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-def _plain(name: str) -> str | bytes:
-    """Of a text ssl and socket ask whether all of it is ASCII, by a table of Unicode that takes
+def _plain(name: str) -> Any:
+    """As bytes, which is Any because typeshed knows of text only: of a text ssl and socket ask
+    whether all of it is ASCII, by a table of Unicode that takes
     0.2 MiB; of bytes they do not."""
     return name.encode("ascii") if name.isascii() else name
 
