@@ -1,7 +1,7 @@
 # Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
 py := .venv/bin/python
 
-.PHONY: demo image test test-kube test-vm check bench bench-quick format setup clean
+.PHONY: demo image test test-kube test-vm static check bench bench-quick format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -31,11 +31,14 @@ test-vm: setup
 	scripts/fetch-strongswan >/dev/null
 	scripts/vm $(py) -m pytest -q --color=no -p no:cacheprovider -o timeout=600 $(vm_tests)
 
-check: setup
+# What needs no run: formatter, linter, types, import layers.
+static: setup
 	.venv/bin/ruff format --check src tests bench
 	.venv/bin/ruff check src tests bench
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+check: static
 	$(py) -m pytest -q -n 2 --dist loadfile tests/unit
 
 bench: setup
