@@ -25,6 +25,10 @@ def main() -> int:
     if arguments[:2] == ["dns", "serve"] and "--help" not in arguments:
         _do_without("rich")
         return _serve_names(arguments[2:])
+    if arguments[:2] == ["dns", "ready"] and "--help" not in arguments:
+        from limpet.dns.ready import main as ready
+
+        return ready(arguments[2:])
     from limpet.cli.main import main as command_line
 
     return command_line(arguments)
@@ -36,7 +40,7 @@ def _serve_names(arguments: list[str]) -> int:
         from limpet.dns.keeper import keep
 
         return keep([sys.executable, *sys.orig_argv[1:]])
-    from limpet.agent.dns_main import main as names
+    from limpet.agent.names.main import main as names
 
     return names(arguments)
 

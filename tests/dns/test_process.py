@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ import pytest
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.services.kept import KEPT_FILE, Item, encode_items
+from limpet.services.kept_here import FORGET_AFTER_S, HERE_FILE, encode_here
+from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 from tests.beds.dns_client import Asking, asking_all_the_time
 from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
@@ -52,37 +55,20 @@ ITEMS: tuple[Item, ...] = (
 )
 
 
-class Place:
-    """A node's namespace, its folders, and the processes that answer names there."""
+class Serving:
+    """The processes that answer names on a node, one after the other."""
 
-    def __init__(self, node: Netns, folder: Path, **settings: str) -> None:
+    def __init__(self, node: Netns, config: Path, run_dir: Path) -> None:
         self.node = node
-        self.folder = folder
-        self.cluster = folder / "state" / "cluster"
-        self.cluster.mkdir(parents=True)
-        self.config = folder / "agent.toml"
-        self.resolv_conf = folder / "resolv.conf"
-        self.resolv_conf.write_text("")
-        lines = {
-            "dns": "on",
-            "state_dir": f"{folder}/state",
-            "run_dir": f"{folder}/run",
-            "dns_resolv_conf": str(self.resolv_conf),
-            **settings,
-        }
-        self.config.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items()))
+        self.config = config
+        self.run_dir = run_dir
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def keep(self, *items: Item) -> None:
-        """As the agent does."""
-        fresh = self.cluster / f"{KEPT_FILE}.new"
-        fresh.write_bytes(encode_items(items))
-        fresh.rename(self.cluster / KEPT_FILE)
-
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
         """Returns when that process answers."""
         before = self.pid()
-        process = subprocess.Popen(self.command("dns", "serve", "--config", str(self.config)))
+        command = self.command("dns", "serve", "--config", str(self.config))
+        process = subprocess.Popen(command, env={**os.environ, **environment})
         self.started.append(process)
         wait_until(
             lambda: process.poll() is not None or self.pid() not in (None, before),
@@ -103,7 +89,7 @@ class Place:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(PATIENCE_S)
             try:
-                asking.connect(str(self.folder / "run" / "dns.sock"))
+                asking.connect(str(self.run_dir / "dns.sock"))
                 asking.sendall(b'{"ask": "status"}\n')
                 answer = asking.recv(1 << 16)
             except OSError:
@@ -120,6 +106,32 @@ class Place:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+class Place(Serving):
+    """A node's namespace, its folders, and the processes that answer names there."""
+
+    def __init__(self, node: Netns, folder: Path, **settings: str) -> None:
+        super().__init__(node, folder / "agent.toml", folder / "run")
+        self.folder = folder
+        self.cluster = folder / "state" / "cluster"
+        self.cluster.mkdir(parents=True)
+        self.resolv_conf = folder / "resolv.conf"
+        self.resolv_conf.write_text("")
+        lines = {
+            "dns": "on",
+            "state_dir": f"{folder}/state",
+            "run_dir": f"{folder}/run",
+            "dns_resolv_conf": str(self.resolv_conf),
+            **settings,
+        }
+        self.config.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items()))
+
+    def keep(self, *items: Item) -> None:
+        """As the agent does."""
+        fresh = self.cluster / f"{KEPT_FILE}.new"
+        fresh.write_bytes(encode_items(items))
+        fresh.rename(self.cluster / KEPT_FILE)
 
 
 @pytest.fixture
@@ -342,7 +354,7 @@ def test_what_is_too_large_for_udp_comes_by_tcp_all_the_way(place: Place) -> Non
         wait_until(lambda: len(values(ask(place.node, large, by_tcp=True))) == 99)
         by_udp = ask(place.node, "large.example.com")
         assert by_udp.flags & dns.flags.TC
-        assert not by_udp.answer
+        assert len(values(by_udp)) < 99
 
 
 def test_an_alias_out_of_the_cluster_comes_with_what_it_leads_to(place: Place) -> None:
@@ -419,6 +431,7 @@ def test_no_question_is_lost_when_another_version_takes_over(place: Place) -> No
 
 def test_a_process_whose_successor_goes_answers_again(place: Place) -> None:
     with asking(place.node) as somebody:
+        first = place.pid()
         successor = place.start()
         somebody.await_answers(50)
         successor.terminate()
@@ -426,6 +439,56 @@ def test_a_process_whose_successor_goes_answers_again(place: Place) -> None:
         somebody.await_answers(50)
 
         assert somebody.end() == 0
+    # And says so, to a person and to the next one.
+    wait_until(lambda: place.pid() == first)
+    assert place.start().poll() is None
+    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
+
+
+def test_a_pod_is_ready_when_it_has_taken_over_and_not_while_the_one_before_it_answers(
+    place: Place,
+) -> None:
+    """As a kubelet's probes ask, which see no more than their own pod's environment."""
+
+    def ready(pod: str, *words: str) -> int:
+        command = place.command("dns", "ready", "--socket", str(place.run_dir / "dns.sock"), *words)
+        environment = {**os.environ, "LIMPET_POD": pod}
+        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+
+    assert (ready(""), ready("new"), ready("new", "--any")) == (0, 1, 0)
+
+    place.start(LIMPET_POD="new")
+    assert (ready(""), ready("new"), ready("", "--any")) == (1, 0, 0)
+
+    place.close()
+    assert (ready("new"), ready("new", "--any"), ready("new", "--nonsense")) == (1, 1, 2)
+
+
+# What the agent knows of nodes and pods
+
+
+def test_the_dead_are_left_out_for_as_long_as_the_agent_says_so(place: Place) -> None:
+    where = {"10.1.0.2": "near", "10.1.0.3": "far", "10.1.0.4": "far"}
+    ends = tuple(Endpoint(address, node=node) for address, node in where.items())
+    place.keep(*ITEMS[:2], EndpointSlice("default", "db-1", "db", 4, (), ends))
+    name = "db.default.svc.cluster.local"
+
+    def say(at_s: float, **known: Any) -> None:
+        here = Here("here", distances={"near": 1, "far": 2}, **known)
+        fresh = place.run_dir / "here.new"
+        fresh.write_bytes(encode_here(here, at_s))
+        fresh.rename(place.run_dir / HERE_FILE)
+
+    say(time.monotonic())
+    wait_until(lambda: values(ask(place.node, name))[:1] == ["10.1.0.2"], "near ones are first")
+    say(time.monotonic(), silent=frozenset({"near"}), gone=frozenset({"10.1.0.3"}))
+    wait_until(lambda: values(ask(place.node, name)) == ["10.1.0.4"], "none is dead")
+
+    # The agent has died meanwhile, and they may be back.
+    say(time.monotonic() - 2 * FORGET_AFTER_S, silent=frozenset({"near"}))
+    wait_until(lambda: len(values(ask(place.node, name))) == 3, "nobody says so any more")
+    (place.run_dir / HERE_FILE).write_bytes(b"nonsense")
+    assert len(values(ask(place.node, name))) == 3
 
 
 def test_sockets_come_from_a_service_manager_and_go_back_to_it(

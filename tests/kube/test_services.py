@@ -54,11 +54,11 @@ def joined(node: LabNode, controller: Controller) -> LabNode:
     node.settings["services"] = "on"
     controller.start()
     node.start_agent()
-    wait_until(lambda: _is_in(node), "it is in the cluster")
+    wait_until(lambda: is_in_the_cluster(node), "it is in the cluster")
     return node
 
 
-def _is_in(node: LabNode) -> bool:
+def is_in_the_cluster(node: LabNode) -> bool:
     try:
         return node.ask("status")["cluster"] is not None
     except LimpetError:

@@ -17,6 +17,9 @@
 {{- if .Values.serviceMonitor.enabled }}
 {{- $_ := set $over "metrics_listen" (list "[::]:9471") }}
 {{- end }}
+{{- if .Values.dns.enabled }}
+{{- $_ := set $over "dns" "on" }}
+{{- end }}
 {{- mergeOverwrite $over (deepCopy .Values.agent.settings) | toJson }}
 {{- end }}
 

@@ -120,12 +120,14 @@ class ServiceSide:
         )
 
 
-def give_back(folders: Folders) -> None:
-    """Services are off, and were on: what this node did of them goes. Raises: LimpetError."""
+def give_back(folders: Folders, *, keep: bool) -> None:
+    """Services are off, and were on: what this node did of them goes. `keep`: what is known of them
+    stays on the disk, for names. Raises: LimpetError."""
     with closing(ServicesKernel()) as kernel:
         if kernel.remove():
             _log.info("Services are off: their rules were removed")
-    remove_durably(folders.cluster_dir / KEPT_FILE)
+    if not keep:
+        remove_durably(folders.cluster_dir / KEPT_FILE)
 
 
 def _gateways(node: NodeState) -> list[Address]:

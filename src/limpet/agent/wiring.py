@@ -60,7 +60,8 @@ from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
 
-if TYPE_CHECKING:  # in memory only where Services are on
+if TYPE_CHECKING:  # in memory only where Services are on, and names are answered
+    from limpet.agent.names.side import NamesSide
     from limpet.agent.services import ServiceSide
 
 _log = structlog.get_logger("cluster")
@@ -78,6 +79,8 @@ class _Kubernetes(NamedTuple):
     """None: the controller tells what there is."""
     services: ServiceSide | None
     """None: they are off."""
+    names: NamesSide | None
+    """None: this node answers none."""
 
 
 class ClusterSide:
@@ -147,9 +150,11 @@ class ClusterSide:
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
+        services = _services(self, settings, loop, node_part)
         self._kubernetes = _Kubernetes(
             _api_server(settings.source, self.membership, self.session),
-            _services(self, settings, loop, node_part),
+            services,
+            _names(settings, services, self.membership),
         )
         self.node = NodeInCluster(
             self.membership,
@@ -169,11 +174,17 @@ class ClusterSide:
         """None: they are off on this node."""
         return self._kubernetes.services
 
+    @property
+    def _names(self) -> NamesSide | None:
+        return self._kubernetes.names
+
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
         self.peer_parts.start()
         if self.services is not None:
             self.services.begin()
+        if self._names is not None:
+            self._names.begin()
 
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
@@ -188,16 +199,18 @@ class ClusterSide:
         self.session.start()
         if self.api_server is not None:
             self.api_server.start()
-        if self.services is not None:
-            self.services.start()
+        for each in (self.services, self._names):
+            if each is not None:
+                each.start()
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
             parts.callback(self.peer_parts.close)
-            if self.services is not None:
-                parts.callback(self.services.close)
-                parts.push_async_callback(_end, self.services.stop, "services")
+            for name, each in (("services", self.services), ("names", self._names)):
+                if each is not None:
+                    parts.callback(each.close)
+                    parts.push_async_callback(_end, each.stop, name)
             if self._connected:
                 parts.callback(self.courier.stop)
             if self.api_server is not None:
@@ -236,7 +249,7 @@ class ClusterSide:
                 if self._connected:
                     self._set_links(links)
                     self.session.network_changed()
-                    for road in (self.api_server, self.services):
+                    for road in (self.api_server, self.services, self._names):
                         if road is not None:
                             road.network_changed()
             case SegmentsChanged(segments):
@@ -278,8 +291,9 @@ class ClusterSide:
                 assert_never(event)
 
     def _look_at_services(self) -> None:
-        if self.services is not None:
-            self.services.look_around()
+        for each in (self.services, self._names):  # names are told what Services have found
+            if each is not None:
+                each.look_around()
 
     def _set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         for part in (self.courier, self.exchange, self.nat_traversal.relays, self.probing):
@@ -326,7 +340,7 @@ def _services(
     from limpet.agent.services import ServiceSide, give_back
 
     if settings.services.mode != "on":
-        give_back(settings.folders)
+        give_back(settings.folders, keep=settings.dns.dns == "on")
         return None
     return ServiceSide(
         settings.folders,
@@ -337,6 +351,23 @@ def _services(
         paths=lambda: cluster.probing.paths,
         random=random.random,
     )
+
+
+def _names(
+    settings: Settings, services: ServiceSide | None, membership: Membership
+) -> NamesSide | None:
+    if settings.dns.dns != "on" or settings.source.source != "kubernetes":
+        return None
+    # Only here: the process that answers names is for few nodes to have.
+    from limpet.agent.names.side import NamesSide, source_of_names
+    from limpet.services.rotation import Here
+
+    run_dir = settings.folders.run_dir
+    if services is not None:
+        return NamesSide(run_dir, lambda: services.part.here)
+    source = source_of_names(settings.folders, settings.source, random.random)
+    name = membership.grant.name if membership.grant is not None else membership.identity.name
+    return NamesSide(run_dir, lambda: Here(node=name), source)
 
 
 def _wanted_versions(

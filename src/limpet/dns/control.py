@@ -24,6 +24,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.process import listen_on_socket
 from limpet.dns import listening
 from limpet.dns.explain import explain, status
+from limpet.dns.ready import POD
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, Server
 
@@ -48,16 +49,23 @@ class Control:
 
     async def start(self) -> None:
         """Raises: StorageError."""
+        self._listen()
+
+    def _listen(self) -> None:
+        self._stop_listening()
         self._listener = listen_on_socket(self.path, 16)
         asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
 
     def close(self) -> None:
         """The socket's file stays: it may be the next one's by now."""
         for task in self._tasks:
             task.cancel()
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
+        self._stop_listening()
         if self._before is not None:
             self._before.close()
 
@@ -119,7 +127,8 @@ class Control:
                 return await explain(self._resolver, self._server, name, kind)
         except LimpetError as error:
             return {"error": str(error)}
-        return {"version": __version__, "pid": os.getpid(), **status(self._resolver)}
+        own = {"version": __version__, "pid": os.getpid(), "pod": os.environ.get(POD, "")}
+        return {**own, **status(self._resolver)}
 
     async def _hand_over(self, asking: socket.socket) -> None:
         """Both read for a moment, so that nobody is unheard; then the other one alone."""
@@ -135,4 +144,5 @@ class Control:
         except OSError:
             pass
         self._server.resume()
+        self._listen()  # what is at our path is that one's
         _log.warning("the next process has ended: this one answers again")

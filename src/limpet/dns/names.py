@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from limpet.base.addresses import Address
 from limpet.dns import wire
 from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointSlice, Service, ServiceName
 
 Labels = tuple[bytes, ...]
@@ -50,6 +51,8 @@ class Found:
     """In words, for a person."""
     target: Labels | None = None
     """The alias in `records` leads out of the cluster: an upstream knows the rest."""
+    turns: int = 1
+    """So many of the first records are as good as each other: each should be the first at times."""
 
 
 class ClusterNames:
@@ -60,6 +63,7 @@ class ClusterNames:
         self._catalog = catalog
         self._zone = tuple(label.encode() for label in domain.lower().split("."))
         self._own = own
+        self._here = Here()
         self._endpoints_of: dict[ServiceName, tuple[str, ...]] = {}
         """Of each Service that is there, the addresses that have a name below its own."""
         self._namespaces: Counter[str] = Counter()
@@ -85,13 +89,22 @@ class ClusterNames:
             was_there = self._endpoints_of.pop(key, None) is not None
             service = self._catalog.service(*key)
             if service is not None:
-                addresses = tuple(each.address for each in self._named_endpoints(service))
+                addresses = tuple(
+                    _as_usual(each.address) for each in self._named_endpoints(service)
+                )
                 self._endpoints_of[key] = addresses
                 for address in addresses:
                     self._named.setdefault(address, set()).add(key)
             self._namespaces[key[0]] += (service is not None) - was_there
             if not self._namespaces[key[0]]:
                 del self._namespaces[key[0]]
+
+    def set_here(self, here: Here) -> set[ServiceName]:
+        """Who is near, and who is known to be dead, from now on; Services that this may change."""
+        if here == self._here:
+            return set()
+        self._here = here
+        return {key for key, addresses in self._endpoints_of.items() if addresses}
 
     def look_up(self, name: Labels, kind: int) -> Found | None:
         """None: upstreams are asked, it is no name of the cluster."""
@@ -118,7 +131,8 @@ class ClusterNames:
             if alias is None:
                 fitting = [each for each in records if kind in (each.type, wire.ANY)]
                 further = self._addresses_of(fitting)
-                return Found(wire.NOERROR, (*found, *fitting), further, of, because)
+                turns = 1 if found else self._turns(of, fitting)
+                return Found(wire.NOERROR, (*found, *fitting), further, of, because, turns=turns)
             found.append(alias)
             if kind == wire.CNAME:
                 return Found(wire.NOERROR, (alias,), of=of, because=because)
@@ -178,15 +192,16 @@ class ClusterNames:
         if not below:
             if not service.is_headless:
                 return [_address_record(name)(ip_address(each)) for each in service.addresses]
-            endpoints = [*self._named_endpoints(service)]
+            endpoints = self._in_rotation(service, self._named_endpoints(service))
             return self._records_of(name, endpoints) if endpoints else None
         if below[-1] in _PROTOCOLS and len(below) <= 2:
             return self._of_ports(service, name, below)
         if len(below) > 1 or not service.is_headless:
             return None
         wanted = below[0].decode("ascii", "replace")
-        named = [each for each in self._named_endpoints(service) if _hostname(each) == wanted]
-        return self._records_of(name, named) if named else None
+        named = (each for each in self._named_endpoints(service) if _hostname(each) == wanted)
+        endpoints = self._in_rotation(service, named)
+        return self._records_of(name, endpoints) if endpoints else None
 
     def _of_ports(self, service: Service, name: Labels, below: Labels) -> list[Record] | None:
         """SRV records; a protocol alone is a name without records."""
@@ -194,8 +209,10 @@ class ClusterNames:
         base = wire.text_of(self._name_of(service))
         found: list[tuple[str, int, str]] = []
         if service.is_headless:
-            for each, endpoint in self._ready(service):
-                for port in each.ports:
+            ready = [*self._ready(service)]
+            used = set(self._in_rotation(service, (endpoint for _, endpoint in ready)))
+            for each, endpoint in sorted(ready, key=lambda one: self._here.distance(one[1])):
+                for port in each.ports if endpoint in used else ():
                     if port.protocol == protocol and port.name:
                         target = f"{_hostname(endpoint)}.{base}."
                         found.append((port.name, port.port, target))
@@ -233,6 +250,35 @@ class ClusterNames:
             if (endpoint.address, endpoint.hostname) not in seen:
                 seen.add((endpoint.address, endpoint.hostname))
                 yield endpoint
+
+    def _in_rotation(self, service: Service, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+        """The nearest first, and none that is known to be dead, unless all are: a doubt is no
+        reason to say nothing. Whose Service wants them in any state, gets those last."""
+        here = self._here
+        found = sorted(endpoints, key=here.distance)
+        if not (here.silent or here.gone):
+            return found
+        doubted = [each for each in found if here.doubts(each)]
+        sound = [each for each in found if not here.doubts(each)]
+        if service.publish_not_ready:
+            return sound + doubted
+        # What asks for addresses of one family is helped by none of the other.
+        versions = {":" in each.address for each in sound}
+        return sound + [each for each in doubted if (":" in each.address) not in versions]
+
+    def _turns(self, of: ServiceName | None, records: list[Record]) -> int:
+        """How many of a headless Service's first addresses are equally near."""
+        service = self._catalog.service(*of) if of is not None else None
+        if service is None or not service.is_headless or len(records) < 2:
+            return 1
+        distances = {
+            ip_address(each.address): (self._here.doubts(each), self._here.distance(each))
+            for each in self._named_endpoints(service)
+        }
+        if any(each.type not in (wire.A, wire.AAAA) for each in records):
+            return 1
+        places = [distances[ip_address(each.value)] for each in records]
+        return next((n for n, place in enumerate(places) if place != places[0]), len(places))
 
     def _records_of(self, name: Labels, endpoints: Iterable[Endpoint]) -> list[Record]:
         addresses = dict.fromkeys(ip_address(each.address) for each in endpoints)
@@ -274,7 +320,7 @@ class ClusterNames:
         for key in keys:
             service = self._catalog.service(*key)
             for endpoint in self._named_endpoints(service) if service is not None else ():
-                if endpoint.address == address:
+                if _as_usual(endpoint.address) == address:
                     yield (_hostname(endpoint).encode(), *self._name_of(service))
 
     # The domain itself
@@ -293,9 +339,15 @@ class ClusterNames:
         return Record(self._zone, wire.SOA, f"ns.dns.{zone}. hostmaster.{zone}. {times}")
 
 
+def _as_usual(address: str) -> str:
+    """One address in one spelling."""
+    return str(ip_address(address)) if ":" in address else address
+
+
 def _hostname(endpoint: Endpoint) -> str:
     """Its own, in small letters, or one made of its address."""
-    return endpoint.hostname.lower() or endpoint.address.replace(".", "-").replace(":", "-")
+    address = endpoint.address.lower()
+    return endpoint.hostname.lower() or address.replace(".", "-").replace(":", "-")
 
 
 def _address_record(name: Labels) -> Callable[[Address], Record]:

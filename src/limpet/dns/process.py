@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from limpet.base import faults
+from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
 from limpet.base.process import (
     give_memory_back,
@@ -34,6 +35,7 @@ from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
 from limpet.dns.server import Client, Server
 from limpet.linux.file_changes import FileChanges
+from limpet.services.kept_here import HERE_FILE, as_of, decode_here
 from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("dns")
@@ -81,6 +83,7 @@ class _Process:
         self._resolver.serve(settings.domain)
         self._server = Server(self._resolver)
         self._kept = KeptServices(cluster_dir)
+        self._here_path = run_dir / HERE_FILE
         self._names: ClusterNames | None = None
         self._control = Control(run_dir, self._resolver, self._server)
         self._undo = ExitStack()
@@ -100,8 +103,9 @@ class _Process:
             self._know(self._kept.read())
         except LimpetError as error:
             self._tell_once(f"no Service is known: {error}")
+        self._read_here()
         self._read_upstreams()
-        files = FileChanges([self._kept.path, self._settings.resolv_conf])
+        files = FileChanges([self._kept.path, self._here_path, self._settings.resolv_conf])
         self._undo.callback(files.close)
         loop = asyncio.get_running_loop()
         loop.add_reader(files.fileno(), self._touched, files)
@@ -142,12 +146,14 @@ class _Process:
 
     def _touched(self, files: FileChanges) -> None:
         if files.drain():
+            self._read_here()
             self._read_services()
             self._read_upstreams()
 
     def _look_again(self) -> None:
         self._timer.set_in(_LOOK_AGAIN_S)
         self._keep_device()
+        self._read_here()
         self._read_services()
         self._read_upstreams()
         self._server.carry_out()
@@ -189,8 +195,18 @@ class _Process:
             own = self._settings.listen
             self._names = ClusterNames(self._kept.catalog, self._settings.domain, own)
             self._resolver.know(self._names)
+            self._read_here()
         else:
             self._resolver.changed(changed)
+
+    def _read_here(self) -> None:
+        """What the agent says of nodes and pods; nothing, where it has said nothing for long."""
+        try:
+            content = read_if_there(self._here_path)
+            if content is not None:
+                self._resolver.set_here(as_of(*decode_here(content), time.monotonic()))
+        except (LimpetError, ValueError) as error:
+            self._tell_once(f"which endpoints are near stays as it was: {error}")
 
     def _read_upstreams(self) -> None:
         try:

@@ -17,6 +17,12 @@ from limpet.dns import wire
 from limpet.dns.names import TTL_S, Found, Record
 from limpet.dns.wire import Answer
 
+_MOST_TURNS = 16
+_NAME_ASKED_FOR = b"\xc0\x0c"
+"""A pointer to the question's name, behind the header."""
+_ADDRESS_BYTES = (16, 28)
+"""Of a whole A or AAAA record with such a name."""
+
 
 def render(question: bytes, found: Found, no: Answer) -> Answer:
     """The answer to a question of the cluster's own names; `no` says that there is nothing."""
@@ -35,6 +41,24 @@ def render(question: bytes, found: Found, no: Answer) -> Answer:
         records=answer.records + no.records,
         ttls=answer.ttls + shifted,
     )
+
+
+def take_turns(answer: Answer, turns: int) -> list[Answer]:
+    """The same records in so many orders: each of the first `turns` is once before the others."""
+    turns = min(turns, _MOST_TURNS, answer.counts[0])
+    size, rest = divmod(len(answer.records), answer.counts[0] or 1)
+    records = [answer.records[at : at + size] for at in range(0, len(answer.records), size or 1)]
+    # Of one length, and each with the name that was asked for: none points into another.
+    if turns < 2 or rest or answer.counts[1:] != (0, 0) or not all(map(_is_address, records)):
+        return [answer]
+    first, others = records[:turns], b"".join(records[turns:])
+    return [
+        replace(answer, records=b"".join([*first[at:], *first[:at], others])) for at in range(turns)
+    ]
+
+
+def _is_address(record: bytes) -> bool:
+    return record[:2] == _NAME_ASKED_FOR and len(record) in _ADDRESS_BYTES
 
 
 def render_no(soa: Record) -> Answer:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, repeat
 from typing import Generic, TypeVar
 
 from limpet.dns import wire
 from limpet.dns.forward.forwarder import Close, Deliver, Effect, Forwarder, Send
 from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames, Found, Labels
-from limpet.dns.render import render, render_alias, render_no
+from limpet.dns.render import render, render_alias, render_no, take_turns
 from limpet.dns.wire import Answer, Query, QueryRefused
+from limpet.services.rotation import Here
 from limpet.services.values import ServiceName
 
 _MOST_READY = 8192
@@ -60,14 +62,16 @@ class Counts:
 class _Ready:
     """Answers behind the number of the message that they answer."""
 
-    answers: dict[bytes, bytes] = field(default_factory=dict)
+    answers: dict[bytes, Iterator[bytes]] = field(default_factory=dict)
     of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
 
-    def put(self, message: bytes, response: bytes, of: ServiceName | None) -> None:
+    def put(self, message: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
+        """One after the other is told, and then the first again."""
         if len(self.answers) >= _MOST_READY:
             self.clear()
         if len(message) <= _LONGEST_READY_BYTES:
-            self.answers[message[2:]] = response[2:]
+            told = [each[2:] for each in responses]
+            self.answers[message[2:]] = cycle(told) if len(told) > 1 else repeat(told[0])
             self.of.setdefault(of, []).append(message[2:])
 
     def drop(self, of: ServiceName | None) -> None:
@@ -120,6 +124,13 @@ class Resolver(Generic[C]):
             for key in (None, *services):
                 self._ready.drop(key)
 
+    def set_here(self, here: Here) -> None:
+        """Which endpoints are near, and which are known to be dead."""
+        if self._names is not None:
+            for key in self._names.set_here(here):
+                self._ready.drop(key)
+            self._ready.drop(None)
+
     def use(self, upstreams: Sequence[Upstream], now_s: float) -> None:
         self._do(self.forwarder.use(upstreams, now_s))
 
@@ -132,7 +143,7 @@ class Resolver(Generic[C]):
         if not by_tcp and (ready := self._ready.answers.get(message[2:])) is not None:
             self.counts.cluster += 1
             self.counts.ready += 1
-            return message[:2] + ready
+            return message[:2] + next(ready)
         try:
             query = wire.parse_query(message)
         except QueryRefused as refused:
@@ -151,10 +162,13 @@ class Resolver(Generic[C]):
             self.counts.failed += 1
             return wire.write_response(query, Answer(wire.SERVFAIL), size=size)
         answer = render(query.question, found, self._no)
-        response = wire.write_response(query, answer, size=size)
+        responses = [
+            wire.write_response(query, each, size=size) for each in take_turns(answer, found.turns)
+        ]
         if not by_tcp:
-            self._ready.put(message, response, found.of)
-        return response
+            # From the second on: the first goes out now.
+            self._ready.put(message, [*responses[1:], responses[0]], found.of)
+        return responses[0]
 
     def find(self, name: Labels, kind: int) -> Found | None:
         """None: it is upstreams' to say."""

@@ -185,20 +185,41 @@ def write_response(
     query: Query, answer: Answer, *, size: int, age_s: int = 0, ttl_s: int | None = None
 ) -> bytes:
     """The answer as this query gets it, of at most `size` bytes: what is longer is cut (TC), and
-    asked for again by TCP. TTLs are less by `age_s`, or all `ttl_s`."""
+    asked for again by TCP; who cannot do that has at least those of the records that fit. TTLs are
+    less by `age_s`, or all `ttl_s`."""
     flags = QR | RA | answer.flags | query.flags & (RD | CD)
     if not (query.wants_dnssec or query.flags & AD):
         flags &= ~AD
     end = _edns(NOERROR, query.wants_dnssec) if query.has_edns else b""
-    records = answer.records
-    if HEADER_BYTES + len(query.question) + len(records) + len(end) > size:
-        head = _HEADER.pack(query.number, flags | TC, 1, 0, 0, int(query.has_edns))
-        return head + query.question + end
+    records, counts = answer.records, answer.counts
     if ttl_s is not None or age_s > 0:
         records = _with_ttls(records, answer.ttls, age_s, ttl_s)
-    answers, authorities, further = answer.counts
+    room = size - HEADER_BYTES - len(query.question) - len(end)
+    if len(records) > room:
+        message = bytes(HEADER_BYTES) + query.question + records
+        records, counts, is_whole = _cut(message, len(message) - len(records), room, counts)
+        flags |= 0 if is_whole else TC
+    answers, authorities, further = counts
     head = _HEADER.pack(query.number, flags, 1, answers, authorities, further + int(query.has_edns))
     return head + query.question + records + end
+
+
+def _cut(
+    message: bytes, at: int, room: int, counts: tuple[int, int, int]
+) -> tuple[bytes, tuple[int, int, int], bool]:
+    """The records from `at` on that have room, how many of each section these are, and whether that
+    is all that was asked for: addresses of what is named need not come along (RFC 2181 section 9).
+    """
+    start, kept = at, [0, 0, 0]
+    for section, count in enumerate(counts):
+        for _ in range(count):
+            end = _end_of_name(message, at)
+            end += 10 + int(_RECORD.unpack_from(message, end)[3])
+            if end - start > room:
+                return message[start:at], (kept[0], kept[1], kept[2]), section == 2
+            at = end
+            kept[section] += 1
+    return message[start:at], counts, True
 
 
 def _with_ttls(records: bytes, ttls: tuple[int, ...], age_s: int, ttl_s: int | None) -> bytes:

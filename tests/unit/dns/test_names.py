@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address
 
 import dns.message
@@ -15,6 +16,7 @@ from limpet.dns import wire
 from limpet.dns.names import ClusterNames, Found
 from limpet.dns.render import render, render_no
 from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
 from limpet.services.values import (
     READY,
     SERVING,
@@ -185,6 +187,87 @@ def test_a_service_that_goes_takes_its_names_along() -> None:
     for key in ("plain", "db", "cold", "early", "out"):
         known.changed(catalog.remove_service("default", key))
     assert asked(known, "default.svc.cluster.local", "A") == (NO_NAME, [])
+
+
+def rotation(*endpoints: Endpoint, publish_not_ready: bool = False) -> ClusterNames:
+    """Of a headless Service of these."""
+    service = Service("default", "db", cluster_ips=("None",), publish_not_ready=publish_not_ready)
+    ports = (EndpointPort("sql", "TCP", 5432),)
+    by_family: dict[int, list[Endpoint]] = {4: [], 6: []}
+    for each in endpoints:
+        by_family[6 if ":" in each.address else 4].append(each)
+    slices = [
+        EndpointSlice("default", f"db-{version}", "db", version, ports, tuple(found))
+        for version, found in by_family.items()
+    ]
+    return names(service, *slices)[1]
+
+
+def told(known: ClusterNames, name: str = DB, kind: str = "A") -> list[str]:
+    return [line.split()[-1] for line in asked(known, name, kind)[1]]
+
+
+NEAR = Here("here", distances={"near": 1, "far": 4})
+SPREAD = (
+    Endpoint("10.1.0.1", node="unknown", hostname="u"),
+    Endpoint("10.1.0.2", node="far", hostname="f"),
+    Endpoint("10.1.0.3", node="near", hostname="n"),
+    Endpoint("10.1.0.4", node="here", hostname="h"),
+)
+
+
+def test_near_endpoints_come_first() -> None:
+    known = rotation(*SPREAD)
+
+    known.set_here(NEAR)
+
+    assert told(known) == ["10.1.0.4", "10.1.0.3", "10.1.0.2", "10.1.0.1"]
+    assert told(known, f"_sql._tcp.{DB}", "SRV") == [f"{x}.{DB}" for x in ("h", "n", "f", "u")]
+
+
+def test_endpoints_that_are_known_to_be_dead_are_left_out_but_keep_their_own_names() -> None:
+    known = rotation(*SPREAD)
+
+    known.set_here(replace(NEAR, silent=frozenset({"near"}), gone=frozenset({"10.1.0.4"})))
+
+    assert told(known) == ["10.1.0.2", "10.1.0.1"]
+    assert told(known, f"_sql._tcp.{DB}", "SRV") == [f"f.{DB}", f"u.{DB}"]
+    assert told(known, f"n.{DB}") == ["10.1.0.3"]
+    reverse = "3.0.1.10.in-addr.arpa."
+    assert told(known, reverse, "PTR") == [f"n.{DB}"]
+
+
+def test_where_nothing_but_doubt_is_left_all_are_told_and_each_family_by_itself() -> None:
+    known = rotation(Endpoint("10.1.0.2", node="a"), Endpoint("fd00::3", node="b"))
+
+    known.set_here(Here("here", silent=frozenset({"a"})))
+
+    assert told(known) == ["10.1.0.2"]
+    assert told(known, DB, "AAAA") == ["fd00::3"]
+
+
+def test_a_service_that_wants_its_endpoints_in_any_state_has_doubtful_ones_last() -> None:
+    known = rotation(*SPREAD, publish_not_ready=True)
+
+    known.set_here(replace(NEAR, silent=frozenset({"near"})))
+
+    assert told(known) == ["10.1.0.4", "10.1.0.2", "10.1.0.1", "10.1.0.3"]
+
+
+def test_only_what_has_endpoints_of_its_own_changes_with_who_is_near() -> None:
+    _, known = names()
+
+    assert known.set_here(NEAR) == {("default", "db"), ("default", "early")}
+    assert known.set_here(NEAR) == set()
+
+
+def test_addresses_that_are_written_in_another_way_are_the_same() -> None:
+    known = rotation(Endpoint("FD00:0:0::9"))
+
+    assert told(known, DB, "AAAA") == ["fd00::9"]
+    reverse = dns.reversename.from_address("fd00::9").to_text()
+    (name,) = told(known, reverse, "PTR")
+    assert told(known, name, "AAAA") == ["fd00::9"]
 
 
 def test_an_endpoint_that_comes_is_found_both_ways() -> None:

@@ -14,6 +14,7 @@ from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Reply, Resolver
 from limpet.services.catalog import Catalog
 from limpet.services.kept import Item
+from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
 DOMAIN = "cluster.local"
@@ -47,13 +48,29 @@ def services(draw: st.DrawFn) -> Item:
             to = ".".join((*reversed(draw(PLACES)), "svc", DOMAIN))
             return Service(namespace, name, type="ExternalName", external_name=to)
     ends = draw(st.lists(st.sampled_from(["10.1.0.1", "10.1.0.2"]), unique=True))
-    endpoints = tuple(Endpoint(each, hostname=draw(st.sampled_from(["", "h"]))) for each in ends)
+    endpoints = tuple(
+        Endpoint(
+            each,
+            hostname=draw(st.sampled_from(["", "h"])),
+            node=draw(st.sampled_from(["n1", "n2"])),
+        )
+        for each in ends
+    )
     return EndpointSlice(
         namespace, f"{name}-1", name, 4, (EndpointPort("p", "TCP", 80),), endpoints
     )
 
 
-def resolver_of(catalog: Catalog) -> Resolver[str]:
+HERES = st.builds(
+    Here,
+    node=st.just("n1"),
+    silent=st.frozensets(st.sampled_from(["n1", "n2"])),
+    gone=st.frozensets(st.just("10.1.0.1")),
+    distances=st.dictionaries(st.just("n2"), st.integers(1, 2)),
+)
+
+
+def resolver_of(catalog: Catalog, here: Here | None = None) -> Resolver[str]:
     numbers = count()
     forwarder: Forwarder[Asker[str]] = Forwarder(
         Cache(most_bytes=1000, stale_s=0), lambda: next(numbers) & 0xFFFF
@@ -61,27 +78,39 @@ def resolver_of(catalog: Catalog) -> Resolver[str]:
     resolver: Resolver[str] = Resolver(forwarder)
     resolver.serve(DOMAIN)
     resolver.know(ClusterNames(catalog, DOMAIN))
+    if here is not None:
+        resolver.set_here(here)
     return resolver
 
 
-def answers(resolver: Resolver[str]) -> list[bytes]:
+def answers(resolver: Resolver[str]) -> list[tuple[str, list[str], list[str]]]:
+    """Code and records of each; those that take turns to be the first in any order."""
     found = []
     for message in MESSAGES:
         told = resolver.take(message, "client", 0.0)
         late = [each.message for each in resolver.effects if isinstance(each, Reply)]
         resolver.effects.clear()
-        found.append(told if told is not None else late[0])
+        response = dns.message.from_wire(told if told is not None else late[0])
+        first, *others = [
+            sorted(line for each in section for line in each.to_text().splitlines())
+            for section in (response.answer, response.additional)
+        ]
+        found.append((dns.rcode.to_text(response.rcode()), first, others[0]))
     return found
 
 
-@given(st.lists(st.one_of(services(), PLACES), max_size=8))
+@given(st.lists(st.one_of(services(), PLACES, HERES), max_size=8))
 def test_whatever_changes_kept_answers_are_those_that_would_be_made_now(
-    changes: list[Item | tuple[str, str]],
+    changes: list[Item | Here | tuple[str, str]],
 ) -> None:
-    catalog = Catalog()
+    catalog, here = Catalog(), Here()
     warm = resolver_of(catalog)
     for change in changes:
         answers(warm)
+        if isinstance(change, Here):
+            here = change
+            warm.set_here(here)
+            continue
         if isinstance(change, tuple):
             namespace, name = change
             changed = catalog.remove_service(namespace, name)
@@ -89,7 +118,7 @@ def test_whatever_changes_kept_answers_are_those_that_would_be_made_now(
             changed = catalog.put(change)
         warm.changed(changed)
 
-    assert answers(warm) == answers(resolver_of(catalog))
+    assert answers(warm) == answers(resolver_of(catalog, here))
 
 
 def test_the_same_question_again_is_answered_by_bytes_with_its_own_number() -> None:
@@ -104,6 +133,27 @@ def test_the_same_question_again_is_answered_by_bytes_with_its_own_number() -> N
     assert first is not None
     assert again == b"\x12\x34" + first[2:]
     assert resolver.counts.ready == 1
+
+
+def test_endpoints_that_are_equally_near_are_the_first_in_turn_and_those_behind_stay_there() -> (
+    None
+):
+    catalog = Catalog()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    places = {"10.1.0.1": "far", "10.1.0.2": "near", "10.1.0.3": "near", "10.1.0.4": "near"}
+    endpoints = tuple(Endpoint(address, node=node) for address, node in places.items())
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
+    resolver = resolver_of(catalog, Here("here", distances={"near": 1, "far": 2}))
+    query = dns.message.make_query(f"A.x.svc.{DOMAIN}", "A")
+
+    told = []
+    for _ in range(6):
+        response = resolver.take(query.to_wire(), "client", 0.0)
+        assert response is not None
+        parsed = dns.message.from_wire(response, one_rr_per_rrset=True)
+        told.append([rrset[0].to_text()[-1] for rrset in parsed.answer])
+
+    assert told == [list("2341"), list("3421"), list("4231")] * 2
 
 
 def test_a_question_of_another_class_is_refused_and_sent_nowhere() -> None:

@@ -160,9 +160,29 @@ def test_what_does_not_fit_is_cut_and_says_so() -> None:
     by_tcp = dns.message.from_wire(wire.write_response(asked, answer, size=wire.LARGEST_TCP))
 
     assert by_udp.flags & dns.flags.TC
-    assert not by_udp.answer
+    # Who asks by UDP alone, as old resolvers of small systems do, has as many as have room.
+    assert len(by_udp.answer[0]) == 30
+    assert len(by_udp.to_wire()) <= asked.size
     assert not by_tcp.flags & dns.flags.TC
     assert len(by_tcp.answer[0]) == 59
+
+
+def test_addresses_that_come_along_are_left_out_before_anything_is_cut() -> None:
+    name = "_sql._tcp.db.example.com"
+    query = dns.message.make_query(name, "SRV", use_edns=False)
+    response = dns.message.make_response(query)
+    for number in range(9):
+        target = f"db-{number}.example.com."
+        response.answer.append(rrset(f"{name}. 60 SRV 0 100 5432 {target}"))
+        response.additional.append(rrset(f"{target} 60 A 192.0.2.{number}"))
+    answer = parsed(query, response.to_wire())
+    asked = wire.parse_query(query.to_wire())
+
+    by_udp = dns.message.from_wire(wire.write_response(asked, answer, size=asked.size))
+
+    assert not by_udp.flags & dns.flags.TC
+    assert len(by_udp.answer[0]) == 9
+    assert 0 < len(by_udp.additional) < 9
 
 
 def test_a_later_version_of_edns_is_refused_with_words_of_edns() -> None:

@@ -61,6 +61,12 @@ def dns_serve(config: Config = None) -> None:
     raise LimpetError("dns serve: options go behind the command: limpet dns serve --config FILE")
 
 
+@dns.command("ready")
+def dns_ready() -> None:
+    """Whether this pod's process is the one that answers names: for a kubelet's probes."""
+    raise LimpetError("dns ready: limpet dns ready [--any] [--socket PATH]")
+
+
 def _ask(config: Config, request: dict[str, str]) -> dict[str, Any]:
     path = load_settings(config).folders.run_dir / _SOCKET
     try:
