@@ -23,7 +23,8 @@ def built_programs(*names: str) -> Path | None:
     Source: how scripts/fetch-kubernetes names it.
     """
     tools = _SCRIPT.parents[1] / "tests" / "kube" / "tools"
-    pins = [path for name in ("mod", "sum") for path in sorted(tools.glob(f"*/go.{name}"))]
+    parts = ("*/go.mod", "*/go.sum", "*/*.go")
+    pins = [path for part in parts for path in sorted(tools.glob(part))]
     if not pins:
         return None
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in [*pins, _SCRIPT])).hexdigest()
