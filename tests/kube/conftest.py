@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from limpet.lab.kube.world import KubeWorld
 from limpet.lab.netns import delete_namespace, make_namespace
 from tests.clients.machine import CHECKOUT
 from tests.controller.conftest import controller, make_controller
+from tests.controller.machines import Controller
 
 __all__ = ["controller", "make_controller"]
 
@@ -66,7 +67,11 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    for bed in getattr(item, "funcargs", {}).values():
+    beds = [*getattr(item, "funcargs", {}).values()]
+    for each in _controllers(beds) if report.failed else ():
+        text = each.log.read_text() if each.log.exists() else ""
+        report.sections.append((f"controller {each.folder.name}", text[-_LOG_SHOWN:]))
+    for bed in beds:
         if report.failed and isinstance(bed, ControlPlane | KubeWorld):
             for log in sorted(log for each in _LOGS for log in bed.folder.glob(each)):
                 if not log.is_file():
@@ -74,3 +79,14 @@ def pytest_runtest_makereport(
                 text = log.read_text(encoding="utf-8", errors="replace")
                 report.sections.append((str(log.relative_to(bed.folder)), text[-_LOG_SHOWN:]))
     return report
+
+
+def _controllers(beds: Iterable[object]) -> Iterator[Controller]:
+    """Those of a test, however its bed holds them."""
+    for bed in beds:
+        if isinstance(bed, Controller):
+            yield bed
+        elif isinstance(bed, dict):
+            yield from _controllers(bed.values())
+        elif isinstance(held := getattr(bed, "controller", None), Controller):
+            yield held

@@ -91,6 +91,19 @@ def make_controller(api: ControlPlane, folder: Path, port: int) -> Controller:
     return controller
 
 
+def wait_until_it_answers(controller: Controller) -> None:
+    """Nodes and people, whether it leads or follows."""
+
+    def answers() -> bool:
+        told = controller.log.read_text()
+        return "event=follows" in told or "leads=true" in told
+
+    try:
+        wait_until(answers, "it leads or follows")
+    except AssertionError as error:
+        raise AssertionError(controller.log.read_text()) from error
+
+
 @pytest.fixture(scope="module")
 def replicas(
     api: ControlPlane, tmp_path_factory: pytest.TempPathFactory
@@ -102,6 +115,8 @@ def replicas(
         for name, port in PORTS.items():
             replicas[name] = make_controller(api, folder, port).start()
             as_pod(api, name, port)
+        for each in replicas.values():
+            wait_until_it_answers(each)
         yield replicas
     finally:
         for each in replicas.values():

@@ -167,21 +167,30 @@ async def _follow(
     elector: Elector,
     stopping: asyncio.Task[None],
 ) -> None:
-    """Raises: StorageError."""
+    """Until it leads; while no cluster is made, for a moment. Raises: StorageError."""
     item = await store.get(AUTHORITY, AUTHORITY)
     authority = decode_json(item.value, AuthorityRecord) if item is not None else None
     async with contextlib.AsyncExitStack() as undo:
         ca_certificate = authority.ca_certificate if authority is not None else ""
         api = follower_application(elector, ca_certificate)
         await serve_following(settings, authority, api, health_application(elector), undo)
+        if authority is None:
+            # Who leads makes it, and then this one answers nodes, too.
+            await _first(stopping, elector.turned(leads=True), timeout_s=_AGAIN_S)
+            return
         _log.info("follows", leader=elector.leader)
         await _first(stopping, elector.turned(leads=True))
 
 
-async def _first(stopping: asyncio.Task[None], turned: Coroutine[None, None, None]) -> None:
-    """Returns when one of the two does."""
+async def _first(
+    stopping: asyncio.Task[None],
+    turned: Coroutine[None, None, None],
+    *,
+    timeout_s: float | None = None,
+) -> None:
+    """Returns when one of the two does, or after so long."""
     task = asyncio.create_task(turned)
     try:
-        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopping, task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         task.cancel()
