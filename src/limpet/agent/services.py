@@ -5,7 +5,7 @@ In memory only where Services are on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from ipaddress import ip_address
@@ -19,17 +19,23 @@ from limpet.base.settings import Folders, SourceSettings
 from limpet.cloud.api_server import find_api_server
 from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
-from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, find_kube_proxy
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.state import Surroundings
+from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
 from limpet.services.rotation import Here
+from limpet.services.values import ServiceName
 
 _log = structlog.get_logger("services")
 _RANKS = {name: rank for rank, name in enumerate(TRANSPORTS, start=1)}
+_ROUND_TRIPS = 8
+"""More than there are classes of round trips: within a rung they decide."""
+_MOST_WATCHED = 32
+"""Nodes with endpoints that are asked every second whether they are there, at two milliseconds of a
+processor for all of them; of further ones the ladder finds out as of any peer."""
 
 
 class ServiceSide:
@@ -43,22 +49,24 @@ class ServiceSide:
         loop: Loop,
         membership: Membership,
         node: Callable[[], NodeState],
-        paths: Callable[[], Mapping[str, PeerPath]],
+        probing: Prober,
         random: Callable[[], float],
     ) -> None:
-        """`node`: this node as it is now. `paths`: to peers, by uid. Raises: LimpetError."""
+        """`node`: this node as it is now. Raises: LimpetError."""
         path = folders.cluster_dir / KEPT_FILE
         self.catalog = load_catalog(path)
         self._loop = loop
         self._membership = membership
         self._node = node
-        self._paths = paths
+        self._probing = probing
+        self._serving: tuple[str, ...] = ()
+        self._watched: frozenset[str] = frozenset()
         self.part = ServicesPart(loop, self.catalog, Asked(self._surroundings, self._here))
         self.source = ServiceSource(
             self.catalog,
             path,
             partial(find_api_server, source),
-            tell=self.part.changed,
+            tell=self._heard,
             random=random,
         )
         self.kube_proxy = ""
@@ -94,8 +102,33 @@ class ServiceSide:
         return self._loop.account(self.part).failures
 
     def look_around(self) -> None:
-        """The cluster, the paths or this node's segments are others than before."""
+        """The cluster, the paths, who answers, or this node's segments are others than before."""
         self.part.look_around("nodes or this node's pods changed")
+        self.watch(self._serving)
+
+    def watch(self, names: tuple[str, ...]) -> None:
+        """These nodes serve, the most important first: whether they answer has to be known soon.
+
+        Those that fell silent while they were watched are watched on, until they answer.
+        """
+        self._serving = names
+        wanted = set(names[:_MOST_WATCHED])
+        nodes = self._membership.snapshot.nodes
+        watched = {
+            uid
+            for uid, entry in nodes.items()
+            if entry.grant.name in wanted and uid != self._membership.uid
+        }
+        watched |= self._watched & self._probing.reach.silent & nodes.keys()
+        if watched != self._watched:
+            self._watched = frozenset(watched)
+            self._probing.set_watched(self._watched)
+
+    def _heard(self, names: Iterable[ServiceName], why: str) -> None:
+        self.part.changed(names, why)
+        here = self.part.here
+        if self.catalog.zone_of(here.node) != here.zone:
+            self.look_around()
 
     # What the part asks
 
@@ -109,13 +142,16 @@ class ServiceSide:
         )
 
     def _here(self) -> Here:
-        membership = self._membership
-        grant = membership.grant
+        membership, reach = self._membership, self._probing.reach
+        grant, name_of = membership.grant, membership.name_of
+        node = grant.name if grant is not None else membership.identity.name
         return Here(
-            node=grant.name if grant is not None else membership.identity.name,
+            node=node,
+            zone=self.catalog.zone_of(node),
+            silent=frozenset(map(name_of, reach.silent)),
             distances={
-                membership.name_of(uid): _RANKS[path.rung.name]
-                for uid, path in self._paths().items()
+                name_of(uid): _RANKS[path.rung.name] * _ROUND_TRIPS + reach.round_trips.get(uid, 0)
+                for uid, path in self._probing.paths.items()
             },
         )
 

@@ -45,11 +45,13 @@ from limpet.datapath.event import (
     PeerIsNewer,
     PeerUnanswered,
     PodsChanged,
+    ReachChanged,
     RelayEndsChanged,
     RelayingChanged,
     RelayNeeded,
     RelayTlsPortChanged,
     SegmentsChanged,
+    ServingNodesChanged,
     TunnelOnlyChanged,
 )
 from limpet.datapath.loop import Loop
@@ -263,10 +265,15 @@ class ClusterSide:
                 probing.set_active(uids)
             case PeerUnanswered(uid, endpoint):
                 nat_traversal.handshake_reset.ask(uid, endpoint)
+            case ServingNodesChanged(names):
+                if self.services is not None:
+                    self.services.watch(names)
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
+                self._look_at_services()
+            case ReachChanged():
                 self._look_at_services()
             case TunnelOnlyChanged(uids):
                 peer_parts.peers.set_tunnel_only(uids)
@@ -348,7 +355,7 @@ def _services(
         loop=loop,
         membership=cluster.membership,
         node=lambda: node_part.node,
-        paths=lambda: cluster.probing.paths,
+        probing=cluster.probing,
         random=random.random,
     )
 

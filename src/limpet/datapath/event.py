@@ -40,10 +40,22 @@ class BridgeMade:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingNodesChanged:
+    """New connections to Services may go to these nodes, by name; who serves most comes first."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PathsChanged:
     """Other paths than before lead to these peers."""
 
     uids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReachChanged:
+    """Other peers than before are silent, or the round trip to some is much longer or shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +154,9 @@ Event = (
     | PodsChanged
     | DamageSuspected
     | BridgeMade
+    | ServingNodesChanged
     | PathsChanged
+    | ReachChanged
     | TunnelOnlyChanged
     | PeerIsNewer
     | RelayNeeded

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import struct
 from collections.abc import Collection, Mapping
 
 from limpet.base.addresses import Address
@@ -16,12 +17,15 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _GET, _DELETE = 0x101, 0x102
-_TUPLE_ORIGINAL, _TUPLE_REPLY, _ID, _ZONE = 1, 2, 12, 18
+_TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _ID, _ZONE, _STATUS_MASK = 1, 2, 3, 12, 18, 26
+_SEEN_REPLY, _DST_NAT = 1 << 1, 1 << 5
 _TUPLE_IP, _TUPLE_PROTOCOL = 1, 2
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _SOURCE: dict[int, int] = {socket.AF_INET: 1, socket.AF_INET6: 3}
-_UDP = 17
+_TCP, _UDP = 6, 17
+_U32 = struct.Struct(">I")
 _NFGENMSG_BYTES = 4
+_ANY_FAMILY = bytes(_NFGENMSG_BYTES)
 
 
 def forget_flows(addresses: Collection[Address]) -> int:
@@ -70,36 +74,47 @@ def _delete(netfilter: NetlinkSocket, requests: list[wire.Request], what: str) -
         raise KernelError("forget", what, failures[0].errno)
 
 
-def forget_udp(served: Mapping[tuple[bytes, int], Collection[tuple[bytes, int]]]) -> int:
-    """Deletes flows of UDP that were begun to an address and port of `served` (an empty address:
-    any), and whose answers come from none that serves there; returns how many there were.
+Served = Mapping[tuple[bytes, int], Collection[tuple[bytes, int]]]
+"""By packed address (empty: any) and port that is asked for: addresses and ports that serve it."""
+
+
+def forget_udp(served: Served) -> int:
+    """Deletes flows of UDP that were begun to an address and port of `served`, and whose answers
+    come from none that serves there; returns how many there were.
 
     A client that goes on sending from one port would keep such a flow alive for ever.
     """
-    forgotten = 0
+    return _forget_stale(_UDP, served, unanswered=False)
+
+
+def forget_unanswered_tcp(served: Served) -> int:
+    """The same of TCP's connections that were translated and never answered: the client's next
+    attempt is sent to one that serves, instead of where nobody answers."""
+    return _forget_stale(_TCP, served, unanswered=True)
+
+
+def _forget_stale(protocol: int, served: Served, *, unanswered: bool) -> int:
+    only = b""
+    if unanswered:  # of a busy node's flows few; kernels before 5.17 tell all
+        mask = _SEEN_REPLY | _DST_NAT
+        only = wire.attr(_STATUS, _U32.pack(_DST_NAT)) + wire.attr(_STATUS_MASK, _U32.pack(mask))
+    requests = []
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            header = bytes([family, 0, 0, 0])
-            requests = []
-            dump = wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",))
-            for message in netfilter.dump(dump):
-                attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
-                asked = _udp_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
-                if asked is None or not _is_stale(served, asked, attrs, family):
-                    continue
-                requests.append(_deletion(header, attrs))
-            _delete(netfilter, requests, "flows of endpoints that serve no more")
-            forgotten += len(requests)
-    return forgotten
+        dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
+        for message in netfilter.dump(dump):
+            family = message.body[0]
+            attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
+            if unanswered and _U32.unpack(attrs[_STATUS])[0] & _SEEN_REPLY:
+                continue
+            asked = _end(attrs, _TUPLE_ORIGINAL, family, protocol, is_source=False)
+            answering = _end(attrs, _TUPLE_REPLY, family, protocol, is_source=True)
+            if asked and answering and _is_stale(served, asked, answering):
+                requests.append(_deletion(bytes([family, 0, 0, 0]), attrs))
+        _delete(netfilter, requests, "flows of endpoints that serve no more")
+    return len(requests)
 
 
-def _is_stale(
-    served: Mapping[tuple[bytes, int], Collection[tuple[bytes, int]]],
-    asked: tuple[bytes, int],
-    attrs: dict[int, bytes],
-    family: int,
-) -> bool:
-    answering = _udp_end(attrs, _TUPLE_REPLY, family, is_source=True)
+def _is_stale(served: Served, asked: tuple[bytes, int], answering: tuple[bytes, int]) -> bool:
     if asked in served:
         return answering not in served[asked]
     # A port of the node: what only passes through was not translated, and is not ours.
@@ -107,13 +122,13 @@ def _is_stale(
     return by_port is not None and answering != asked and answering not in by_port
 
 
-def _udp_end(
-    attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool
+def _end(
+    attrs: dict[int, bytes], tuple_kind: int, family: int, wanted: int, *, is_source: bool
 ) -> tuple[bytes, int] | None:
     """Packed address and port of one end; None: it is another protocol's."""
     nested = wire.parse_attrs(memoryview(attrs.get(tuple_kind, b"")), 0)
     protocol = wire.parse_attrs(memoryview(nested.get(_TUPLE_PROTOCOL, b"")), 0)
-    if protocol.get(_NUMBER) != bytes([_UDP]):
+    if protocol.get(_NUMBER) != bytes([wanted]):
         return None
     addresses = wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0)
     kind = _SOURCE[family] + (0 if is_source else 1)

@@ -26,6 +26,7 @@ from limpet.datapath.event import (
     AnswerSeen,
     PathsChanged,
     PeerIsNewer,
+    ReachChanged,
     RelayNeeded,
     Tell,
     TunnelOnlyChanged,
@@ -34,6 +35,7 @@ from limpet.paths.ladder.candidates import Facts, usable
 from limpet.paths.ladder.peer_facts import OwnEnds, flannel_path, own_facts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
+from limpet.paths.ladder.reach import Reach
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
 from limpet.paths.probe.messages import Probe
@@ -61,7 +63,8 @@ class Prober:
         path_file: Path,
         tell: Tell,
     ) -> None:
-        """Tells PathsChanged, TunnelOnlyChanged, PeerIsNewer, RelayNeeded and AnswerSeen."""
+        """Tells PathsChanged, ReachChanged, TunnelOnlyChanged, PeerIsNewer, RelayNeeded and
+        AnswerSeen."""
         self._membership = membership
         self._tell = tell
         self._port = ProbePort(
@@ -88,6 +91,11 @@ class Prober:
     def paths(self) -> Mapping[str, PeerPath]:
         """How each peer is reached (`ProvenPaths.now`)."""
         return self._paths.now
+
+    @property
+    def reach(self) -> Reach:
+        """Who answers, and how soon."""
+        return self._ladders.reach
 
     @property
     def counters(self) -> Counter[str]:
@@ -136,7 +144,14 @@ class Prober:
 
     def set_active(self, uids: frozenset[str]) -> None:
         """Peers with traffic of pods just now: their paths are watched closely."""
-        for peer in self._ladders.set_active(uids, time.monotonic()):
+        self._settle_all(self._ladders.set_active(uids, time.monotonic()))
+
+    def set_watched(self, uids: frozenset[str]) -> None:
+        """Peers that new connections may go to at any time: as if they had traffic."""
+        self._settle_all(self._ladders.set_watched(uids, time.monotonic()))
+
+    def _settle_all(self, peers: Iterable[Peer]) -> None:
+        for peer in peers:
             self._settle(peer)
         self._set_timer()
 
@@ -303,9 +318,12 @@ class Prober:
 
     def _settle(self, peer: Peer) -> None:
         """After anything that the ladder was told."""
+        now_s = time.monotonic()
         self._ladders.settle(peer)
         self._paths.note(peer.uid, peer.ladder.path)
-        wanted = peer.ladder.relay_need(time.monotonic())
+        if self.reach.note(peer.uid, peer.ladder, now_s):  # told with others'
+            asyncio.get_running_loop().call_soon(self._reach_changed)
+        wanted = peer.ladder.relay_need(now_s)
         if wanted is not None:
             self._need_relay(peer, wanted=wanted)
 
@@ -323,8 +341,14 @@ class Prober:
                 before=_words(before),
                 now=_words(now),
             )
+            self.reach.path_changed(uid)
         if self._running:
             self._tell(PathsChanged(frozenset(changes)))
+
+    def _reach_changed(self) -> None:
+        self.reach.take()
+        if self._running:
+            self._tell(ReachChanged())
 
     # Measuring
 

@@ -22,6 +22,8 @@ class Catalog:
         self._service_of: dict[ServiceName, ServiceName] = {}
         """By the slice's own name."""
         self._by_address: dict[str, ServiceName] = {}
+        self._zones: dict[str, str] = {}
+        """By the node's name, as endpoints there have said last."""
 
     # Asking
 
@@ -49,6 +51,10 @@ class Catalog:
         key = self._by_address.get(address)
         return None if key is None else self._services.get(key)
 
+    def zone_of(self, node: str) -> str:
+        """Empty: no endpoint has said so far in which zone that node is."""
+        return self._zones.get(node, "")
+
     def knows(self, item: Service | EndpointSlice) -> bool:
         """It is there, just as it is."""
         if isinstance(item, Service):
@@ -71,6 +77,9 @@ class Catalog:
         before = self.remove_slice(*item.key)
         self._slices.setdefault(item.service_key, {})[item.name] = item
         self._service_of[item.key] = item.service_key
+        for endpoint in item.endpoints:
+            if endpoint.zone and endpoint.node:
+                self._zones[endpoint.node] = endpoint.zone
         return tuple({*before, item.service_key})
 
     def remove_service(self, namespace: str, name: str) -> tuple[ServiceName, ...]:

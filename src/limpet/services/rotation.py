@@ -55,6 +55,8 @@ class Target(NamedTuple):
     weight: int
     is_local: bool
     """On this node."""
+    node: str = ""
+    """Where it is; empty: not known."""
 
 
 Candidate = tuple[Endpoint, int]
@@ -95,10 +97,13 @@ def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation
     """`found`: by `candidates`."""
     if not found:
         return Rotation()
-    usable = _undoubted(_available(found), here)
-    near = _nearest(usable, service.distribution, here)
+    available = _available(found)
+    sure = _sure(available, here)
+    # Of those that are all in doubt the near ones are no better than the others.
+    near = _nearest(sure or available, service.distribution if sure else _EVEN, here)
     own = [each for each in found if _is_local(each, here)]
-    local = _undoubted(_available(own), here)
+    available = _available(own)
+    local = _sure(available, here) or available
     return Rotation(near, tuple(_target(each, 1, here) for each in local))
 
 
@@ -124,10 +129,10 @@ def _available(found: Sequence[Candidate]) -> Sequence[Candidate]:
     return [each for each in found if each[0].is_serving and each[0].is_terminating]
 
 
-def _undoubted(found: Sequence[Candidate], here: Here) -> Sequence[Candidate]:
+def _sure(found: Sequence[Candidate], here: Here) -> Sequence[Candidate]:
     if not (here.silent or here.gone):
         return found
-    return [each for each in found if not here.doubts(each[0])] or found
+    return [each for each in found if not here.doubts(each[0])]
 
 
 def _is_local(candidate: Candidate, here: Here) -> bool:
@@ -136,7 +141,7 @@ def _is_local(candidate: Candidate, here: Here) -> bool:
 
 def _target(candidate: Candidate, weight: int, here: Here) -> Target:
     endpoint, port = candidate
-    return Target(endpoint.address, port, weight, _is_local(candidate, here))
+    return Target(endpoint.address, port, weight, _is_local(candidate, here), endpoint.node)
 
 
 def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tuple[Target, ...]:

@@ -136,6 +136,8 @@ def test_a_silent_node_leaves_and_all_are_tried_where_all_are_silent() -> None:
     assert addresses(used(WEB, Here("here", silent={"beside"}), beside, far)) == ["10.244.2.1"]
     both = used(WEB, Here("here", silent={"beside", "far"}), beside, far)
     assert addresses(both) == ["10.244.1.1", "10.244.2.1"]
+    near_first = Here("here", silent={"beside", "far"}, distances={"beside": 1, "far": 2})
+    assert used(WEB, near_first, beside, far) == both
     own = Endpoint("10.244.0.1", node="here")
     assert addresses(used(WEB, Here("here", silent={"here"}), own)) == ["10.244.0.1"]
 

@@ -17,7 +17,7 @@ from limpet.datapath.services.diff import (
 )
 from limpet.datapath.services.ruleset import REMEMBERING, affinity_name
 from limpet.datapath.services.state import MAPS, PREFIX_SETS, PROTOCOLS, ServicesState
-from limpet.linux.conntrack import forget_udp
+from limpet.linux.conntrack import forget_udp, forget_unanswered_tcp
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements
 from limpet.linux.sysctl import read_sysctl
@@ -141,6 +141,8 @@ class ServicesKernel:
                     self._forget_clients(flows.left)
                 if flows.udp:
                     forget_udp(flows.udp)
+                if flows.tcp:
+                    forget_unanswered_tcp(flows.tcp)
 
     def _note(
         self,

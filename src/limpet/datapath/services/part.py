@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.base.ownership import NFT_SERVICES_TABLE
+from limpet.datapath.event import ServingNodesChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
@@ -47,6 +48,7 @@ class ServicesPart(Part[ServicesState, Change]):
         self._kernel = ServicesKernel()
         self._due: set[ServiceName] = {each.key for each in catalog}
         self._around: Surroundings | None = None
+        self._serving: tuple[str, ...] = ()
         self._is_known = False
         """The kernel's state is as it was read or put last."""
         self._resyncs = 0
@@ -115,6 +117,10 @@ class ServicesPart(Part[ServicesState, Change]):
             self._around = around
         due, self._due = self._due, set()
         self._planner.replan(due, self.catalog, self.here)
+        serving = self._planner.serving()
+        if set(serving) != set(self._serving):
+            self._serving = serving
+            self._loop.tell(ServingNodesChanged(serving))
         return self._planner.want()
 
     def state(self, want: ServicesState) -> ServicesState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -67,7 +68,14 @@ class Planner:
         """Whose a frontend is, of two Services that ask for it."""
         self._contested: dict[tuple[str, bytes], set[ServiceName]] = {}
         """Who has come too late."""
-        self._stale_udp: dict[tuple[bytes, int], frozenset[tuple[bytes, int]]] = {}
+        self._serving: Counter[str] = Counter()
+        """Nodes whose endpoints are in rotation here, by name: of how many Services."""
+        self._nodes: dict[ServiceName, frozenset[str]] = {}
+        self._stale: dict[str, dict[tuple[bytes, int], frozenset[tuple[bytes, int]]]] = {
+            "UDP": {},
+            "TCP": {},
+        }
+        """By protocol: who serves now, where somebody serves no more."""
         self._left: set[bytes] = set()
 
     def surround(self, around: Surroundings) -> None:
@@ -86,8 +94,13 @@ class Planner:
         """That have elements."""
         return self._keys.keys()
 
+    def serving(self) -> tuple[str, ...]:
+        """Nodes with endpoints in rotation, those of the most Services first."""
+        return tuple(name for name, count in self._serving.most_common() if count > 0 and name)
+
     def stale(self) -> StaleFlows:
-        return StaleFlows(dict(self._stale_udp), frozenset(self._left))
+        udp, tcp = self._stale["UDP"], self._stale["TCP"]
+        return StaleFlows(dict(udp), dict(tcp), frozenset(self._left))
 
     def settled(self) -> None:
         """What was planned is in the kernel."""
@@ -96,7 +109,8 @@ class Planner:
 
     def forgotten(self) -> None:
         """Flows that were stale are gone."""
-        self._stale_udp.clear()
+        for flows in self._stale.values():
+            flows.clear()
         self._left.clear()
 
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
@@ -114,6 +128,7 @@ class Planner:
         service = catalog.service(*name)
         before = {key: self.elements[key[0]].pop(key[1]) for key in self._keys.pop(name, ())}
         after: dict[tuple[str, bytes], bytes] = {}
+        nodes: set[str] = set()
         if service is not None:
             for port in service.ports:
                 rotations: dict[int, Rotation] = {}
@@ -122,7 +137,9 @@ class Planner:
                     if version not in rotations:
                         found = candidates(catalog.slices(*name), port, version)
                         rotations[version] = rotate(service, found, here)
+                        nodes.update(each.node for each in rotations[version].near)
                     self._add(service, port, frontend, rotations[version], before, after)
+        self._note_nodes(name, frozenset(nodes))
         for (map_name, key), value in after.items():
             self.elements[map_name][key] = value
         if after:
@@ -179,8 +196,8 @@ class Planner:
         for target in (*rotation.near, *rotation.local):
             if target.is_local:
                 self._add_hairpin(service, version, packed(target.address), after)
-        if port.protocol == "UDP":
-            self._note_udp(frontend, (verdicts, slots, key), [*near, *local], before)
+        if port.protocol in self._stale:
+            self._note_stale(port, frontend, (verdicts, slots, key), [*near, *local], before)
 
     def _add_hairpin(
         self, service: Service, version: int, address: bytes, after: dict[tuple[str, bytes], bytes]
@@ -197,20 +214,30 @@ class Planner:
         self._contested.setdefault((name, key), set()).add(service.key)
         return False
 
-    def _note_udp(
+    def _note_nodes(self, name: ServiceName, nodes: frozenset[str]) -> None:
+        before = self._nodes.pop(name, frozenset())
+        if nodes:
+            self._nodes[name] = nodes
+        if nodes != before:
+            self._serving.subtract(before)
+            self._serving.update(nodes)
+
+    def _note_stale(
         self,
+        port: ServicePort,
         frontend: Frontend,
         place: tuple[str, str, bytes],
         values: list[bytes],
         before: dict[tuple[str, bytes], bytes],
     ) -> None:
-        """Flows stick to who left; and those that began while nobody served were sent nowhere."""
+        """Flows of UDP stick to who left, and those that began while nobody served were sent
+        nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere."""
         verdicts, slots, key = place
         old = before.get((verdicts, key))
         was = {value for (name, k), value in before.items() if name == slots and k[:-4] == key}
-        if old is None or was - set(values) or (not was and values):
+        if was - set(values) or (port.protocol == "UDP" and (old is None or (not was and values))):
             now = frozenset(map(read_target, values))
-            self._stale_udp[frontend.address, frontend.port] = now
+            self._stale[port.protocol][frontend.address, frontend.port] = now
 
 
 def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:

@@ -53,12 +53,14 @@ class ServicesState:
 
 @dataclass(frozen=True, slots=True)
 class StaleFlows:
-    """Flows of UDP that would stick to who serves no more, and clients that would come back."""
+    """Flows that would stick to who serves no more, and clients that would come back."""
 
     udp: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
     """By address (empty: of the node) and port that are asked for: who serves there now."""
+    tcp: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
+    """The same; only of connections that were not answered yet."""
     left: frozenset[bytes] = frozenset()
     """Targets that Services with affinity have no more, as values of maps."""
 
     def __bool__(self) -> bool:
-        return bool(self.udp or self.left)
+        return bool(self.udp or self.tcp or self.left)

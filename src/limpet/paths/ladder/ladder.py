@@ -46,6 +46,7 @@ from limpet.paths.ladder.probe_state import (
     slowest_retry_s,
     way_to_tell,
 )
+from limpet.paths.ladder.silence import is_silent, round_trip_s
 from limpet.paths.probe.messages import Candidate
 
 PUNCH_EVERY_S = 1.5
@@ -418,6 +419,16 @@ class Ladder:
         """Whether the path does."""
         state = self._states.get(candidate)
         return state is not None and state.used and state.grade > 0
+
+    @property
+    def is_silent(self) -> bool:
+        """The peer answers by no way."""
+        return not (self.path is not None and self._is_firm()) and is_silent(self._choice())
+
+    @property
+    def round_trip_s(self) -> float:
+        """Of the path; 0: not measured yet."""
+        return round_trip_s(self._choice())
 
     @property
     def relay_in_doubt(self) -> bool:

@@ -15,6 +15,7 @@ from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt
 from limpet.paths.ladder.probe_scheduler import ProbeScheduler, stretch_for
 from limpet.paths.ladder.probe_state import Question
+from limpet.paths.ladder.reach import Reach
 from limpet.paths.ladder.unproven_budget import UnprovenBudget
 from limpet.paths.probe.messages import Candidate
 
@@ -38,9 +39,13 @@ class PeerLadders:
         self._own_uid = own_uid
         self._chance = chance
         self._peers: dict[str, Peer] = {}
+        self._with_traffic: frozenset[str] = frozenset()
+        self._watched: frozenset[str] = frozenset()
         self._active: frozenset[str] = frozenset()
+        """Both."""
         self._scheduler = ProbeScheduler()
         self._unproven = UnprovenBudget()
+        self.reach = Reach()
 
     # Who they are
 
@@ -77,17 +82,27 @@ class PeerLadders:
     def drop(self, uid: str) -> None:
         self._peers.pop(uid, None)
         self._scheduler.drop(uid)
+        self.reach.drop(uid)
 
     def _ladder(self, uid: str, path: PeerPath | None) -> Ladder:
         return Ladder(path, leads=self._own_uid < uid, active=uid in self._active)
 
     def set_active(self, uids: frozenset[str], now_s: float) -> list[Peer]:
         """Peers with traffic of pods just now; those for whom that has changed."""
-        changed = self._active ^ uids
-        self._active = uids
+        self._with_traffic = uids
+        return self._activate(now_s)
+
+    def set_watched(self, uids: frozenset[str], now_s: float) -> list[Peer]:
+        """Peers that are asked as often as if they had traffic; the rest as `set_active`."""
+        self._watched = uids
+        return self._activate(now_s)
+
+    def _activate(self, now_s: float) -> list[Peer]:
+        before, self._active = self._active, self._with_traffic | self._watched
+        changed = before ^ self._active
         peers = [self._peers[uid] for uid in changed if uid in self._peers]
         for peer in peers:
-            peer.ladder.set_active(now_s, active=peer.uid in uids)
+            peer.ladder.set_active(now_s, active=peer.uid in self._active)
         return peers
 
     # Asking

@@ -1,0 +1,80 @@
+"""Services of real nodes while a node dies, is cut off, and comes back: nobody in the cloud says
+anything of Services."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from limpet.lab.world.world import World
+from tests.lab.bed import a_world
+from tests.lab.services import Connecting, endpoints, serving_all, tell, web
+from tests.waiting import wait_until
+
+TOPOLOGY = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+nodes = { hub = 1 }
+[site.harbour]
+lan = ["192.168.10.0/24", "fd00:10::/64"]
+nodes = { crane-1 = 1, crane-2 = 1 }
+[site.quarry]
+lan = ["192.168.20.0/24", "fd00:20::/64"]
+nodes = { digger-1 = 1 }
+"""
+SERVERS = ("crane-2", "digger-1")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A Service of a pod beside crane-1 and of one at another site; crane-1 has a client."""
+    with a_world(TOPOLOGY, tmp_path_factory.mktemp("services")) as world:
+        pods = [
+            (machine, next(iter(machine.pods.values()))) for machine in map(world.machine, SERVERS)
+        ]
+        for name in ("crane-1", *SERVERS):
+            tell(world.machine(name), web(*pods))
+        yield world
+
+
+def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(
+    world: World,
+) -> None:
+    node, dies = world.machine("crane-1"), world.machine("crane-2")
+    client = next(iter(node.pods.values()))
+    wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "the near one serves")
+    wait_until(lambda: endpoints(node)["digger-1"] == (0, "others are nearer"), "the far one waits")
+
+    with serving_all(world, "digger-1"), Connecting(client) as connecting:
+        with serving_all(world, "crane-2"):
+            connecting.until("crane-2")
+            dies.power_off()
+        tried = connecting.until("digger-1")
+        gap_s = (
+            tried.at_s
+            + tried.took_s
+            - max(each.at_s for each in connecting.tried if each.answer == "crane-2")
+        )
+        sys.stderr.write(f"no answer for {gap_s:.2f} s; failed: {connecting.failed}\n")
+        assert endpoints(node)["crane-2"] == (0, "node crane-2 does not answer")
+        assert endpoints(node)["digger-1"] == (1, "")
+
+        dies.power_on()
+        wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "it serves again")
+        with serving_all(world, "crane-2"):
+            connecting.until("crane-2")
+
+
+def test_where_all_are_in_doubt_all_are_tried(world: World) -> None:
+    node = world.machine("crane-1")
+    for name in SERVERS:
+        world.machine(name).power_off()
+    wait_until(
+        lambda: node.ask("service", name="shop/web")["service"]["used"] == 2, "both are tried"
+    )
+    for name in SERVERS:
+        world.machine(name).power_on()
+    wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "as before")
+    wait_until(lambda: endpoints(node)["digger-1"] == (0, "others are nearer"), "as before")
