@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -13,6 +13,8 @@ from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.diff import Change, diff_services
 from limpet.datapath.services.plan import Planner
+from limpet.datapath.services.sockets.diff import SocketChange
+from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import ServicesState, Surroundings
 from limpet.linux.owned import Owned
 from limpet.services.catalog import Catalog
@@ -32,19 +34,22 @@ class Asked:
     here: Callable[[], Here]
 
 
-class ServicesPart(Part[ServicesState, Change]):
+class ServicesPart(Part[ServicesState, Change | SocketChange]):
     """Runs on the event loop's thread."""
 
     name = "services"
     nftables = True
 
-    def __init__(self, loop: Loop, catalog: Catalog, asked: Asked) -> None:
-        """Raises: LimpetError."""
+    def __init__(
+        self, loop: Loop, catalog: Catalog, asked: Asked, sockets: SocketSide | None = None
+    ) -> None:
+        """`sockets`: eBPF programs beside the table; None: it serves alone. Raises: LimpetError."""
         self.catalog = catalog
         self.here = asked.here()
         self._loop = loop
         self._asked = asked
-        self._planner = Planner()
+        self.sockets = sockets
+        self._planner = Planner(sockets.wishes if sockets is not None else None)
         self._kernel = ServicesKernel()
         self._due: set[ServiceName] = {each.key for each in catalog}
         self._around: Surroundings | None = None
@@ -60,6 +65,8 @@ class ServicesPart(Part[ServicesState, Change]):
     def close(self) -> None:
         """What is in the kernel stays."""
         self._kernel.close()
+        if self.sockets is not None:
+            self.sockets.close()
 
     @property
     def count(self) -> int:
@@ -121,25 +128,32 @@ class ServicesPart(Part[ServicesState, Change]):
         if set(serving) != set(self._serving):
             self._serving = serving
             self._loop.tell(ServingNodesChanged(serving))
-        return self._planner.want()
+        want = self._planner.want()
+        if self.sockets is not None:
+            want = replace(want, sockets=self.sockets.want(want.sockets))
+        return want
 
     def state(self, want: ServicesState) -> ServicesState:
         if not self._is_known:
             self._kernel.read(want)
         return self._kernel.state
 
-    def diff(self, want: ServicesState, have: ServicesState) -> Sequence[Change]:
-        return diff_services(
-            want,
-            have,
-            touched=self._planner.touched if self._is_known else None,
-            stale=self._planner.stale(),
-        )
+    def diff(self, want: ServicesState, have: ServicesState) -> Sequence[Change | SocketChange]:
+        touched = self._planner.touched if self._is_known else None
+        stale = self._planner.stale()
+        changes = diff_services(want, have, touched=touched, stale=stale)
+        if self.sockets is None:
+            return changes
+        return [*changes, *self.sockets.diff(want.sockets, touched, stale)]
 
-    def apply(self, changes: Sequence[Change]) -> list[str]:
-        failures = self._kernel.apply(changes)
+    def apply(self, changes: Sequence[Change | SocketChange]) -> list[str]:
+        tables = [each for each in changes if not isinstance(each, SocketChange)]
+        failures = self._kernel.apply(tables)
         self._is_known = not failures
-        if not failures:
+        if self.sockets is not None:
+            # Also if the table could not be changed: one of the two is right at least.
+            failures += self.sockets.apply([x for x in changes if isinstance(x, SocketChange)])
+        if self._is_known:
             self._planner.settled()
             self._planner.forgotten()
         return failures
@@ -147,8 +161,11 @@ class ServicesPart(Part[ServicesState, Change]):
     def resync(self) -> None:
         """Of many elements all are read now and then only: it takes as long as many rounds."""
         self._resyncs += 1
-        if self._planner.count <= _MOST_READ or self._resyncs % _EVERY == 0:
+        is_all = self._planner.count <= _MOST_READ or self._resyncs % _EVERY == 0
+        if is_all:
             self._is_known = False
+        if self.sockets is not None:
+            self.sockets.suspect(maps=is_all)
 
     def suspect_nftables(self) -> None:
         self._is_known = False
@@ -156,6 +173,8 @@ class ServicesPart(Part[ServicesState, Change]):
     def broke_off(self, error: Exception) -> None:
         """What was planned may be half of it."""
         self._is_known = False
+        if self.sockets is not None:
+            self.sockets.suspect(maps=True)
         self._due.update(self._planner.services)
         self._due.update(each.key for each in self.catalog)
 

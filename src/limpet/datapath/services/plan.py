@@ -26,6 +26,8 @@ from limpet.datapath.services.ruleset import (
     slots_name,
     surroundings_text,
 )
+from limpet.datapath.services.sockets.layout import SOCKET_MAPS
+from limpet.datapath.services.sockets.plan import socket_elements
 from limpet.datapath.services.state import (
     MAPS,
     VERSIONS,
@@ -52,13 +54,23 @@ class Frontend(NamedTuple):
     """Meant for who comes from outside of the cluster."""
 
 
+class SocketWishes(NamedTuple):
+    """How Services are served at the socket."""
+
+    ends_flows: bool
+    """Sockets of UDP that are connected to who serves no more can be ended."""
+
+
 class Planner:
     """Keeps what should be in the maps; a changed Service costs what that Service costs."""
 
-    def __init__(self) -> None:
-        self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in MAPS}
+    def __init__(self, sockets: SocketWishes | None = None) -> None:
+        """`sockets`: what is planned for eBPF programs beside nftables; None: nothing."""
+        self._sockets = sockets
+        held = (*MAPS, *(SOCKET_MAPS if sockets is not None else ()))
+        self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in held}
         self.chains: dict[str, str] = {}
-        self.touched: dict[str, set[bytes]] = {name: set() for name in MAPS}
+        self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
         self._around = surroundings_text(Surroundings())
         self._base = base_text()
@@ -82,12 +94,14 @@ class Planner:
         self._around = surroundings_text(around)
 
     def want(self) -> ServicesState:
-        return ServicesState(self._base, self._around, self.chains, self.elements)
+        tables = {name: self.elements[name] for name in MAPS}
+        sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
+        return ServicesState(self._base, self._around, self.chains, tables, sockets)
 
     @property
     def count(self) -> int:
-        """Elements."""
-        return sum(map(len, self.elements.values()))
+        """Elements of nftables."""
+        return sum(len(self.elements[name]) for name in MAPS)
 
     @property
     def services(self) -> Collection[ServiceName]:
@@ -190,6 +204,9 @@ class Planner:
                 after[remembered, key] = _JUMP + record.encode()
         else:
             after[verdicts, key] = _GOTO + REFUSE.encode()
+        if self._sockets is not None and not frontend.is_outside:
+            ends = self._sockets.ends_flows
+            after.update(socket_elements(key, near, service, port, ends_flows=ends))
         for start, values in ((0, near), (LOCAL_SLOTS, local)):
             for number, value in enumerate(values):
                 after[slots, slot_key(key, start + number)] = value

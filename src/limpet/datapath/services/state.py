@@ -49,6 +49,8 @@ class ServicesState:
     chains: Mapping[str, str] = field(default_factory=dict)
     """Rules by name of the chain; more than are needed do no harm."""
     elements: Elements = field(default_factory=dict)
+    sockets: Elements = field(default_factory=dict)
+    """Of the eBPF programs' maps; none where nftables serves alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Services at the socket: who asks for a Service's address is connected to one of its endpoints, and
+ * is told that it talks with the Service. Packets carry the endpoint's address from the start, so
+ * nothing on their way has to translate them.
+ *
+ * What is not known here (another network namespace, an unknown address, a Service without
+ * endpoints, a map that is being filled) is left alone: nftables serves it. The maps are written by
+ * src/limpet/datapath/services/sockets; layouts are those of layout.py there. IPv4 stands in the
+ * maps as it does in IPv6 (::ffff:a.b.c.d), since sockets of IPv6 ask for it like that.
+ *
+ * Everything here is of the kernel's stable interface (struct bpf_sock_addr and helpers), so one
+ * object fits all kernels from 5.14 on, and needs no relocation by their types.
+ */
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct address {
+	__be32 words[4];
+};
+
+struct service {
+	struct address address;
+	__u8 protocol;
+	__u8 unused[3];
+	__be16 port;
+	__u16 unused_too;
+};
+
+struct target {
+	struct address address;
+	__be16 port;
+	__u16 unused;
+};
+
+struct frontend {
+	__u32 slots;
+	__u32 affinity_s; /* 0: a client need not stay with its endpoint */
+	__u32 flags;
+};
+
+/* Its sockets of UDP that are connected are left to nftables: see `connect_to`. */
+enum { NOT_CONNECTED = 1 };
+
+struct slot {
+	struct service service;
+	__u32 number;
+};
+
+struct member {
+	struct service service;
+	struct target target;
+};
+
+struct client {
+	__u64 netns; /* a pod is one client, the node's own processes are another */
+	struct service service;
+};
+
+struct kept {
+	struct target target;
+	__u32 unused;
+	__u64 until_ns;
+};
+
+struct flow {
+	__u64 socket;
+	struct service service;
+};
+
+struct answer {
+	__u64 socket;
+	struct target target;
+	__u32 unused;
+};
+
+struct peer {
+	struct target asked;
+	struct target target;
+};
+
+enum { NODE = 1, POD = 2 };
+
+/* Written by the agent. Not reserved in advance: most nodes have few Services. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 12);
+	__type(key, __u64); /* a network namespace's cookie */
+	__type(value, __u32);
+} namespaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 16);
+	__type(key, struct service);
+	__type(value, struct frontend);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 18);
+	__type(key, struct slot);
+	__type(value, struct target);
+} slots SEC(".maps");
+
+/* Endpoints that a client, or a flow of UDP, may be kept with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 18);
+	__type(key, struct member);
+	__type(value, __u32);
+} members SEC(".maps");
+
+/* Written here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct client);
+	__type(value, struct kept);
+} clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct flow);
+	__type(value, struct target);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct answer);
+	__type(value, struct target);
+} answers SEC(".maps");
+
+/* Of sockets that are connected; goes with the socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+/* Sockets of UDP that are connected, by cookie: the agent ends them when their endpoint leaves. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 16);
+	__type(key, __u64);
+	__type(value, struct peer);
+} connected SEC(".maps");
+
+static __always_inline bool is_same(const struct target *one, const struct target *other)
+{
+	return one->address.words[0] == other->address.words[0] &&
+	       one->address.words[1] == other->address.words[1] &&
+	       one->address.words[2] == other->address.words[2] &&
+	       one->address.words[3] == other->address.words[3] && one->port == other->port;
+}
+
+/* The address that the program was called for, as it stands in maps. */
+static __always_inline void read_address(struct bpf_sock_addr *ctx, bool is_ipv4, struct target *found)
+{
+	if (is_ipv4) {
+		found->address.words[0] = 0;
+		found->address.words[1] = 0;
+		found->address.words[2] = bpf_htonl(0xffff);
+		found->address.words[3] = ctx->user_ip4;
+	} else {
+		found->address.words[0] = ctx->user_ip6[0];
+		found->address.words[1] = ctx->user_ip6[1];
+		found->address.words[2] = ctx->user_ip6[2];
+		found->address.words[3] = ctx->user_ip6[3];
+	}
+	found->port = ctx->user_port;
+	found->unused = 0;
+}
+
+static __always_inline void write_address(struct bpf_sock_addr *ctx, bool is_ipv4, const struct target *wanted)
+{
+	if (is_ipv4) {
+		ctx->user_ip4 = wanted->address.words[3];
+	} else {
+		ctx->user_ip6[0] = wanted->address.words[0];
+		ctx->user_ip6[1] = wanted->address.words[1];
+		ctx->user_ip6[2] = wanted->address.words[2];
+		ctx->user_ip6[3] = wanted->address.words[3];
+	}
+	ctx->user_port = wanted->port;
+}
+
+/* It sends from an address of its own choice, which others' pods may not know: see `may_ask`. */
+static __always_inline bool is_bound(struct bpf_sock *sk)
+{
+	return sk->src_ip4 || sk->src_ip6[0] || sk->src_ip6[1] || sk->src_ip6[2] || sk->src_ip6[3];
+}
+
+/*
+ * Pods of Limpet and the node itself may; another network namespace may use the address for
+ * something else. A process of the node that insists on its source needs it translated, too,
+ * and that is done to packets.
+ */
+static __always_inline bool may_ask(struct bpf_sock_addr *ctx, __u64 netns)
+{
+	__u32 *kind = bpf_map_lookup_elem(&namespaces, &netns);
+	struct bpf_sock *sk = ctx->sk;
+
+	if (!kind || !sk)
+		return false;
+	return *kind != NODE || !is_bound(sk);
+}
+
+static __always_inline bool is_member(const struct service *service, const struct target *target)
+{
+	struct member key = { .service = *service, .target = *target };
+
+	return bpf_map_lookup_elem(&members, &key) != NULL;
+}
+
+static __always_inline bool draw(const struct service *service, __u32 count, struct target *found)
+{
+	struct slot key = { .service = *service };
+	struct target *target;
+
+	key.number = bpf_get_prandom_u32() % count;
+	target = bpf_map_lookup_elem(&slots, &key);
+	if (!target)
+		return false;
+	*found = *target;
+	return true;
+}
+
+/* An endpoint for who begins to ask; false: it is not for us. */
+static __always_inline bool choose(struct bpf_sock_addr *ctx, const struct service *service, __u32 unless,
+				   struct target *found)
+{
+	__u64 netns = bpf_get_netns_cookie(ctx), now_ns;
+	struct frontend *frontend;
+	struct client client;
+	struct kept *kept, fresh = {};
+
+	if (!may_ask(ctx, netns))
+		return false;
+	frontend = bpf_map_lookup_elem(&frontends, service);
+	if (!frontend || !frontend->slots || frontend->flags & unless)
+		return false;
+	if (!frontend->affinity_s)
+		return draw(service, frontend->slots, found);
+	client.netns = netns;
+	client.service = *service;
+	now_ns = bpf_ktime_get_boot_ns();
+	fresh.until_ns = now_ns + (__u64)frontend->affinity_s * 1000000000;
+	kept = bpf_map_lookup_elem(&clients, &client);
+	if (kept && kept->until_ns > now_ns) {
+		*found = kept->target;
+		if (is_member(service, found)) {
+			kept->until_ns = fresh.until_ns;
+			return true;
+		}
+	}
+	if (!draw(service, frontend->slots, found))
+		return false;
+	fresh.target = *found;
+	bpf_map_update_elem(&clients, &client, &fresh, BPF_ANY);
+	return true;
+}
+
+static __always_inline struct service service_of(struct bpf_sock_addr *ctx, const struct target *asked)
+{
+	struct service service = {
+		.address = asked->address,
+		.protocol = ctx->protocol,
+		.port = asked->port,
+	};
+
+	return service;
+}
+
+/*
+ * A socket of UDP that is connected asks here once and never again. When its endpoint serves no more
+ * the agent ends it, so that its owner makes another; kernels that cannot do that have NOT_CONNECTED.
+ */
+static __always_inline bool note(struct bpf_sock_addr *ctx, const struct target *asked, const struct target *found)
+{
+	__u64 cookie;
+	struct bpf_sock *sk = ctx->sk;
+	struct peer *peer = bpf_sk_storage_get(&peers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE), copy;
+
+	if (!peer)
+		return false;
+	copy.asked = *asked;
+	copy.target = *found;
+	*peer = copy;
+	if (ctx->protocol == IPPROTO_TCP)
+		return true;
+	cookie = bpf_get_socket_cookie(ctx);
+	return bpf_map_update_elem(&connected, &cookie, &copy, BPF_ANY) == 0;
+}
+
+/* It may have been connected to a Service before. */
+static __always_inline void forget(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie;
+	struct bpf_sock *sk = ctx->sk;
+
+	if (bpf_sk_storage_delete(&peers, sk) == 0 && ctx->protocol == IPPROTO_UDP) {
+		cookie = bpf_get_socket_cookie(ctx);
+		bpf_map_delete_elem(&connected, &cookie);
+	}
+}
+
+static __always_inline void connect_to(struct bpf_sock_addr *ctx, bool is_ipv4)
+{
+	struct target asked, found;
+	struct service service;
+
+	if (!ctx->sk || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
+		return;
+	read_address(ctx, is_ipv4, &asked);
+	service = service_of(ctx, &asked);
+	if (choose(ctx, &service, NOT_CONNECTED, &found) && note(ctx, &asked, &found))
+		write_address(ctx, is_ipv4, &found);
+	else
+		forget(ctx);
+}
+
+/* Datagrams of one socket to one Service go to one endpoint, as long as that is one. */
+static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
+{
+	struct target asked, found, *held;
+	struct flow flow;
+	struct answer answer = {};
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	bool is_new = true;
+
+	if (ctx->protocol != IPPROTO_UDP)
+		return;
+	read_address(ctx, is_ipv4, &asked);
+	flow.socket = cookie;
+	flow.service = service_of(ctx, &asked);
+	held = bpf_map_lookup_elem(&flows, &flow);
+	if (held) {
+		found = *held;
+		is_new = !is_member(&flow.service, &found);
+	}
+	if (is_new) {
+		if (!choose(ctx, &flow.service, 0, &found))
+			return;
+		bpf_map_update_elem(&flows, &flow, &found, BPF_ANY);
+	}
+	answer.socket = cookie;
+	answer.target = found;
+	if (is_new || !bpf_map_lookup_elem(&answers, &answer))
+		bpf_map_update_elem(&answers, &answer, &asked, BPF_ANY);
+	write_address(ctx, is_ipv4, &found);
+}
+
+/*
+ * Puts whom the socket asked in place of who answers. The address is written at one place: clang
+ * makes two of them one by a pointer into the context, which the verifier takes for no context.
+ */
+static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, bool is_datagram)
+{
+	struct answer answer = {};
+	struct bpf_sock *sk = ctx->sk;
+	struct target *asked = NULL, wanted;
+	struct peer *peer;
+
+	if (!sk)
+		return;
+	read_address(ctx, is_ipv4, &answer.target);
+	peer = bpf_sk_storage_get(&peers, sk, NULL, 0);
+	if (peer && is_same(&answer.target, &peer->target)) {
+		wanted = peer->asked;
+	} else {
+		if (!is_datagram)
+			return;
+		answer.socket = bpf_get_socket_cookie(ctx);
+		asked = bpf_map_lookup_elem(&answers, &answer);
+		if (!asked)
+			return;
+		wanted = *asked;
+	}
+	write_address(ctx, is_ipv4, &wanted);
+}
+
+SEC("cgroup/connect4")
+int limpet_connect4(struct bpf_sock_addr *ctx)
+{
+	connect_to(ctx, true);
+	return 1;
+}
+
+SEC("cgroup/connect6")
+int limpet_connect6(struct bpf_sock_addr *ctx)
+{
+	connect_to(ctx, false);
+	return 1;
+}
+
+SEC("cgroup/sendmsg4")
+int limpet_sendmsg4(struct bpf_sock_addr *ctx)
+{
+	send_to(ctx, true);
+	return 1;
+}
+
+SEC("cgroup/sendmsg6")
+int limpet_sendmsg6(struct bpf_sock_addr *ctx)
+{
+	send_to(ctx, false);
+	return 1;
+}
+
+SEC("cgroup/recvmsg4")
+int limpet_recvmsg4(struct bpf_sock_addr *ctx)
+{
+	name_peer(ctx, true, true);
+	return 1;
+}
+
+SEC("cgroup/recvmsg6")
+int limpet_recvmsg6(struct bpf_sock_addr *ctx)
+{
+	name_peer(ctx, false, true);
+	return 1;
+}
+
+SEC("cgroup/getpeername4")
+int limpet_peer4(struct bpf_sock_addr *ctx)
+{
+	name_peer(ctx, true, false);
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int limpet_peer6(struct bpf_sock_addr *ctx)
+{
+	name_peer(ctx, false, false);
+	return 1;
+}
+
+SEC("cgroup/sock_release")
+int limpet_release(struct bpf_sock *sk)
+{
+	__u64 cookie;
+
+	if (sk->protocol == IPPROTO_UDP) {
+		cookie = bpf_get_socket_cookie(sk);
+		bpf_map_delete_elem(&connected, &cookie);
+	}
+	return 1;
+}

@@ -1,0 +1,302 @@
+"""The programs and maps of Services in the kernel, and where they are pinned."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import limpet
+from limpet.base.errors import KernelError, LimpetError, StorageError
+from limpet.datapath.services.sockets.layout import (
+    CONNECTED,
+    FRONTENDS,
+    LAYOUT,
+    NAMESPACES,
+    NODE,
+    POD,
+    SOCKET_MAPS,
+    is_stale,
+    namespace,
+    read_cookie,
+)
+from limpet.datapath.services.state import StaleFlows
+from limpet.linux.bpf.library import Bpf, BpfObject, Program
+from limpet.linux.bpf.place import cgroup_id, find_root_cgroup, is_bpffs, network_cookie
+from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
+from limpet.linux.socket_diag import can_end_sockets, end_sockets
+
+_OBJECT = "bpf/services.bpf.o"
+_HELD = (*SOCKET_MAPS, NAMESPACES)
+_LINKS, _MAPS = "links", f"maps-{LAYOUT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where programs are attached and pinned."""
+
+    pins: Path
+    """A folder in a bpffs; it is made, and is ours."""
+    cgroup: Path | None = None
+    """Whose processes are served, and those of all below; None: the root of the machine's."""
+
+
+def object_path() -> Path:
+    """The built object: beside the package, or (editable install) where the build put it.
+
+    Raises: StorageError.
+    """
+    beside = Path(limpet.__file__).parent / _OBJECT
+    for path in (beside, Path(sysconfig.get_path("platlib")) / "limpet" / _OBJECT):
+        if path.is_file():
+            return path
+    hint = "it is built where clang and libbpf-dev are installed: make setup"
+    raise StorageError("find", str(beside), "this installation was built without", hint=hint)
+
+
+class PodNamespaces:
+    """Network namespaces as programs know them: this node's own, which is the calling thread's,
+    and those of its pods."""
+
+    def __init__(self, paths: Callable[[], Iterable[str]]) -> None:
+        """`paths`: of the namespaces of pods. Raises: KernelError."""
+        self._paths = paths
+        self._own = namespace(network_cookie())
+        self._cookies: dict[tuple[str, NamespaceId], bytes] = {}
+        """By path, too: the number of one that is gone is soon another's."""
+
+    def elements(self) -> dict[bytes, bytes]:
+        """Of the map of namespaces."""
+        found = {self._own: NODE}
+        cookies: dict[tuple[str, NamespaceId], bytes] = {}
+        for path in self._paths():
+            number = namespace_id(path)
+            if number is None:
+                continue
+            with contextlib.suppress(KernelError):  # it goes just now
+                key = path, number
+                cookies[key] = self._cookies.get(key) or self._ask(path)
+                found.setdefault(cookies[key], POD)
+        self._cookies = cookies
+        return found
+
+    def end_sockets(self, cookies: Collection[int]) -> None:
+        """In whichever of them they are. Raises: KernelError."""
+        end_sockets(cookies)
+        for path in self._paths():
+            with contextlib.suppress(KernelError), Namespace(path) as pod, pod.entered():
+                end_sockets(cookies)
+
+    @staticmethod
+    def _ask(path: str) -> bytes:
+        with Namespace(path) as pod, pod.entered():
+            return namespace(network_cookie())
+
+
+class SocketKernel:
+    """Runs on the event loop's thread. What it has attached goes on when it is closed."""
+
+    def __init__(self, place: Place, namespaces: PodNamespaces) -> None:
+        """Changes nothing."""
+        self.namespaces = namespaces
+        self.ends_flows = can_end_sockets()
+        """Sockets of UDP that are connected to who serves no more can be ended."""
+        self._place = place
+        self._bpf: Bpf | None = None
+        self._object: BpfObject | None = None
+        self._links: dict[str, int] = {}
+        """Descriptors by name of the program: who takes only the pin away ends nothing."""
+        self._cgroup: Path | None = None
+        self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in _HELD}
+        """As they were read or put last."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._object is not None
+
+    @property
+    def pin_paths(self) -> list[Path]:
+        """What is pinned as long as nobody else takes it away."""
+        found = self._opened()
+        maps = [self._place.pins / _MAPS / name for name in found.maps]
+        return [*map(self._pin, found.programs), *maps]
+
+    def open(self) -> None:
+        """Loads the programs, with the maps that an earlier agent has filled. Raises: LimpetError
+        with what the machine does not have."""
+        pins = self._place.pins
+        if not is_bpffs(pins.parent) and not is_bpffs(pins):
+            raise LimpetError(
+                f"pin eBPF programs in {pins}: no bpffs there (mount -t bpf bpf {pins.parent})"
+            )
+        self._cgroup = self._place.cgroup or find_root_cgroup()
+        if self._cgroup is None:
+            raise LimpetError(
+                "attach eBPF programs: the root of cgroups v2 is mounted nowhere here (boot with "
+                "systemd.unified_cgroup_hierarchy=1; in a pod, mount the node's /sys/fs/cgroup)"
+            )
+        path = object_path()
+        try:
+            (pins / _LINKS).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (pins / _MAPS).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise KernelError("make", f"folders in {pins}", error.errno or 0) from error
+        self._bpf = self._bpf or Bpf()
+        self._object = self._bpf.load(path, pins / _MAPS)
+
+    def close(self) -> None:
+        """What is pinned stays."""
+        for fd in self._links.values():
+            os.close(fd)
+        self._links.clear()
+        if self._object is not None:
+            self._object.close()
+            self._object = None
+
+    def read(self) -> None:
+        """Looks at the maps. Raises: KernelError."""
+        for name in _HELD:
+            self.elements[name] = self._opened().maps[name].read()
+
+    def change(
+        self,
+        delete: Mapping[str, Sequence[bytes]],
+        add: Mapping[str, Sequence[tuple[bytes, bytes]]],
+    ) -> None:
+        """So that no program finds a frontend without its slots, however it is interrupted.
+
+        Raises: KernelError.
+        """
+        names = [name for name in _HELD if name != FRONTENDS]
+        for name in (*names, FRONTENDS):
+            if items := add.get(name):
+                self._opened().maps[name].put(items)
+                self.elements[name].update(items)
+        for name in (FRONTENDS, *names):
+            coming = {key for key, _ in add.get(name, ())}
+            keys = [key for key in delete.get(name, ()) if key not in coming]
+            self._opened().maps[name].delete(keys)
+            for key in keys:
+                self.elements[name].pop(key, None)
+
+    def end_sockets(self, flows: StaleFlows) -> None:
+        """Those of UDP that are connected to who serves no more. Raises: KernelError."""
+        if not self.ends_flows:
+            return
+        noted = self._opened().maps[CONNECTED].read()
+        stale = {read_cookie(key) for key, peer in noted.items() if is_stale(peer, flows.udp)}
+        if stale:
+            self.namespaces.end_sockets(stale)
+
+    # Attaching
+
+    def damage(self) -> str:
+        """What is not attached or pinned as it should be, in words; empty: all is."""
+        assert self._bpf is not None
+        for name, program in self._opened().programs.items():
+            fd = self._links.get(name)
+            if fd is None or not self._is_right(fd, program):
+                return f"{name} is not attached"
+        missing = [path for path in self.pin_paths if not path.exists()]
+        return f"{missing[0].name} is not pinned" if missing else ""
+
+    def attach(self) -> None:
+        """Every program is in force, in place of an earlier agent's, and everything is pinned.
+
+        Raises: LimpetError.
+        """
+        assert self._bpf is not None
+        assert self._cgroup is not None
+        self._make_folders()
+        try:
+            cgroup_fd = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise KernelError("open", f"cgroup {self._cgroup}", error.errno or 0) from error
+        try:
+            for name, program in self._opened().programs.items():
+                self._attach(self._bpf, name, program, cgroup_fd)
+        finally:
+            os.close(cgroup_fd)
+        for name, each in self._opened().maps.items():
+            path = self._place.pins / _MAPS / name
+            if not path.exists():
+                self._bpf.pin(each.fd, path)
+        self._forget_other_layouts()
+
+    def detach(self) -> None:
+        """Nothing is translated any more, if anything was; the maps stay. Raises nothing."""
+        for fd in self._links.values():
+            os.close(fd)
+        self._links.clear()
+        with contextlib.suppress(OSError):
+            for path in (self._place.pins / _LINKS).iterdir():
+                path.unlink(missing_ok=True)
+
+    def _attach(self, bpf: Bpf, name: str, program: Program, cgroup_fd: int) -> None:
+        path = self._pin(name)
+        fd = self._links.pop(name, None)
+        if fd is None:
+            fd = bpf.pinned(path)
+        if fd is not None:
+            info = bpf.link(fd)
+            if (
+                info.cgroup_id != os.fstat(cgroup_fd).st_ino
+                or info.attach_type != program.attach_type
+            ):
+                os.close(fd)
+                path.unlink(missing_ok=True)
+                fd = None
+            elif info.program_id != program.id:
+                bpf.update(fd, program)
+        if fd is None:
+            fd = bpf.attach(program, cgroup_fd)
+        self._links[name] = fd
+        if not path.exists():
+            bpf.pin(fd, path)
+
+    def _is_right(self, fd: int, program: Program) -> bool:
+        assert self._bpf is not None
+        assert self._cgroup is not None
+        info = self._bpf.link(fd)
+        return info.program_id == program.id and info.cgroup_id == cgroup_id(self._cgroup)
+
+    def _make_folders(self) -> None:
+        for name in (_LINKS, _MAPS):
+            try:
+                (self._place.pins / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise KernelError("make", f"{self._place.pins / name}", error.errno or 0) from error
+
+    def _forget_other_layouts(self) -> None:
+        for folder in self._place.pins.glob("maps-*"):
+            if folder.name != _MAPS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _pin(self, name: str) -> Path:
+        return self._place.pins / _LINKS / name
+
+    def _opened(self) -> BpfObject:
+        assert self._object is not None
+        return self._object
+
+
+def remove_pins(pins: Path) -> bool:
+    """Programs are detached, maps are gone; whether there were any. Raises: KernelError."""
+    if not (pins / _LINKS).is_dir():
+        return False
+    try:
+        for folder in (pins / _LINKS, *sorted(pins.glob("maps-*"))):
+            for path in folder.iterdir():
+                path.unlink(missing_ok=True)
+            folder.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            pins.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise KernelError("remove", f"eBPF pins in {pins}", error.errno or 0) from error
+    return True

@@ -1,0 +1,53 @@
+"""The ordered changes that bring the programs' maps to what was planned, and attach them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from limpet.datapath.services.diff import PutElements, diff_elements
+from limpet.datapath.services.state import Elements, StaleFlows
+
+
+@dataclass(frozen=True, slots=True)
+class PutSocketElements:
+    """Of the programs' maps."""
+
+    elements: PutElements
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPrograms:
+    """All of them, after the maps have what they look up."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSockets:
+    """Of UDP, that are connected to who serves no more."""
+
+    flows: StaleFlows
+
+
+SocketChange = PutSocketElements | AttachPrograms | EndSockets
+
+
+def diff_sockets(
+    want: Elements,
+    have: Elements,
+    *,
+    touched: Mapping[str, Collection[bytes]] | None,
+    damage: str,
+    stale: StaleFlows,
+) -> list[SocketChange]:
+    """`touched`: as for `diff_services`. `damage`: why to attach; empty: they are attached."""
+    changes: list[SocketChange] = []
+    elements = diff_elements(want, have, touched)
+    if elements.count:
+        changes.append(PutSocketElements(elements))
+    if damage:
+        changes.append(AttachPrograms(damage))
+    if stale.udp:
+        changes.append(EndSockets(stale))
+    return changes

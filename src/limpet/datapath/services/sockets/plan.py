@@ -1,0 +1,42 @@
+"""From the slots of a Service's address to the elements of the programs' maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limpet.datapath.services.elements import slot_key
+from limpet.datapath.services.sockets import layout
+from limpet.services.values import Service, ServicePort
+
+PROTOCOLS = ("TCP", "UDP")
+"""The kernel calls no program when a socket of SCTP connects. Source: net/sctp/socket.c."""
+
+
+def socket_elements(
+    key: bytes,
+    slots: Sequence[bytes],
+    service: Service,
+    port: ServicePort,
+    *,
+    ends_flows: bool,
+) -> dict[tuple[str, bytes], bytes]:
+    """Elements by map and key; none where it is left to nftables: also to refuse.
+
+    `key`, `slots`: as nftables gets them. `ends_flows`: sockets of UDP can be ended.
+    """
+    if not slots or port.protocol not in PROTOCOLS:
+        return {}
+    asked = layout.service(key)
+    targets = [layout.target(each) for each in slots]
+    is_udp = port.protocol == "UDP"
+    found = {
+        (layout.FRONTENDS, asked): layout.frontend(
+            len(targets), service.affinity_s, not_connected=is_udp and not ends_flows
+        )
+    }
+    for number, each in enumerate(targets):
+        found[layout.SLOTS, slot_key(asked, number)] = each
+    if is_udp or service.affinity_s:
+        for each in targets:
+            found[layout.MEMBERS, asked + each] = layout.MEMBER
+    return found

@@ -1,0 +1,115 @@
+"""Keeps the programs beside the table of Services; what they cannot do the table does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from limpet.base.errors import LimpetError
+from limpet.datapath.services.plan import SocketWishes
+from limpet.datapath.services.sockets.apply import SocketKernel
+from limpet.datapath.services.sockets.diff import (
+    AttachPrograms,
+    EndSockets,
+    PutSocketElements,
+    SocketChange,
+    diff_sockets,
+)
+from limpet.datapath.services.sockets.layout import NAMESPACES
+from limpet.datapath.services.state import Elements, StaleFlows
+
+
+class SocketSide:
+    """A helper of the part, on its thread; raises nothing.
+
+    The programs are attached as long as all that was planned is in their maps, and not a moment
+    longer: there is no state in which they send somewhere else than the table would.
+    """
+
+    def __init__(self, kernel: SocketKernel) -> None:
+        self._kernel = kernel
+        self._is_known = False
+        """What is in the maps is as it was read or put last."""
+        self._is_checked = False
+        self._damage = ""
+        self.why_not = "not tried yet"
+        """Why nftables serves alone; empty: it does not."""
+
+    @property
+    def wishes(self) -> SocketWishes:
+        return SocketWishes(ends_flows=self._kernel.ends_flows)
+
+    @property
+    def pin_paths(self) -> Sequence[Path]:
+        """Files that are there as long as nobody else takes them away."""
+        return self._kernel.pin_paths if self._kernel.is_open else ()
+
+    def close(self) -> None:
+        """Programs stay in force."""
+        self._kernel.close()
+
+    def suspect(self, *, maps: bool) -> None:
+        """Looks again in the next round: whether all is attached; with `maps` what they hold."""
+        self._is_checked = False
+        self._is_known = self._is_known and not maps
+
+    # A round
+
+    def want(self, sockets: Elements) -> Elements:
+        return {**sockets, NAMESPACES: self._kernel.namespaces.elements()}
+
+    def diff(
+        self,
+        want: Elements,
+        touched: Mapping[str, Collection[bytes]] | None,
+        stale: StaleFlows,
+    ) -> list[SocketChange]:
+        """Looks, if that is due. Nothing where the programs cannot be loaded."""
+        try:
+            if not self._kernel.is_open:
+                self._kernel.open()
+                self._is_known = False
+            if not self._is_known:
+                self._kernel.read()
+            if not (self._is_checked and self._is_known):
+                self._damage = self._kernel.damage()
+                self._is_checked = True
+        except LimpetError as error:
+            self._give_up(error)
+            return []
+        if touched is not None and self._is_known:
+            names = {NAMESPACES: {*want[NAMESPACES], *self._kernel.elements[NAMESPACES]}}
+            touched = {**touched, **names}
+        return diff_sockets(
+            want,
+            self._kernel.elements,
+            touched=touched if self._is_known else None,
+            damage=self._damage,
+            stale=stale,
+        )
+
+    def apply(self, changes: Sequence[SocketChange]) -> list[str]:
+        """The failures, in words."""
+        try:
+            for change in changes:
+                match change:
+                    case PutSocketElements(elements):
+                        self._kernel.change(elements.delete, elements.add)
+                    case AttachPrograms():
+                        self._kernel.attach()
+                        self._damage = ""
+                    case EndSockets(flows):
+                        self._kernel.end_sockets(flows)
+        except LimpetError as error:
+            self._give_up(error)
+            return [str(error)]
+        if self._kernel.is_open:
+            self._is_known, self.why_not = True, ""
+        return []
+
+    def _give_up(self, error: LimpetError) -> None:
+        """For now: the next round tries again."""
+        self.why_not = str(error)
+        self._is_known = self._is_checked = False
+        self._kernel.detach()
+        self._kernel.close()

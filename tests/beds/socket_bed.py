@@ -1,0 +1,104 @@
+"""A node whose Services are served at the socket: in a cgroup and a bpffs of the test's own.
+
+The test itself is every host's program, so it is in that cgroup as long as the bed stands; which
+of its sockets are served is told by the network namespace in which they were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.side import SocketSide
+from tests.beds.namespaces import NetnsFactory
+from tests.beds.service_bed import ServiceBed
+
+_numbers = itertools.count()
+
+
+class Cgroup:
+    """Below the root of the machine's unified hierarchy, which is mounted for this alone."""
+
+    def __init__(self) -> None:
+        self._undo = ExitStack()
+        self._root = self._undo.enter_context(mounted("cgroup2"))
+        self.path = self._root / f"ltk-{os.getpid()}-{next(_numbers)}"
+        self.path.mkdir()
+        self._undo.callback(self.path.rmdir)
+
+    def close(self) -> None:
+        self._undo.close()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This process is in it within the block: so are the sockets that it makes."""
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        before = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        try:
+            self._move(self.path)
+            yield
+        finally:
+            self._move(self._root / before)
+
+    @staticmethod
+    def _move(folder: Path) -> None:
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextmanager
+def mounted(kind: str) -> Iterator[Path]:
+    """A filesystem of that kind, in a folder of its own within the block.
+
+    Nothing is ever removed below the folder: of a hierarchy of cgroups that would be the machine's.
+    """
+    folder = Path(tempfile.mkdtemp())
+    try:
+        subprocess.run(["mount", "-t", kind, "none", folder], check=True, timeout=30)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+    finally:
+        folder.rmdir()
+
+
+class SocketBed(ServiceBed):
+    """`ServiceBed` with programs beside its table."""
+
+    def __init__(self, make: NetnsFactory, *, bridge_filtered: bool = False) -> None:
+        self._undo = ExitStack()
+        try:
+            pins = self._undo.enter_context(mounted("bpf")) / "limpet"
+            self.cgroup = Cgroup()
+            self._undo.callback(self.cgroup.close)
+            self.place = Place(pins, self.cgroup.path)
+            super().__init__(make, bridge_filtered=bridge_filtered)
+            self._undo.enter_context(self.cgroup.entered())
+        except BaseException:
+            self._undo.close()
+            raise
+
+    def new_part(self) -> ServicesPart:
+        with self.node.entered():
+            pods = PodNamespaces(lambda: [each.netns.path for each in self.pods])
+            sockets = SocketSide(SocketKernel(self.place, pods))
+            asked = Asked(lambda: self.surroundings, lambda: self.here)
+            part = ServicesPart(self.loop, self.catalog, asked, sockets)
+            self.loop.add(part)
+        return part
+
+    @property
+    def why_not(self) -> str:
+        assert self.part.sockets is not None
+        return self.part.sockets.why_not
+
+    def close(self) -> None:
+        super().close()
+        self._undo.close()

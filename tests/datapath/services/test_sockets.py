@@ -1,0 +1,346 @@
+"""Services at the socket: real programs in a cgroup of the test, real connections and datagrams."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from limpet.datapath.services.sockets.apply import Place, remove_pins
+from limpet.services.values import Service
+from tests.beds.namespaces import Netns, NetnsFactory, talk
+from tests.beds.node_bed import NODE
+from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
+from tests.beds.socket_bed import SocketBed
+from tests.waiting import PATIENCE_S
+
+ANY = {4: "0.0.0.0", 6: "::"}
+
+
+@pytest.fixture
+def bed(make_netns: NetnsFactory) -> Iterator[SocketBed]:
+    bed = SocketBed(make_netns)
+    yield bed
+    bed.close()
+
+
+def family(address: str) -> int:
+    return 6 if ":" in address else 4
+
+
+def tracked(netns: Netns, address: str) -> str:
+    """Connections that the namespace's kernel tracks to that address."""
+    version = "ipv6" if ":" in address else "ipv4"
+    return netns.run("conntrack", "-L", "-f", version, "-d", address)
+
+
+def test_connections_of_pods_and_of_the_node_go_to_the_endpoint_without_translation(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    assert bed.why_not == ""
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = stack.enter_context(two.netns.listening(ANY[family(address)], 8080))
+            for client in (one.netns, bed.node, two.netns):
+                here = stack.enter_context(client.connected(address, 80))
+                assert here.getpeername()[:2] == (address, 80)
+                there = stack.enter_context(server.accept()[0])
+                here.sendall(b"words")
+                there.settimeout(PATIENCE_S)
+                assert there.recv(64) == b"words"
+            # A pod is seen with its own address, whatever bridges do.
+            assert talk(one.netns, address, 80, server) == one.addresses[number]
+        assert tracked(bed.node, address) == ""
+    assert bed.run() == 0
+
+
+def test_sockets_of_ipv6_that_ask_for_ipv4_are_served_too(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    with ExitStack() as stack:
+        server = stack.enter_context(two.netns.listening("0.0.0.0", 8080))
+        with one.netns.entered():
+            client = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+        client.connect((f"::ffff:{ADDRESSES[0]}", 80))
+        stack.enter_context(server.accept()[0])
+        assert client.getpeername()[:2] == (f"::ffff:{ADDRESSES[0]}", 80)
+        asked = datagrams(stack, two.netns, two.addresses[0], 5353)
+        with one.netns.entered():
+            asks = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        asks.settimeout(PATIENCE_S)
+        asks.sendto(b"question", (f"::ffff:{ADDRESSES[0]}", 53))
+        echo(asked)
+        assert asks.recvfrom(64)[1][:2] == (f"::ffff:{ADDRESSES[0]}", 53)
+    assert tracked(bed.node, ADDRESSES[0]) == ""
+
+
+def datagrams(stack: ExitStack, netns: Netns, address: str = "", port: int = 0) -> socket.socket:
+    made = stack.enter_context(netns.open_socket(family(address), socket.SOCK_DGRAM))
+    made.settimeout(PATIENCE_S)
+    if port:
+        made.bind((address, port))
+    return made
+
+
+def echo(server: socket.socket) -> None:
+    words, peer = server.recvfrom(64)
+    server.sendto(words, peer)
+
+
+def answers(client: socket.socket, servers: list[socket.socket]) -> int:
+    """Which of the servers got what the client has sent; it is answered."""
+    ready, _, _ = select.select(servers, [], [], PATIENCE_S)
+    assert len(ready) == 1
+    echo(ready[0])
+    return servers.index(ready[0])
+
+
+def test_datagrams_of_one_socket_go_to_one_endpoint_and_answers_come_from_the_service(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    everybody = endpoints_of(*one.addresses, *two.addresses)
+    for number, address in enumerate(ADDRESSES):
+        bed.put(WEB, *slices(*everybody))
+        with ExitStack() as stack:
+            servers = [datagrams(stack, pod.netns, pod.addresses[number], 5353) for pod in bed.pods]
+            got = set()
+            for client in (one.netns, bed.node):
+                for _ in range(8):
+                    asks = datagrams(stack, client, address)
+                    first = None
+                    for _ in range(4):
+                        asks.sendto(b"question", (address, 53))
+                        server = answers(asks, servers)
+                        first = server if first is None else first
+                        assert server == first
+                        assert asks.recvfrom(64)[1][:2] == (address, 53)
+                    got.add(first)
+            assert got == {0, 1}, "both are used"
+            assert first is not None
+            other = bed.pods[1 - first]
+            bed.put(*slices(*endpoints_of(*other.addresses)))
+            asks.sendto(b"question", (address, 53))
+            assert answers(asks, servers) == 1 - first
+            assert asks.recvfrom(64)[1][:2] == (address, 53)
+        assert tracked(bed.node, address) == ""
+
+
+def test_connected_datagram_sockets_are_ended_when_their_endpoint_leaves(bed: SocketBed) -> None:
+    one, two = bed.pods
+    for number, address in enumerate(ADDRESSES):
+        bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+        with ExitStack() as stack:
+            servers = [datagrams(stack, pod.netns, pod.addresses[number], 5353) for pod in bed.pods]
+            for client in (one.netns, bed.node):
+                bed.put(*slices(*endpoints_of(*two.addresses)))
+                asks = datagrams(stack, client, address)
+                asks.connect((address, 53))
+                # Who speaks with the pod itself has nothing to do with the Service.
+                direct = datagrams(stack, client, address)
+                direct.connect((two.addresses[number], 5353))
+                assert asks.getpeername()[:2] == (address, 53)
+                for each, peer in ((asks, (address, 53)), (direct, (two.addresses[number], 5353))):
+                    each.send(b"question")
+                    assert answers(each, servers) == 1
+                    assert each.recvfrom(64)[1][:2] == peer
+                bed.put(*slices(*endpoints_of(*one.addresses)))
+                with pytest.raises(ConnectionAbortedError):
+                    asks.recv(64)
+                direct.send(b"still there")
+                assert answers(direct, servers) == 1
+                asks = datagrams(stack, client, address)
+                asks.connect((address, 53))
+                asks.send(b"question")
+                assert answers(asks, servers) == 0
+        assert tracked(bed.node, address) == ""
+
+
+def test_other_network_namespaces_in_the_cgroup_are_left_alone(
+    bed: SocketBed, make_netns: NetnsFactory
+) -> None:
+    """They may use the same address for something else."""
+    bed.put(WEB, *slices(*endpoints_of(*bed.pods[1].addresses)))
+    foreign = make_netns("foreign")
+    foreign.ip("link set lo up", f"address add {ADDRESSES[0]}/32 dev lo")
+    with foreign.listening(ADDRESSES[0], 80) as server:
+        assert talk(foreign, ADDRESSES[0], 80, server) == ADDRESSES[0]
+
+
+def test_a_process_of_the_node_that_chose_its_source_is_translated_by_nftables(
+    bed: SocketBed,
+) -> None:
+    two = bed.pods[1]
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    for number, address in enumerate(ADDRESSES):
+        with (
+            two.netns.listening(ANY[family(address)], 8080) as server,
+            bed.node.connected(address, 80, source=NODE[number]) as here,
+        ):
+            server.accept()[0].close()
+            assert here.getpeername()[:2] == (address, 80)
+        assert tracked(bed.node, address) != ""
+
+
+def test_what_programs_do_not_serve_nftables_does(bed: SocketBed) -> None:
+    """No endpoints; from outside; by a port of the node."""
+    one, two = bed.pods
+    bed.put(WEB)
+    for address in ADDRESSES:
+        with pytest.raises(ConnectionRefusedError), one.netns.connected(address, 80):
+            pass
+    bed.put(*slices(*endpoints_of(*two.addresses)))
+    for number, address in enumerate(ADDRESSES):
+        with two.netns.listening(ANY[family(address)], 8080) as server:
+            talk(bed.outside, address, 80, server)
+            talk(bed.outside, NODE[number], 30080, server)
+            talk(one.netns, NODE[number], 30080, server)
+
+
+def test_a_pod_stays_with_its_endpoint_until_that_is_gone(bed: SocketBed) -> None:
+    one, two = bed.pods
+    sticky = Service("shop", "web", cluster_ips=ADDRESSES, ports=WEB.ports, affinity_s=600)
+    everybody = endpoints_of(*one.addresses, *two.addresses)
+    bed.put(sticky, *slices(*everybody))
+    for address in ADDRESSES:
+        with ExitStack() as stack:
+            servers = [
+                stack.enter_context(pod.netns.listening(ANY[family(address)], 8080))
+                for pod in bed.pods
+            ]
+            for client in (one.netns, bed.node):
+                kept = {who_gets(stack, client, address, servers) for _ in range(12)}
+                assert len(kept) == 1
+                other = 1 - kept.pop()
+                bed.put(*slices(*endpoints_of(*bed.pods[other].addresses)))
+                assert who_gets(stack, client, address, servers) == other
+                bed.put(*slices(*everybody))
+                assert {who_gets(stack, client, address, servers) for _ in range(12)} == {other}
+
+
+def who_gets(stack: ExitStack, client: Netns, address: str, servers: list[socket.socket]) -> int:
+    """Which of the servers a new connection comes to."""
+    stack.enter_context(client.connected(address, 80))
+    ready, _, _ = select.select(servers, [], [], PATIENCE_S)
+    assert len(ready) == 1
+    stack.enter_context(ready[0].accept()[0])
+    return servers.index(ready[0])
+
+
+def test_traffic_that_must_stay_on_the_node_does(bed: SocketBed) -> None:
+    one, two = bed.pods
+    inside = Service("shop", "web", cluster_ips=ADDRESSES, ports=WEB.ports, is_internal_local=True)
+    far = endpoints_of("10.244.9.9", "fd00:9::9", node="far")
+    bed.put(inside, *slices(*endpoints_of(*two.addresses), *far))
+    for address in ADDRESSES:
+        with ExitStack() as stack:
+            server = stack.enter_context(two.netns.listening(ANY[family(address)], 8080))
+            for _ in range(8):
+                assert who_gets(stack, one.netns, address, [server]) == 0
+
+
+def test_a_new_agent_takes_over_and_connections_stay(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    address = ADDRESSES[0]
+    with ExitStack() as stack:
+        server = stack.enter_context(two.netns.listening("0.0.0.0", 8080))
+        here = stack.enter_context(one.netns.connected(address, 80))
+        there = stack.enter_context(server.accept()[0])
+        bed.part.close()
+        # While there is no agent at all the programs go on.
+        assert talk(one.netns, address, 80, server) == one.addresses[0]
+        bed.part = bed.new_part()
+        bed.run()
+        assert bed.why_not == ""
+        assert talk(one.netns, address, 80, server) == one.addresses[0]
+        assert here.getpeername()[:2] == (address, 80)
+        here.sendall(b"still there")
+        there.settimeout(PATIENCE_S)
+        assert there.recv(64) == b"still there"
+        bed.put(*slices(*endpoints_of(*one.addresses)))
+        server = stack.enter_context(one.netns.listening("0.0.0.0", 8080))
+        assert talk(one.netns, address, 80, server) == one.addresses[0]
+    assert tracked(bed.node, address) == ""
+    assert bed.run() == 0
+
+
+def test_what_others_take_away_is_put_back(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    lib = ctypes.CDLL("libbpf.so.1")
+
+    def link() -> int:
+        fd: int = lib.bpf_obj_get(os.fsencode(bed.place.pins / "links" / "limpet_connect4"))
+        assert fd >= 0
+        return fd
+
+    def detach() -> None:
+        fd = link()
+        assert lib.bpf_link_detach(fd) == 0
+        os.close(fd)
+
+    def empty(name: str) -> None:
+        pinned = lib.bpf_obj_get(os.fsencode(bed.place.pins / "maps-1" / name))
+        key = ctypes.create_string_buffer(64)
+        assert lib.bpf_map_get_next_key(pinned, None, key) == 0
+        assert lib.bpf_map_delete_elem(pinned, key) == 0
+        os.close(pinned)
+
+    def unpin() -> None:
+        remove_pins(bed.place.pins)
+
+    assert bed.part.sockets is not None
+    breakages: tuple[Callable[[], None], ...] = (
+        detach,
+        unpin,
+        *(partial(empty, name) for name in ("frontends", "slots")),
+    )
+    with two.netns.listening("0.0.0.0", 8080) as server:
+        for breakage in breakages:
+            breakage()
+            # By nftables where it is not by the programs: never without the Service.
+            talk(one.netns, ADDRESSES[0], 80, server)
+            bed.node.run("conntrack", "-F")
+            bed.part.sockets.suspect(maps=True)
+            assert bed.run() > 0
+            assert bed.run() == 0
+            assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
+            assert tracked(bed.node, ADDRESSES[0]) == ""
+            assert (bed.place.pins / "links" / "limpet_connect4").exists()
+            assert (bed.place.pins / "maps-1" / "slots").exists()
+
+
+def test_after_they_are_removed_nftables_serves_alone(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    bed.part.close()
+    assert remove_pins(bed.place.pins)
+    assert not remove_pins(bed.place.pins)
+    assert not bed.place.pins.exists()
+    with two.netns.listening("0.0.0.0", 8080) as server:
+        talk(one.netns, ADDRESSES[0], 80, server)
+    assert tracked(bed.node, ADDRESSES[0]) != ""
+    bed.part = bed.new_part()
+
+
+def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    bed.part.close()
+    bed.place = Place(Path("/proc/limpet"), bed.cgroup.path)
+    bed.part = bed.new_part()
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    assert "no bpffs there" in bed.why_not
+    with two.netns.listening("0.0.0.0", 8080) as server:
+        talk(one.netns, ADDRESSES[0], 80, server)

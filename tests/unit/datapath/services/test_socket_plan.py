@@ -1,0 +1,138 @@
+"""What eBPF programs look up follows from the slots that nftables draws from."""
+
+from __future__ import annotations
+
+import sys
+from ipaddress import ip_address
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.datapath.services.test_plan import HERE, NAMES, services, slices
+
+from limpet.datapath.services.elements import frontend_key, packed, slot_key, target_value
+from limpet.datapath.services.plan import Planner, SocketWishes
+from limpet.datapath.services.ruleset import slots_name
+from limpet.datapath.services.sockets import layout
+from limpet.datapath.services.sockets.diff import AttachPrograms, PutSocketElements, diff_sockets
+from limpet.datapath.services.state import StaleFlows
+from limpet.services.catalog import Catalog
+from limpet.services.values import (
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Exposure,
+    Service,
+    ServicePort,
+)
+
+BOTH = SocketWishes(ends_flows=True)
+NOTHING = StaleFlows()
+
+
+def planned(catalog: Catalog, wishes: SocketWishes = BOTH) -> Planner:
+    planner = Planner(wishes)
+    planner.replan([("default", name) for name in NAMES], catalog, HERE)
+    return planner
+
+
+def catalog_of(*items: Service | EndpointSlice) -> Catalog:
+    catalog = Catalog()
+    for item in items:
+        catalog.put(item)
+    return catalog
+
+
+@given(items=st.lists(services | slices, max_size=8))
+def test_each_cluster_address_has_the_slots_of_nftables_and_nothing_else_is_there(
+    items: list[Service | EndpointSlice],
+) -> None:
+    catalog = catalog_of(*items)
+    planner = planned(catalog)
+    want = planner.want()
+    frontends, slots, members = (want.sockets[name] for name in layout.SOCKET_MAPS)
+    asked = {
+        layout.service(frontend_key(packed(address), port.protocol, port.port))
+        for service in catalog
+        for address in service.addresses
+        for port in service.ports
+    }
+    assert frontends.keys() <= asked
+    counted = 0
+    for key in frontends:
+        plain = key.removeprefix(b"\0" * 10 + b"\xff\xff")
+        version = 4 if len(plain) == 12 else 6
+        protocol = {6: "TCP", 17: "UDP"}[plain[-8]]
+        of_table = want.elements[slots_name(version, protocol, at_node=False)]
+        number = 0
+        while (value := slots.get(slot_key(key, number))) is not None:
+            assert value == layout.target(of_table[slot_key(plain, number)])
+            if protocol == "UDP":
+                assert members[key + value] == layout.MEMBER
+            number += 1
+        assert number == int.from_bytes(frontends[key][:4], sys.byteorder) > 0
+        counted += number
+    assert counted == len(slots)
+    assert {key[:24] for key in members} <= frontends.keys()
+
+
+@given(items=st.lists(services | slices, max_size=12), cut=st.integers(0, 12))
+def test_step_by_step_is_the_same_as_at_once(
+    items: list[Service | EndpointSlice], cut: int
+) -> None:
+    catalog = catalog_of(*items[:cut])
+    planner = planned(catalog)
+    planner.settled()
+    before = {name: dict(held) for name, held in planner.want().sockets.items()}
+    names = [name for item in items[cut:] for name in catalog.put(item)]
+    planner.replan(names, catalog, HERE)
+    want = planner.want().sockets
+    changes = diff_sockets(want, before, touched=planner.touched, damage="", stale=NOTHING)
+    for change in changes:
+        assert isinstance(change, PutSocketElements)
+        for name, keys in change.elements.delete.items():
+            for key in keys:
+                del before[name][key]
+        for name, added in change.elements.add.items():
+            before[name].update(added)
+    assert before == want
+    assert want[layout.FRONTENDS].keys() == planned(catalog).want().sockets[layout.FRONTENDS].keys()
+
+
+def test_what_is_not_of_the_cluster_alone_and_sctp_are_left_to_nftables() -> None:
+    ports = (ServicePort("a", "SCTP", 9, 30009), ServicePort("http", "TCP", 80, 30080))
+    exposed = Exposure(external_ips=("192.0.2.1",), load_balancer_ips=("192.0.2.2",))
+    service = Service("default", "a", cluster_ips=("10.96.0.1",), ports=ports, exposure=exposed)
+    catalog = catalog_of(service, *_slices_of("SCTP", "a"), *_slices_of("TCP", "http"))
+    keys = planned(catalog).want().sockets[layout.FRONTENDS].keys()
+    assert keys == {layout.service(frontend_key(packed("10.96.0.1"), "TCP", 80))}
+
+
+def test_without_a_planner_for_sockets_nothing_is_planned_for_them() -> None:
+    planner = Planner()
+    planner.replan([("default", "a")], catalog_of(), HERE)
+    assert planner.want().sockets == {}
+
+
+def test_programs_are_attached_after_their_maps_have_what_they_look_up() -> None:
+    want = {layout.FRONTENDS: {b"key": b"value"}}
+    first, last = diff_sockets(want, {}, touched=None, damage="why", stale=NOTHING)
+    assert isinstance(first, PutSocketElements)
+    assert last == AttachPrograms("why")
+
+
+def test_a_socket_is_stale_when_its_endpoint_serves_the_service_no_more() -> None:
+    service = ip_address("10.96.0.1").packed, 53
+    one, two = (ip_address(each).packed for each in ("10.244.0.1", "10.244.0.2"))
+    asked, got = (
+        layout.target(target_value(str(ip_address(a)), p)) for a, p in (service, (one, 1))
+    )
+    peer = asked + got
+    assert layout.is_stale(peer, {service: {(two, 1)}})
+    assert layout.is_stale(peer, {service: {(one, 2)}})
+    assert not layout.is_stale(peer, {service: {(one, 1), (two, 1)}})
+    assert not layout.is_stale(peer, {(one, 53): {(two, 1)}})
+
+
+def _slices_of(protocol: str, name: str) -> list[EndpointSlice]:
+    ports = (EndpointPort(name, protocol, 8080),)
+    return [EndpointSlice("default", name, "a", 4, ports, (Endpoint("10.244.0.1"),))]
