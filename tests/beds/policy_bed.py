@@ -84,13 +84,13 @@ class PolicyBed:
         there = self._address(target, version)
         tag = next(self._tags)
         with (
-            _raw(self._where(target), version, protocol) as receiver,
-            _raw(self._where(source), version, protocol) as sender,
+            raw_socket(self._where(target), version, protocol) as receiver,
+            raw_socket(self._where(source), version, protocol) as sender,
         ):
             receiver.setblocking(False)
             before = self._dropped()
             ends = (self._address(source, version), there)
-            sender.sendto(_packet(protocol, ends, tag, port), (there, 0))
+            sender.sendto(packet_of(protocol, ends, tag, port), (there, 0))
             outcome: list[bool] = []
 
             def seen() -> bool:
@@ -117,7 +117,7 @@ class PolicyBed:
         return next(each for each in addresses if ip_address(each).version == version)
 
 
-def _raw(netns: Netns, version: int, protocol: Protocol) -> socket.socket:
+def raw_socket(netns: Netns, version: int, protocol: Protocol) -> socket.socket:
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     with netns.entered():
         made = socket.socket(family, socket.SOCK_RAW, _NUMBERS[protocol, version])
@@ -126,7 +126,7 @@ def _raw(netns: Netns, version: int, protocol: Protocol) -> socket.socket:
     return made
 
 
-def _packet(protocol: Protocol, ends: tuple[str, str], tag: int, port: int) -> bytes:
+def packet_of(protocol: Protocol, ends: tuple[str, str], tag: int, port: int) -> bytes:
     """The first of a connection from port `tag`. Its checksum is right, or no answer to it would be
     told from a new connection; for IPv6 the kernel makes those of TCP, UDP and ICMP."""
     version = ip_address(ends[0]).version

@@ -1,0 +1,36 @@
+"""Every row of the conformance table holds for real packets between pods of two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.beds.namespaces import NetnsFactory
+from tests.beds.policy_matrix import PolicyMatrix
+from tests.datapath.policy.conformance import ROWS, Row
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Iterator[PolicyMatrix]:
+    make = NetnsFactory()
+    try:
+        made = PolicyMatrix(make)
+        yield made
+        made.close()
+    finally:
+        make.close()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_what_passes_between_pods_of_two_nodes_is_what_is_written(
+    matrix: PolicyMatrix, row: Row
+) -> None:
+    for moment in row.moments:
+        matrix.enforce(moment.now)
+        for ask in moment.asks:
+            matrix.check(ask.is_open, ask.protocol, ask.port, ask.sources)
+
+
+def test_no_two_rows_have_one_name() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
