@@ -83,6 +83,11 @@ class Policy:
     def rules(self, direction: Direction) -> tuple[Rule, ...]:
         return self.ingress if direction == "ingress" else self.egress
 
+    def may_select(self, pod: Pod) -> bool:
+        """Also one whose labels nobody has told yet."""
+        mine = self.key.namespace == pod.key.namespace and not pod.host_network
+        return mine and (pod.labels is None or self.pods.selects(pod.labels))
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:

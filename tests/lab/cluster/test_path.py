@@ -96,6 +96,35 @@ def test_probes_tell_round_trips_by_what_the_path_stands_on(lan: World) -> None:
     assert "overlay address on the link" in limpet(node, "path", *ends, "--probe")
 
 
+def test_what_policies_say_of_a_port_is_told_with_the_end_and_the_policy(lan: World) -> None:
+    node, other = lan.machine("node-1"), lan.machine("node-2")
+    (pod,), (far,) = node.pods.values(), other.pods.values()
+    (address, *_), (origin, *_) = far.addresses, pod.addresses
+    closed = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "few", "namespace": far.namespace},
+        "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]},
+    }
+    other.ask("policy.apply", documents=[closed])
+    try:
+        ends = str(origin.ip), str(address.ip)
+        text = limpet(other, "path", *ends, "--port", "80")
+        assert f"tcp 80 from {ends[0]} to {ends[1]}: not known here\n" in text
+        assert f"egress of {ends[0]}: not known here: no pod of this node has it" in text
+        allowed = f"ingress of {far.namespace}/{far.name} ({ends[1]}): allowed"
+        assert f"{allowed}: by {far.namespace}/few (rule 1)\n" in text
+        words = is_refused(lambda: limpet(other, "path", *ends, "--port", "81"))
+        assert f"tcp 81 from {ends[0]} to {ends[1]}: denied\n" in words
+        assert f"denied: isolated by {far.namespace}/few, and no rule allows it" in words
+        is_refused(lambda: limpet(other, "path", *ends, "--port", "80", "--protocol", "udp"))
+        answer = json.loads(limpet(node, "path", *ends, "--port", "81", "--output", "json"))
+        (said,) = answer["policies"]
+        assert [each["allowed"] for each in said["ends"]] == [True, None], "here and at the other"
+    finally:
+        other.ask("policy.delete", namespace=far.namespace, name="few")
+
+
 def test_two_pods_of_a_node_meet_on_its_bridge(lan: World) -> None:
     node = lan.machine("node-1")
     (pod,) = node.pods.values()

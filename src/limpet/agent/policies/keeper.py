@@ -6,12 +6,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from limpet.agent.policies.said import Applied, PodLabels, PodPolicies
+from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, PodPolicies
 from limpet.agent.policies.said import Policies as SaidPolicies
-from limpet.agent.policies.words import pod_policies, policy_line
+from limpet.agent.policies.words import end_line, pod_policies, policy_line
 from limpet.agent.status import Said
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError
@@ -19,10 +20,12 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled, compile_sides
 from limpet.policies.parse import PolicyError
-from limpet.policies.policy import Key, Pod, World
+from limpet.policies.policy import PROTOCOLS, Key, Pod, World
+from limpet.policies.verdict import Flow, judge
 
 Arguments = dict[str, Any]
 
@@ -107,6 +110,8 @@ class Policies(ABC):
                 return self._list()
             case "policy.show":
                 return self._show(_key(arguments))
+            case "policy.judge":
+                return self._judge(arguments)
             case _:
                 return await self._change(verb, arguments)
 
@@ -139,6 +144,33 @@ class Policies(ABC):
                 f"policy show {key}: this node has no such pod now (limpet ipam list tells which)"
             )
         return pod_policies(world, world.pods[key], compile_sides(world, [world.pods[key]]))
+
+    knows_all_pods: ClassVar[bool] = False
+    """An address that is no pod's here is no pod's anywhere."""
+
+    def _judge(self, arguments: Arguments) -> Judged:
+        """Of `pairs` of addresses, `protocol` (empty: one without ports) and `port`."""
+        local = self._local(self._ports())
+        world = self._world(local)
+        with RouteSocket() as route:
+            own = {each.interface.ip for each in route.addresses()}
+        flows = []
+        for source, target in arguments.get("pairs") or []:
+            flow = _flow(source, target, arguments)
+            ends = [
+                end_line(each, here=each.pod in local, is_known=self.knows_all_pods)
+                for each in judge(world, flow, own)
+            ]
+            said = {each.allowed for each in ends}
+            flows.append(
+                FlowLine(
+                    source=str(flow.source),
+                    target=str(flow.target),
+                    allowed=False if False in said else None if None in said else True,
+                    ends=ends,
+                )
+            )
+        return Judged(flows=flows)
 
 
 class OwnPolicies(Policies):
@@ -212,6 +244,18 @@ class OwnPolicies(Policies):
 
 def _key(arguments: Arguments) -> Key:
     return Key(str(arguments.get("namespace", "default")), str(arguments.get("name", "")))
+
+
+def _flow(source: object, target: object, arguments: Arguments) -> Flow:
+    """Raises: LimpetError."""
+    protocol, port = arguments.get("protocol"), arguments.get("port") or 0
+    if protocol not in ("", *PROTOCOLS) or not isinstance(port, int):
+        raise LimpetError(f"policy judge: {protocol} {port}: no such protocol or port")
+    try:
+        ends = ip_address(str(source)), ip_address(str(target))
+    except ValueError as error:
+        raise LimpetError(f"policy judge: {error}") from error
+    return Flow(*ends, protocol or None, port)
 
 
 def _read(path: Path) -> Book:

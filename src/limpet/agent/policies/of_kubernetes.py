@@ -26,6 +26,8 @@ _log = structlog.get_logger("policies")
 class KubernetesPolicies(Policies):
     """Runs on the event loop."""
 
+    knows_all_pods = True
+
     def __init__(
         self,
         loop: Loop,

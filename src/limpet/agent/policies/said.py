@@ -60,6 +60,37 @@ class PodPolicies(Said, frozen=True, kw_only=True):
     sides: list[SideLine]
 
 
+class EndLine(Said, frozen=True, kw_only=True):
+    """What one end of a connection says."""
+
+    direction: str
+    """`egress`: where it leaves; `ingress`: where it enters."""
+    address: str
+    pod: str
+    """Empty: of no pod that is known here."""
+    here: bool
+    """It is a pod of this node."""
+    allowed: bool | None
+    """None: only the other node knows."""
+    why: str
+
+
+class FlowLine(Said, frozen=True, kw_only=True):
+    """Whether a connection between two addresses may begin."""
+
+    source: str
+    target: str
+    allowed: bool | None
+    """None: only the other node knows."""
+    ends: list[EndLine]
+
+
+class Judged(Said, frozen=True, kw_only=True):
+    """What policies say of connections."""
+
+    flows: list[FlowLine]
+
+
 class Applied(Said, frozen=True, kw_only=True):
     """What was changed, as KIND NAME."""
 

@@ -15,7 +15,7 @@ from limpet.datapath.node.pod.attachment import Attachment
 if TYPE_CHECKING:  # a node without policies need not have them in memory
     from limpet.agent.policies.keeper import Policies
 
-VERBS = ("policy.apply", "policy.delete", "policy.list", "policy.show", "pod.label")
+VERBS = ("policy.apply", "policy.delete", "policy.list", "policy.show", "policy.judge", "pod.label")
 
 
 class PolicySlot:

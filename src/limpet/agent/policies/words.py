@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from limpet.agent.policies.said import PodPolicies, PolicyLine, RuleLine, SideLine
+from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLine, SideLine
 from limpet.policies.compiled import DIRECTIONS, Compiled, compile_sides
 from limpet.policies.policy import (
     Direction,
@@ -16,6 +16,37 @@ from limpet.policies.policy import (
     PortSpan,
     World,
 )
+from limpet.policies.verdict import Verdict
+
+
+def end_line(verdict: Verdict, *, here: bool, is_known: bool) -> EndLine:
+    """`is_known`: an address that is no pod's here is no pod's anywhere."""
+    pod = "" if verdict.pod is None else str(verdict.pod)
+    allowed: bool | None = verdict.allowed
+    if verdict.always:
+        why = verdict.always
+    elif verdict.pod is None:
+        allowed = True if is_known else None
+        why = (
+            "no pod has the address, so no policy holds there"
+            if is_known
+            else "no pod of this node has it; a pod of another node is held to that one's policies "
+            "(ask there)"
+        )
+    elif not verdict.isolated_by:
+        why = f"no policy isolates the pod for {verdict.direction}"
+    elif verdict.rules:
+        why = f"by {', '.join(f'{rule.policy} (rule {rule.number + 1})' for rule in verdict.rules)}"
+    else:
+        why = f"isolated by {', '.join(map(str, verdict.isolated_by))}, and no rule allows it"
+    return EndLine(
+        direction=verdict.direction,
+        address=str(verdict.address),
+        pod=pod,
+        here=here,
+        allowed=allowed,
+        why=why,
+    )
 
 
 def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
@@ -25,7 +56,7 @@ def policy_line(policy: Policy, pods: Iterable[Pod]) -> PolicyLine:
         name=policy.key.name,
         pods=str(policy.pods),
         types=[each for each in DIRECTIONS if each in policy.directions],
-        selected=sorted(str(pod.key) for pod in pods if _is_selected(policy, pod)),
+        selected=sorted(str(pod.key) for pod in pods if policy.may_select(pod)),
     )
 
 
@@ -39,17 +70,11 @@ def pod_policies(world: World, pod: Pod, compiled: Compiled) -> PodPolicies:
     )
 
 
-def _is_selected(policy: Policy, pod: Pod) -> bool:
-    """It may be, where nobody has told its labels."""
-    mine = policy.key.namespace == pod.key.namespace and not pod.host_network
-    return mine and (pod.labels is None or policy.pods.selects(pod.labels))
-
-
 def _side(world: World, pod: Pod, direction: Direction, compiled: Compiled) -> SideLine:
     found = [
         policy
         for _, policy in sorted(world.policies.items())
-        if direction in policy.directions and _is_selected(policy, pod)
+        if direction in policy.directions and policy.may_select(pod)
     ]
     return SideLine(
         direction=direction,

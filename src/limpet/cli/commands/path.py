@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from limpet.agent.client import ask
+from limpet.agent.policies.said import FlowLine, Judged
 from limpet.agent.settings import load_settings
 from limpet.agent.status import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
 from limpet.cli.on_node import on_node
@@ -22,6 +26,14 @@ _ASKED = {
     "overlay": "overlay address on the link",
     "tunnel": "tunnel",
 }
+
+
+class PortProtocol(StrEnum):
+    TCP = "tcp"
+    UDP = "udp"
+    SCTP = "sctp"
+
+
 _WHAT = "An address, or a pod of this node as NAMESPACE/NAME."
 
 peer = group("Other nodes, seen from this one.")
@@ -49,17 +61,48 @@ def path(
     probe: Annotated[
         bool, typer.Option("--probe", help="Ask the other node too, and tell round trips.")
     ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Whether policies let in who asks there."),
+    ] = None,
+    protocol: Annotated[
+        PortProtocol, typer.Option("--protocol", case_sensitive=False, help="Of --port.")
+    ] = PortProtocol.TCP,
 ) -> None:
-    """The way between two addresses, in both directions; exit code 1 when there is none."""
+    """The way between two addresses, in both directions; exit code 1 when there is none, or when
+    policies allow no connection to --port."""
     agent = load_settings(config).folders.socket
     answer = ask(agent, "path", PathAnswer, origin=origin, target=target, probe=probe)
-    show(answer, output, *(line for each in answer.paths for line in path_lines(each)))
+    judged = None if port is None else _judged(agent, answer, protocol, port)
+    if output is Output.JSON and judged is not None:
+        show({**to_builtins(answer), "policies": to_builtins(judged.flows)}, output)
+    else:
+        show(answer, output, *(line for each in answer.paths for line in path_lines(each)))
     if output is Output.TABLE:
+        for flow in judged.flows if judged is not None else ():
+            for line in flow_lines(flow, f"{protocol.value} {port}"):
+                put(line)
         _put_probes(answer)
         for failure in answer.failed:
             say(f"limpet: the node is not as planned: {failure}")
     if silent(answer.probes) or not all(each.reachable for each in answer.paths):
         raise typer.Exit(1)
+    if judged is not None and not all(each.allowed is not False for each in judged.flows):
+        raise typer.Exit(1)
+
+
+def _judged(agent: Path, answer: PathAnswer, protocol: PortProtocol, port: int) -> Judged:
+    pairs = [(each.there.origin, each.there.target) for each in answer.paths]
+    return ask(agent, "policy.judge", Judged, pairs=pairs, protocol=protocol.value, port=port)
+
+
+def flow_lines(flow: FlowLine, what: str) -> Iterator[str]:
+    """What policies say of one pair of addresses, for a person."""
+    words = {True: "allowed", False: "denied", None: "not known here"}
+    yield f"{what} from {flow.source} to {flow.target}: {words[flow.allowed]}"
+    for end in flow.ends:
+        where = f"{end.pod} ({end.address})" if end.pod else end.address
+        yield f"  {end.direction} of {where}: {words[end.allowed]}: {end.why}"
 
 
 def _put_probes(answer: PathAnswer) -> None:

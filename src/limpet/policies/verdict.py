@@ -1,0 +1,76 @@
+"""Whether a connection may begin, and by which policies: each of its ends is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from limpet.base.addresses import Address
+from limpet.policies.compiled import DIRECTIONS, RuleId, compile_sides
+from limpet.policies.policy import Direction, Key, Pod, Protocol, World
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The first packet of a connection, behind a Service's translation."""
+
+    source: Address
+    target: Address
+    protocol: Protocol | None = "tcp"
+    """None: one without ports."""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one end says."""
+
+    direction: Direction
+    address: Address
+    pod: Key | None
+    """Whose address it is; None: of no pod that is known."""
+    isolated_by: tuple[Key, ...] = ()
+    """Empty: it may do what it wants."""
+    rules: tuple[RuleId, ...] = ()
+    """That allow it."""
+    always: str = ""
+    """Why no policy is asked."""
+
+    @property
+    def allowed(self) -> bool:
+        return bool(self.rules or self.always) or not self.isolated_by
+
+
+def judge(world: World, flow: Flow, own: Collection[Address] = ()) -> tuple[Verdict, Verdict]:
+    """What is said of what leaves, and of what enters. `own`: addresses of the node itself."""
+    found = {direction: _end(world, flow, direction, own) for direction in DIRECTIONS}
+    return found["egress"], found["ingress"]
+
+
+def _end(world: World, flow: Flow, direction: Direction, own: Collection[Address]) -> Verdict:
+    mine, peer = (flow.source, flow.target) if direction == "egress" else (flow.target, flow.source)
+    pod = _pod_at(world, mine)
+    key = None if pod is None else pod.key
+    if mine == peer:
+        return Verdict(direction, mine, key, always="a pod always reaches itself")
+    if pod is None:
+        return Verdict(direction, mine, None)
+    if peer in own:
+        return Verdict(direction, mine, key, always="a node and its own pods always reach another")
+    compiled = compile_sides(world, [pod])
+    rules = compiled.allows(pod.key, direction, peer, flow.protocol, flow.port)
+    if rules is None:
+        return Verdict(direction, mine, key)
+    isolating = (
+        policy.key
+        for policy in world.policies.values()
+        if direction in policy.directions and policy.may_select(pod)
+    )
+    return Verdict(direction, mine, key, tuple(sorted(isolating)), tuple(sorted(rules)))
+
+
+def _pod_at(world: World, address: Address) -> Pod | None:
+    return next(
+        (pod for pod in world.pods.values() if address in pod.addresses and not pod.host_network),
+        None,
+    )
