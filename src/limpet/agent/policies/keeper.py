@@ -20,7 +20,6 @@ from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
-from limpet.linux.netlink.socket import RouteSocket
 from limpet.policies.book import Book, decode_book, encode_book
 from limpet.policies.compiled import Compiled, compile_sides
 from limpet.policies.parse import PolicyError
@@ -152,8 +151,7 @@ class Policies(ABC):
         """Of `pairs` of addresses, `protocol` (empty: one without ports) and `port`."""
         local = self._local(self._ports())
         world = self._world(local)
-        with RouteSocket() as route:
-            own = {each.interface.ip for each in route.addresses()}
+        own = self.part.own_addresses()
         flows = []
         for source, target in arguments.get("pairs") or []:
             flow = _flow(source, target, arguments)

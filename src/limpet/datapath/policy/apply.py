@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, PolicyTables
 from limpet.datapath.policy.table import Table, change_commands, put_commands, read_listing
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 
 _WHAT = "network policies"
@@ -39,6 +41,12 @@ class PolicyKernel:
             # The kernel has something else, or nft cannot do the difference: the whole.
             self.put_whole += 1
             self._inet.run(put_commands(after.inet) + put_commands(after.bridge), what=_WHAT)
+
+    @staticmethod
+    def own_addresses() -> frozenset[Address]:
+        """Of the namespace's links. Raises: KernelError."""
+        with RouteSocket() as route:
+            return frozenset(each.interface.ip for each in route.addresses())
 
     def dropped_packets(self) -> int:
         """Since the table was made."""

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.loop import Loop
@@ -52,6 +53,10 @@ class PolicyPart(Part[PolicyTables, Change]):
 
     def dropped_packets(self) -> int:
         return self._kernel.dropped_packets()
+
+    def own_addresses(self) -> frozenset[Address]:
+        """Of the node itself. Raises: KernelError."""
+        return self._kernel.own_addresses()
 
     def cover(self, port: LocalPort) -> None:
         """What holds for a pod is in force when this returns, before its first packet.
