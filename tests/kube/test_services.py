@@ -110,6 +110,13 @@ def test_a_service_is_served_as_it_is_told_and_after_a_boot_without_an_api_serve
         assert [(each["address"], each["weight"]) for each in shown["endpoints"]] == [
             (ADDRESSES[0], 1)
         ]
+        # From the node itself, which is the endpoint's too.
+        told = node.ask("path", origin=ADDRESSES[0], target=address)
+        assert told["service"]["name"] == "default/web"
+        assert [each["there"]["target"] for each in told["paths"]] == [ADDRESSES[0]]
+        with host.connected(address, 80), server.accept()[0]:
+            (endpoint,) = node.ask("service", name="default/web")["endpoints"]
+            assert endpoint["connections"] == 1
         listed = node.ask("services")
         assert listed["connected"]
         assert {"web", "kubernetes"} <= {each["name"] for each in listed["services"]}

@@ -5,7 +5,8 @@ In memory only where Services are on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from ipaddress import ip_address
@@ -21,13 +22,15 @@ from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.datapath.loop import Loop
-from limpet.datapath.services.apply import ServicesKernel, find_kube_proxy
+from limpet.datapath.services.apply import ServicesKernel, count_connections, find_kube_proxy
+from limpet.datapath.services.elements import NUMBERS
 from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
 from limpet.services.rotation import Here
-from limpet.services.values import ServiceName
+from limpet.services.values import Service, ServiceName
 
 _log = structlog.get_logger("services")
 _RANKS = {name: rank for rank, name in enumerate(TRANSPORTS, start=1)}
@@ -100,6 +103,23 @@ class ServiceSide:
     def failures(self) -> list[str]:
         """Of the last round, in words."""
         return self._loop.account(self.part).failures
+
+    async def connections(self, service: Service) -> Mapping[tuple[str, str, int], int]:
+        """By protocol, address and port of the endpoint: those that the kernel tracks now.
+
+        Raises: LimpetError.
+        """
+        asked = {
+            (NUMBERS[port.protocol], frontend.address, frontend.port)
+            for port in service.ports
+            for frontend in frontends(service, port)
+        }
+        names = {number: name for name, number in NUMBERS.items()}
+        found = await asyncio.to_thread(count_connections, asked)
+        return {
+            (names[number], str(ip_address(address)), port): count
+            for (number, address, port), count in found.items()
+        }
 
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""

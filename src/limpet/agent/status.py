@@ -475,15 +475,6 @@ class ProbeStatus(Said, frozen=True, kw_only=True):
     rtts_ms: list[float]
 
 
-class PathAnswer(Said, frozen=True, kw_only=True):
-    """`limpet path`."""
-
-    paths: list[PathStatus]
-    probes: list[ProbeStatus]
-    nat: dict[str, str]
-    failed: list[str]
-
-
 # Services
 
 
@@ -492,6 +483,8 @@ class EndpointStatus(Said, frozen=True, kw_only=True):
 
     port: str
     """Name, number and protocol of the Service's port."""
+    service_port: int
+    protocol: str
     address: str
     target_port: int
     node: str
@@ -500,6 +493,28 @@ class EndpointStatus(Said, frozen=True, kw_only=True):
     """How often it is drawn, beside others of the port; 0: it is not in rotation here."""
     why: str
     """Why it is not; empty: it is."""
+    connections: int = 0
+    """From and through this node, by the Service's addresses, as the kernel tracks them."""
+
+
+class ServiceWay(Said, frozen=True, kw_only=True):
+    """A Service that a way leads to: its endpoints, of which this node chooses one."""
+
+    name: str
+    """NAMESPACE/NAME."""
+    address: str
+    ports: list[str]
+    endpoints: list[EndpointStatus]
+
+
+class PathAnswer(Said, frozen=True, kw_only=True):
+    """`limpet path`; to a Service, the ways to its endpoints that are in rotation here."""
+
+    paths: list[PathStatus]
+    probes: list[ProbeStatus]
+    nat: dict[str, str]
+    failed: list[str]
+    service: ServiceWay | None = None
 
 
 class ServiceLine(Said, frozen=True, kw_only=True):

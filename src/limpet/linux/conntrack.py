@@ -9,6 +9,7 @@ import errno
 import re
 import socket
 import struct
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from limpet.base.addresses import Address
@@ -17,13 +18,15 @@ from limpet.linux.netlink import codec as wire
 from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
 _GET, _DELETE = 0x101, 0x102
-_TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _ID, _ZONE, _STATUS_MASK = 1, 2, 3, 12, 18, 26
+_TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _PROTOCOL_INFO, _ID, _ZONE = 1, 2, 3, 4, 12, 18
+_STATUS_MASK = 26
 _SEEN_REPLY, _DST_NAT = 1 << 1, 1 << 5
 _TUPLE_IP, _TUPLE_PROTOCOL = 1, 2
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _SOURCE: dict[int, int] = {socket.AF_INET: 1, socket.AF_INET6: 3}
 _TCP, _UDP = 6, 17
 _U32 = struct.Struct(">I")
+_TCP_INFO, _TCP_STATE, _TCP_ESTABLISHED = 1, 1, b"\x03"
 _NFGENMSG_BYTES = 4
 _ANY_FAMILY = bytes(_NFGENMSG_BYTES)
 
@@ -140,3 +143,56 @@ def _ends(attrs: dict[int, bytes], tuple_kind: int) -> set[bytes]:
     """Packed source and destination of one direction."""
     nested = wire.parse_attrs(memoryview(attrs.get(tuple_kind, b"")), 0)
     return set(wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0).values())
+
+
+FlowEnd = tuple[int, bytes, int]
+"""Number of the protocol, packed address (of what is asked for, empty: any of the node's), port."""
+
+
+def count_flows(asked: Collection[FlowEnd]) -> Counter[FlowEnd]:
+    """Flows that were begun to one of `asked` and led elsewhere, by who answers them.
+
+    Of TCP those that are established. Raises: KernelError.
+    """
+    found: Counter[FlowEnd] = Counter()
+    ports = {(protocol, port) for protocol, address, port in asked if not address}
+    addresses = {address for _, address, _ in asked if address}
+    # Most flows are no Service's: the bytes are searched before anything is parsed.
+    words = [re.escape(each) for each in sorted(addresses)]
+    words += [re.escape(port.to_bytes(2, "big")) for _, port in sorted(ports)]
+    if not words:
+        return found
+    maybe = re.compile(b"|".join(words), re.DOTALL)
+    with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            header = bytes([family, 0, 0, 0])
+            dump = wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",))
+            for message in netfilter.dump(dump):
+                if maybe.search(message.body) is None:
+                    continue
+                attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
+                begun = _end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
+                answering = _end(attrs, _TUPLE_REPLY, family, is_source=True)
+                is_meant = begun in asked or (begun[0], begun[2]) in ports
+                if is_meant and begun != answering and _is_alive(begun[0], attrs):
+                    found[answering] += 1
+    return found
+
+
+def _end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
+    nested = wire.parse_attrs(memoryview(attrs.get(tuple_kind, b"")), 0)
+    protocol = wire.parse_attrs(memoryview(nested.get(_TUPLE_PROTOCOL, b"")), 0)
+    addresses = wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0)
+    kind = _SOURCE[family] + (0 if is_source else 1)
+    port = protocol.get(_SOURCE_PORT if is_source else _DESTINATION_PORT, b"")
+    number = int.from_bytes(protocol.get(_NUMBER, b""), "big")
+    return number, addresses.get(kind, b""), int.from_bytes(port, "big")
+
+
+def _is_alive(protocol: int, attrs: dict[int, bytes]) -> bool:
+    """What the kernel still remembers of a TCP connection that has ended is none."""
+    if protocol != _TCP:
+        return True
+    info = wire.parse_attrs(memoryview(attrs.get(_PROTOCOL_INFO, b"")), 0)
+    state = wire.parse_attrs(memoryview(info.get(_TCP_INFO, b"")), 0).get(_TCP_STATE)
+    return state == _TCP_ESTABLISHED

@@ -9,6 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from limpet.datapath.services.apply import count_connections
+from limpet.datapath.services.elements import NUMBERS, packed
+from limpet.datapath.services.plan import frontends
 from limpet.services.rotation import Here
 from limpet.services.values import Endpoint, Exposure, Service
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
@@ -21,7 +24,7 @@ from tests.beds.service_bed import (
     endpoints_of,
     slices,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 ANY = {4: "0.0.0.0", 6: "::"}
 VERSIONS = [0, 1]
@@ -286,6 +289,34 @@ def test_an_agent_that_starts_anew_finds_its_table_and_mends_what_was_changed(
         assert bed.run() == 0, breakage
         with ExitStack() as stack:
             talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+
+def test_connections_are_counted_by_who_answers_them(plain: ServiceBed) -> None:
+    """As the kernel tracks them; what was closed is none any more, and others' are not counted."""
+    bed = plain
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    asked = {
+        (NUMBERS[port.protocol], frontend.address, frontend.port)
+        for port in WEB.ports
+        for frontend in frontends(WEB, port)
+    }
+    ends = [(NUMBERS["TCP"], packed(each), 8080) for each in two.addresses]
+
+    def counted() -> dict[tuple[int, bytes, int], int]:
+        with bed.node.entered():
+            return dict(count_connections(asked))
+
+    with ExitStack() as stack:
+        for address in ADDRESSES:
+            listening(stack, two.netns, family(address))
+        stack.enter_context(one.netns.connected(two.addresses[0], 8080))
+        stack.enter_context(one.netns.connected(ADDRESSES[0], 80))
+        stack.enter_context(bed.outside.connected(NODE[0], 30080))
+        closed = [stack.enter_context(bed.node.connected(ADDRESSES[1], 80)) for _ in range(2)]
+        wait_until(lambda: counted() == {ends[0]: 2, ends[1]: 2}, "all are counted")
+        closed[0].close()
+        wait_until(lambda: counted() == {ends[0]: 2, ends[1]: 1}, "the closed one is not")
 
 
 def test_two_services_that_want_one_address_do_not_break_each_other(plain: ServiceBed) -> None:

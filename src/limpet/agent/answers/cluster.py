@@ -27,6 +27,7 @@ from limpet.agent.status import (
     Peers,
     PeerStatus,
     ProbeStatus,
+    ServiceWay,
     SharedEndpoint,
     TunnelStatus,
 )
@@ -53,6 +54,8 @@ from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate
 
+_MOST_WAYS = 16
+"""To endpoints of a Service."""
 _PROBES = 4
 """One may be lost."""
 _NOBODY: Mapping[str, str] = {}
@@ -146,10 +149,15 @@ class ClusterAdmin:
         `probe`: the node at the other end is asked as well.
         """
         words, peer_parts = self._words(), self._cluster.peer_parts
-        origins, targets = (
-            addresses_of(str(arguments.get(key, "")), words.pods) for key in ("origin", "target")
-        )
-        pairs = pairs_of(origins, targets, peer_parts.peers.view)
+        origin, target = (str(arguments.get(key, "")) for key in ("origin", "target"))
+        service = self.services.way(target)
+        targets = [target] if service is None else _in_rotation(service)
+        origins = addresses_of(origin, words.pods)
+        pairs = [
+            pair
+            for each in targets
+            for pair in pairs_of(origins, addresses_of(each, words.pods), peer_parts.peers.view)
+        ]
         # Before the paths are told: an answer also says by which way the peer reaches this node.
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
         paths = [
@@ -170,7 +178,9 @@ class ClusterAdmin:
             for probe in probe_statuses(rounds, uid, peer_parts.peers.view.snapshot)
         ]
         nat = self._cluster.nat_traversal.relays.report()["nat"]
-        return PathAnswer(paths=paths, probes=probes, nat=nat, failed=peer_parts.failures)
+        return PathAnswer(
+            paths=paths, probes=probes, nat=nat, failed=peer_parts.failures, service=service
+        )
 
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
@@ -203,6 +213,12 @@ class ClusterAdmin:
         ]
         mtu_bytes = pod_mtu_bytes(settings, node_part.uplink_mtu_bytes)
         return NodeWords((*attached, *kept), settings.bridge, mtu_bytes)
+
+
+def _in_rotation(service: ServiceWay) -> list[str]:
+    """Addresses of endpoints that may be drawn, the first of them."""
+    drawn = dict.fromkeys(each.address for each in service.endpoints if each.weight)
+    return list(drawn)[:_MOST_WAYS]
 
 
 def session_status(state: SessionState, *, now_s: float) -> ControllerStatus:

@@ -233,6 +233,11 @@ def _notes(address: Address, view: View, words: NodeWords) -> list[str]:
     segment = next((each for each in ours if address in each), None)
     if segment is None:
         network = view.network
+        if network is not None and any(address in cidr for cidr in network.service_cidrs):
+            return [
+                f"{address} is a Service's address, and Limpet serves no such Service on this node "
+                "(`limpet service list`)"
+            ]
         if network is not None and not any(address in cidr for cidr in network.pod_cidrs):
             return [f"{address} is no address of the cluster: the node's own routes lead there"]
         return []

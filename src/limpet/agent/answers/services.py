@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from limpet.agent.status import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
+from limpet.agent.status import (
+    EndpointStatus,
+    ServiceAnswer,
+    ServiceLine,
+    ServicesAnswer,
+    ServiceWay,
+)
 from limpet.agent.wiring import ClusterSide
 from limpet.base.errors import LimpetError
 from limpet.services.catalog import Catalog
@@ -16,6 +23,9 @@ if TYPE_CHECKING:  # in memory only where Services are on
     from limpet.agent.services import ServiceSide
 
 _VERSIONS = (4, 6)
+Connections = Mapping[tuple[str, str, int], int]
+"""By protocol, address and port of an endpoint."""
+_NOT_COUNTED: Connections = {}
 
 
 class ServiceAdmin:
@@ -38,7 +48,7 @@ class ServiceAdmin:
             failed=side.failures,
         )
 
-    def show(self, name: str) -> ServiceAnswer:
+    async def show(self, name: str) -> ServiceAnswer:
         """`name`: as NAMESPACE/NAME, or a cluster address. Raises: LimpetError."""
         side = self._side()
         catalog, here = side.catalog, side.part.here
@@ -50,6 +60,7 @@ class ServiceAdmin:
                 "address; `limpet service list` tells all)"
             )
         exposure = service.exposure
+        connections = await side.connections(service)
         return ServiceAnswer(
             service=_line(service, catalog, here),
             external=[*exposure.external_ips, *exposure.load_balancer_ips],
@@ -57,8 +68,29 @@ class ServiceAdmin:
             internal_local=service.is_internal_local,
             external_local=exposure.is_local,
             distribution=service.distribution,
-            endpoints=list(_endpoints(service, catalog, here)),
+            endpoints=list(_endpoints(service, catalog, here, connections)),
             failed=side.failures,
+        )
+
+    def way(self, word: str) -> ServiceWay | None:
+        """Of the Service whose address that is; None: of none that this node serves."""
+        side = self._cluster.services
+        try:
+            address = ip_address(word)
+        except ValueError:
+            return None
+        service = side.catalog.by_address(str(address)) if side is not None else None
+        if side is None or service is None:
+            return None
+        return ServiceWay(
+            name="/".join(service.key),
+            address=str(address),
+            ports=[_words(port) for port in service.ports],
+            endpoints=[
+                each
+                for each in _endpoints(service, side.catalog, side.part.here)
+                if ip_address(each.address).version == address.version
+            ],
         )
 
     def _side(self) -> ServiceSide:
@@ -71,7 +103,9 @@ class ServiceAdmin:
         return side
 
 
-def _endpoints(service: Service, catalog: Catalog, here: Here) -> Iterator[EndpointStatus]:
+def _endpoints(
+    service: Service, catalog: Catalog, here: Here, connections: Connections = _NOT_COUNTED
+) -> Iterator[EndpointStatus]:
     for port in service.ports:
         for version in _VERSIONS:
             found = candidates(catalog.slices(*service.key), port, version)
@@ -81,12 +115,15 @@ def _endpoints(service: Service, catalog: Catalog, here: Here) -> Iterator[Endpo
                 endpoint, target_port = candidate
                 yield EndpointStatus(
                     port=_words(port),
+                    service_port=port.port,
+                    protocol=port.protocol,
                     address=endpoint.address,
                     target_port=target_port,
                     node=endpoint.node,
                     pod=f"{service.namespace}/{endpoint.pod}" if endpoint.pod else "",
                     weight=weights.get((endpoint.address, target_port), 0),
                     why=why_unused(candidate, service, used, here),
+                    connections=connections.get((port.protocol, endpoint.address, target_port), 0),
                 )
 
 

@@ -179,7 +179,8 @@ class Admin:
         return self._required("services").services.list()
 
     async def _service(self, arguments: Arguments) -> ServiceAnswer:
-        return self._required("service").services.show(str(arguments.get("name", "")))
+        name = str(arguments.get("name", ""))
+        return await self._required("service").services.show(name)
 
     def _required(self, verb: str) -> ClusterAdmin:
         """Raises: LimpetError where the node has joined no cluster."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,16 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.policies.said import FlowLine, Judged
 from limpet.agent.settings import load_settings
-from limpet.agent.status import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
+from limpet.agent.status import (
+    EndpointStatus,
+    Leg,
+    PathAnswer,
+    PathStatus,
+    Peers,
+    PeerStatus,
+    ProbeStatus,
+    ServiceWay,
+)
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, duration, put, put_table, say, show, show_table
@@ -35,6 +44,7 @@ class PortProtocol(StrEnum):
 
 
 _WHAT = "An address, or a pod of this node as NAMESPACE/NAME."
+_TARGET = f"{_WHAT[:-1]}; a Service's cluster address leads to its endpoints."
 
 peer = group("Other nodes, seen from this one.")
 
@@ -55,7 +65,7 @@ def peer_list(
 @on_node
 def path(
     origin: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
-    target: Annotated[str, typer.Argument(metavar="POD|IP", help=_WHAT)],
+    target: Annotated[str, typer.Argument(metavar="POD|IP", help=_TARGET)],
     config: Config = None,
     output: Format = Output.TABLE,
     probe: Annotated[
@@ -77,7 +87,8 @@ def path(
     if output is Output.JSON and judged is not None:
         show({**to_builtins(answer), "policies": to_builtins(judged.flows)}, output)
     else:
-        show(answer, output, *(line for each in answer.paths for line in path_lines(each)))
+        told = service_lines(answer.service, answer.paths) if answer.service is not None else []
+        show(answer, output, *told, *(line for each in answer.paths for line in path_lines(each)))
     if output is Output.TABLE:
         for flow in judged.flows if judged is not None else ():
             for line in flow_lines(flow, f"{protocol.value} {port}"):
@@ -85,15 +96,38 @@ def path(
         _put_probes(answer)
         for failure in answer.failed:
             say(f"limpet: the node is not as planned: {failure}")
-    if silent(answer.probes) or not all(each.reachable for each in answer.paths):
+    is_served = answer.service is None or bool(answer.paths)
+    if not is_served or silent(answer.probes) or not all(x.reachable for x in answer.paths):
         raise typer.Exit(1)
     if judged is not None and not all(each.allowed is not False for each in judged.flows):
         raise typer.Exit(1)
 
 
 def _judged(agent: Path, answer: PathAnswer, protocol: PortProtocol, port: int) -> Judged:
-    pairs = [(each.there.origin, each.there.target) for each in answer.paths]
-    return ask(agent, "policy.judge", Judged, pairs=pairs, protocol=protocol.value, port=port)
+    flows = []
+    for number, pairs in _flows(answer, protocol, port).items():
+        asked = {"pairs": pairs, "protocol": protocol.value, "port": number}
+        flows += ask(agent, "policy.judge", Judged, **asked).flows
+    return Judged(flows=flows)
+
+
+def _flows(
+    answer: PathAnswer, protocol: PortProtocol, port: int
+) -> dict[int, list[tuple[str, str]]]:
+    """Pairs of addresses by the port where the target is asked: of a Service its endpoint's."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for each in answer.paths:
+        numbers = [port]
+        if answer.service is not None:
+            numbers = [
+                end.target_port
+                for end in answer.service.endpoints
+                if end.address == each.there.target
+                and (end.service_port, end.protocol.lower()) == (port, protocol.value)
+            ]
+        for number in numbers:
+            found.setdefault(number, []).append((each.there.origin, each.there.target))
+    return found
 
 
 def flow_lines(flow: FlowLine, what: str) -> Iterator[str]:
@@ -103,6 +137,30 @@ def flow_lines(flow: FlowLine, what: str) -> Iterator[str]:
     for end in flow.ends:
         where = f"{end.pod} ({end.address})" if end.pod else end.address
         yield f"  {end.direction} of {where}: {words[end.allowed]}: {end.why}"
+
+
+def service_lines(service: ServiceWay, paths: Sequence[PathStatus]) -> Iterator[str]:
+    """A Service and its endpoints, before the ways to those that are in rotation."""
+    yield f"{service.address} is Service {service.name} ({_joined(service.ports)})"
+    used = [each for each in service.endpoints if each.weight]
+    for each in used:
+        total = sum(other.weight for other in used if other.port == each.port)
+        share = f"{each.weight} of {total}" if len(used) > 1 else "all"
+        yield f"  {each.port}: {share} to {_endpoint(each)}"
+    for each in service.endpoints:
+        if not each.weight:
+            yield f"  {each.port}: none to {_endpoint(each)}: {each.why}"
+    if not used:
+        yield "  no endpoint is in rotation here: whoever asks is refused"
+    hidden = len({each.address for each in used}) - len({each.there.target for each in paths})
+    if hidden > 0:
+        yield f"  ways to the first of them; {hidden} more are not told"
+
+
+def _endpoint(each: EndpointStatus) -> str:
+    where = f"{each.address} port {each.target_port}"
+    on = f" on {each.node}" if each.node else ""
+    return f"{each.pod} ({where}){on}" if each.pod else f"{where}{on}"
 
 
 def _put_probes(answer: PathAnswer) -> None:

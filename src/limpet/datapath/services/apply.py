@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 
 from limpet.base.errors import KernelError, LimpetError
@@ -17,7 +17,12 @@ from limpet.datapath.services.diff import (
 )
 from limpet.datapath.services.ruleset import REMEMBERING, affinity_name
 from limpet.datapath.services.state import MAPS, PREFIX_SETS, PROTOCOLS, ServicesState
-from limpet.linux.conntrack import forget_udp, forget_unanswered_tcp
+from limpet.linux.conntrack import (
+    FlowEnd,
+    count_flows,
+    forget_udp,
+    forget_unanswered_tcp,
+)
 from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements
 from limpet.linux.sysctl import read_sysctl
@@ -169,6 +174,11 @@ class ServicesKernel:
 
     def _frame(self, table: str = NFT_SERVICES_TABLE) -> Frame:
         return self._sets.read_frame(table, PREFIX_SETS)
+
+
+def count_connections(asked: Collection[FlowEnd]) -> Mapping[FlowEnd, int]:
+    """That were begun to one of `asked`, by the endpoint that answers. Raises: LimpetError."""
+    return count_flows(asked)
 
 
 def find_kube_proxy() -> str:

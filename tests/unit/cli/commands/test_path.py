@@ -9,12 +9,14 @@ from msgspec import convert
 
 from limpet.agent.status import (
     ClusterStatus,
+    EndpointStatus,
     LinkStatus,
     NatTraversalStatus,
     PathStatus,
     ProbeStatus,
+    ServiceWay,
 )
-from limpet.cli.commands.path import path_lines, silent, why_relayed
+from limpet.cli.commands.path import path_lines, service_lines, silent, why_relayed
 from limpet.cli.commands.status import cluster_lines, nat_traversal_lines
 
 LEG: dict[str, Any] = {
@@ -400,3 +402,39 @@ def test_how_the_api_server_is_reached_is_told_where_it_is_heard() -> None:
     assert "  the controller says: PodAddressesUnique: two pods hold 10.0.0.9" in told
     assert "\nconnected to the API server at" in status(api_server={**api, "connected": True})
     assert "API server" not in status()
+
+
+def endpoint(
+    address: str, weight: int, why: str = "", pod: str = "default/web-0"
+) -> EndpointStatus:
+    return EndpointStatus(
+        port="80/TCP", address=address, target_port=8080, node="n2", pod=pod, weight=weight, why=why
+    )
+
+
+def service(*endpoints: EndpointStatus) -> str:
+    way = ServiceWay(
+        name="default/web", address="10.96.0.7", ports=["80/TCP"], endpoints=list(endpoints)
+    )
+    path = {"there": LEG, "back": LEG, "reachable": True, "notes": [], "version": 4, "peer_uid": ""}
+    return "\n".join(service_lines(way, [convert(path, PathStatus)]))
+
+
+def test_a_services_address_is_told_as_the_endpoints_that_it_leads_to() -> None:
+    assert service(endpoint("10.244.2.7", 4), endpoint("10.244.3.7", 1, pod="")) == (
+        "10.96.0.7 is Service default/web (80/TCP)\n"
+        "  80/TCP: 4 of 5 to default/web-0 (10.244.2.7 port 8080) on n2\n"
+        "  80/TCP: 1 of 5 to 10.244.3.7 port 8080 on n2\n"
+        "  ways to the first of them; 1 more are not told"
+    )
+
+
+def test_endpoints_that_a_service_does_not_lead_to_are_told_with_the_reason() -> None:
+    told = service(endpoint("10.244.2.7", 1), endpoint("10.244.2.8", 0, "it is not ready"))
+
+    assert "all to default/web-0 (10.244.2.7 port 8080)" in told
+    assert "none to default/web-0 (10.244.2.8 port 8080) on n2: it is not ready" in told
+
+
+def test_a_service_that_nobody_serves_says_so() -> None:
+    assert service().endswith("no endpoint is in rotation here: whoever asks is refused")

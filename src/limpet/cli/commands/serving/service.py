@@ -96,5 +96,6 @@ def _endpoint_row(each: EndpointStatus) -> dict[str, Any]:
         "node": each.node,
         "pod": each.pod,
         "weight": each.weight or "",
+        "connections": each.connections,
         "why not": each.why,
     }

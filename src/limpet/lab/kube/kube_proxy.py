@@ -1,0 +1,78 @@
+"""kube-proxy of a node, in one of its modes: Services go from it to Limpet, and back."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from limpet.lab.command import run_command
+from limpet.lab.kube.programs import find_programs
+from limpet.lab.process import Daemon
+from limpet.linux.namespaces import Namespace
+
+Mode = Literal["nftables", "iptables"]
+_HEALTH_PORT = 10256
+_WITHIN_S = 60.0
+
+
+class KubeProxy:
+    """In the network namespace of a node; what it has put into the kernel outlives it."""
+
+    def __init__(
+        self,
+        netns: str,
+        folder: Path,
+        kubeconfig: Path,
+        *,
+        node: str,
+        mode: Mode,
+        programs: Sequence[Path] = (),
+    ) -> None:
+        """`programs`: folders of iptables, where this machine has none."""
+        self.mode: Mode = mode
+        self._netns = f"/run/netns/{netns}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.process = Daemon("kube-proxy", folder / "proxy.pid", folder / "proxy.log")
+        self._words = [
+            *("nsenter", f"--net={self._netns}"),
+            str(find_programs("kube-proxy") / "kube-proxy"),
+        ]
+        self._flags = [
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={node}",
+            f"--proxy-mode={mode}",
+            f"--healthz-bind-address=127.0.0.1:{_HEALTH_PORT}",
+            # The machine's own limits are no namespace's to change.
+            *("--conntrack-max-per-core=0", "--conntrack-min=0"),
+            *("--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"),
+        ]
+        self._path = ":".join([*map(str, programs), os.environ["PATH"]])
+
+    def start(self) -> None:
+        """Returns when it answers; its rules come a little later. Raises: LabError with its log."""
+        self.process.start_and_ask(
+            [*self._words, *self._flags],
+            self._answers,
+            within_s=_WITHIN_S,
+            environment={"PATH": self._path},
+        )
+
+    def clean_up(self) -> None:
+        """As a person does it who has ended it: its rules go, of all its modes.
+
+        Raises: LabError.
+        """
+        run_command("env", f"PATH={self._path}", *self._words, "--cleanup")
+
+    def _answers(self) -> bool:
+        with Namespace(self._netns) as netns, netns.entered():
+            asking = socket.socket()
+        with asking, suppress(OSError):
+            asking.settimeout(1.0)
+            asking.connect(("127.0.0.1", _HEALTH_PORT))
+            return True
+        return False
