@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"limpet agent: {error}", file=sys.stderr)  # noqa: T201 - before any log
         return 1
     if begins_anew:
-        # The same process, for whoever minds it, without what getting in has left in memory.
+        # The same process, for whoever minds it, without what was in memory for another task.
         os.execv(sys.executable, sys.orig_argv)
     return 0
 
@@ -91,7 +91,7 @@ def _config_of(arguments: Sequence[str]) -> Path | None:
 
 
 async def _run(settings: Settings) -> bool:
-    """True: the node has joined a cluster, and has to begin anew as a node of it."""
+    """True: the agent has to begin anew, as a node of a cluster or with other tasks."""
     started_s = time.monotonic()
     allow_many_files()
     asyncio.get_running_loop().set_exception_handler(faults.note_of_loop)
@@ -118,11 +118,11 @@ async def _run(settings: Settings) -> bool:
             gc.freeze()
             gc.enable()
             give_memory_back()
-            has_joined = await _until_stopped_or_joined(enrollment)
+            begins_anew = await _until_stopped_or_another(enrollment, agent)
             _log.info("stopping")
         finally:
             await agent.stop()
-    return has_joined
+    return begins_anew
 
 
 def _keep_waiting_pods(settings: Settings) -> None:
@@ -134,19 +134,18 @@ def _keep_waiting_pods(settings: Settings) -> None:
         keep_waiting_pods(settings.folders)
 
 
-async def _until_stopped_or_joined(enrollment: Enrollment | None) -> bool:
-    """Whether the node has joined."""
-    if enrollment is None:
-        await until_stopped()
-        return False
+async def _until_stopped_or_another(enrollment: Enrollment | None, agent: _Agent) -> bool:
+    """Whether the node has joined, or the agent has other tasks than those it was begun with."""
     stopping = asyncio.create_task(until_stopped())
-    joining = asyncio.create_task(enrollment.run())
+    changing = [asyncio.create_task(each) for each in agent.until_another()]
+    if enrollment is not None:
+        changing.append(asyncio.create_task(enrollment.run()))
     try:
-        await asyncio.wait((stopping, joining), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopping, *changing), return_when=asyncio.FIRST_COMPLETED)
         return not stopping.done()
     finally:
-        stopping.cancel()
-        joining.cancel()
+        for each in (stopping, *changing):
+            each.cancel()
 
 
 class _Agent:
@@ -184,7 +183,7 @@ class _Agent:
             tell=self._tell,
         )
         repair = Repair(self._node)
-        self._resync = partial(_resync, self._loop, repair, settings.resync_s)
+        self._resync = partial(_resync, self._loop, repair, settings.resync_s, self._look)
         self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
         self._policies = PolicySlot(self._loop, node_part, settings, self._attachments)
@@ -268,6 +267,14 @@ class _Agent:
             if self._metrics is not None:
                 parts.push_async_callback(self._metrics.stop)
 
+    def until_another(self) -> list[Coroutine[Any, Any, Any]]:
+        """Whose end means that it has to begin anew."""
+        return [] if self._cluster is None else [self._cluster.begins_anew.wait()]
+
+    def _look(self) -> None:
+        if self._cluster is not None:
+            self._cluster.look_at_choice()
+
     def _tell(self, event: Event) -> None:
         if isinstance(event, PodsChanged | BridgeMade):
             self._policies.pods_changed()
@@ -297,7 +304,7 @@ def _enrollment(settings: Settings) -> Enrollment | None:
     )
 
 
-async def _resync(loop: Loop, repair: Repair, every_s: float) -> None:
+async def _resync(loop: Loop, repair: Repair, every_s: float, look: Callable[[], None]) -> None:
     """Now and then looks at everything, whatever was notified; at leaks first soon after start."""
     while True:
         try:
@@ -308,6 +315,7 @@ async def _resync(loop: Loop, repair: Repair, every_s: float) -> None:
             faults.note("looking for leaks", error)
         await asyncio.sleep(every_s)
         loop.resync("timer")
+        look()
 
 
 async def _end(task: asyncio.Task[None]) -> None:

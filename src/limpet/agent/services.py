@@ -22,8 +22,9 @@ from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
 from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.datapath.loop import Loop
-from limpet.datapath.services.apply import ServicesKernel, count_connections, find_kube_proxy
+from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS
+from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.state import Surroundings

@@ -323,6 +323,18 @@ class NatTraversalStatus(Said, frozen=True, kw_only=True):
     tls: dict[str, TlsRelay]
 
 
+class ServicesStatus(Said, frozen=True, kw_only=True):
+    """Who serves Kubernetes' Services on this node."""
+
+    on: bool
+    """This node does, by itself."""
+    why: str
+    backend: str
+    """What it does it by; empty: it does not."""
+    kube_proxy: str
+    """Where rules of kube-proxy are; empty: nowhere."""
+
+
 class Counted(Said, frozen=True, kw_only=True):
     """Messages by what became of them."""
 
@@ -369,6 +381,8 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     ipsec: TunnelStatus | None
     nat_traversal: NatTraversalStatus
     last_round: PeerRound
+    services: ServicesStatus | None = None
+    """None: nothing tells this node of Services."""
 
 
 # Other nodes and ways to them

@@ -65,6 +65,7 @@ from limpet.paths.prober import Prober
 if TYPE_CHECKING:  # in memory only where Services are on, and names are answered
     from limpet.agent.names.side import NamesSide
     from limpet.agent.services import ServiceSide
+    from limpet.services.mode import Choice
 
 _log = structlog.get_logger("cluster")
 
@@ -79,10 +80,13 @@ class _Kubernetes(NamedTuple):
 
     api_server: SecondRoad | None
     """None: the controller tells what there is."""
+    choice: Choice | None
+    """Whether this node serves Services; None: nothing tells it of them."""
     services: ServiceSide | None
     """None: they are off."""
     names: NamesSide | None
     """None: this node answers none."""
+    begins_anew: asyncio.Event
 
 
 class ClusterSide:
@@ -152,11 +156,14 @@ class ClusterSide:
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
-        services = _services(self, settings, loop, node_part)
+        choice = _choice(settings, self.membership)
+        services = _services(self, settings, choice, loop, node_part)
         self._kubernetes = _Kubernetes(
             _api_server(settings.source, self.membership, self.session),
+            choice,
             services,
             _names(settings, services, self.membership),
+            asyncio.Event(),
         )
         self.node = NodeInCluster(
             self.membership,
@@ -179,6 +186,29 @@ class ClusterSide:
     @property
     def _names(self) -> NamesSide | None:
         return self._kubernetes.names
+
+    @property
+    def services_choice(self) -> Choice | None:
+        """Whether this node serves Services, and why; None: nothing tells it of them."""
+        return self._kubernetes.choice
+
+    @property
+    def begins_anew(self) -> asyncio.Event:
+        """Set when the agent has to be another than it was begun as."""
+        return self._kubernetes.begins_anew
+
+    def look_at_choice(self) -> None:
+        """What the cluster says, or what others have put into the kernel, may be another."""
+        choice = self.services_choice
+        if choice is not None and not self.begins_anew.is_set():
+            with faults.noted("looking for kube-proxy"):
+                if choice.look():
+                    _log.info(
+                        "who serves Services here changes: the agent begins anew",
+                        was=choice.taken.why,
+                        kube_proxy=choice.kube_proxy,
+                    )
+                    self.begins_anew.set()
 
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
@@ -242,6 +272,8 @@ class ClusterSide:
                 peer_parts.hear(event)
                 nat_traversal.role.hear()
                 self._look_at_services()
+                if event.network:
+                    self.look_at_choice()
             case PodsChanged():
                 self.pods.changed()
                 self.session.wake()
@@ -335,18 +367,34 @@ def _api_server(
     )
 
 
+def _choice(settings: Settings, membership: Membership) -> Choice | None:
+    if settings.source.source != "kubernetes":
+        return None
+    # Only here: other nodes have nothing to choose.
+    from limpet.datapath.services.kube_proxy import find_kube_proxy
+    from limpet.services.mode import Choice
+
+    def of_cluster() -> str:
+        network = membership.network
+        return "off" if network is None else network.services.value
+
+    return Choice(settings.services.mode, of_cluster, find_kube_proxy)
+
+
 def _services(
-    cluster: ClusterSide, settings: Settings, loop: Loop, node_part: NodePart
+    cluster: ClusterSide,
+    settings: Settings,
+    choice: Choice | None,
+    loop: Loop,
+    node_part: NodePart,
 ) -> ServiceSide | None:
-    if (
-        settings.services.mode != "on"
-        and not (settings.folders.cluster_dir / SERVICES_FILE).exists()
-    ):
+    is_on = choice is not None and choice.taken.on
+    if not is_on and not (settings.folders.cluster_dir / SERVICES_FILE).exists():
         return None
     # Only here: other nodes need neither a client of an API server in memory nor all Services.
     from limpet.agent.services import ServiceSide, give_back
 
-    if settings.services.mode != "on":
+    if not is_on:
         give_back(settings.folders, keep=settings.dns.dns == "on")
         return None
     return ServiceSide(

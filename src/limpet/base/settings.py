@@ -217,8 +217,8 @@ class SourceSettings(
 class ServiceSettings(Struct, frozen=True, kw_only=True, rename={"mode": "services"}):
     """Services of Kubernetes on this node."""
 
-    mode: Literal["off", "on"] = "off"
-    """"on": this node serves them itself, in place of kube-proxy."""
+    mode: Literal["off", "on"] | None = None
+    """"on": this node serves them itself, in place of kube-proxy; None: as the cluster says."""
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):

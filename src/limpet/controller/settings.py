@@ -201,6 +201,7 @@ def next_network(present: Network, settings: ControllerSettings) -> Network | No
         encryption=present.encryption,
         tunnel_backend=present.tunnel_backend,
         community_backends=present.community_backends,
+        services=present.services,
     )
     return None if following == present else following
 

@@ -117,6 +117,7 @@ def _network_spec(network: Network, _node: str) -> dict[str, Any]:
         "communityBackends": {
             name: backend.value for name, backend in network.community_backends.items()
         },
+        "services": network.services.value,
         "generation": network.generation,
         "revision": network.revision,
     }

@@ -171,15 +171,15 @@ def count_flows(asked: Collection[FlowEnd]) -> Counter[FlowEnd]:
                 if maybe.search(message.body) is None:
                     continue
                 attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
-                begun = _end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
-                answering = _end(attrs, _TUPLE_REPLY, family, is_source=True)
+                begun = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
+                answering = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
                 is_meant = begun in asked or (begun[0], begun[2]) in ports
                 if is_meant and begun != answering and _is_alive(begun[0], attrs):
                     found[answering] += 1
     return found
 
 
-def _end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
+def _flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
     nested = wire.parse_attrs(memoryview(attrs.get(tuple_kind, b"")), 0)
     protocol = wire.parse_attrs(memoryview(nested.get(_TUPLE_PROTOCOL, b"")), 0)
     addresses = wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0)

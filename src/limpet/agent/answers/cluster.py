@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.agent.answers.path import (
     LocalPod,
@@ -27,6 +27,7 @@ from limpet.agent.status import (
     Peers,
     PeerStatus,
     ProbeStatus,
+    ServicesStatus,
     ServiceWay,
     SharedEndpoint,
     TunnelStatus,
@@ -54,10 +55,14 @@ from limpet.paths.explain import name_of
 from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate
 
+if TYPE_CHECKING:  # in memory only where Services are heard of
+    from limpet.services.mode import Choice
+
 _MOST_WAYS = 16
 """To endpoints of a Service."""
 _PROBES = 4
 """One may be lost."""
+_BACKEND = "nftables"
 _NOBODY: Mapping[str, str] = {}
 _STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
 
@@ -116,6 +121,7 @@ class ClusterAdmin:
             probes=dict(sorted(cluster.probing.counters.items())),
             nat_traversal=cluster.nat_traversal.report(),
             offers=dict(sorted(membership.replica.counters.items())),
+            services=services_status(cluster.services_choice),
         )
 
     def why_no_segments(self) -> str:
@@ -248,6 +254,18 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
         unusable=list(state.unusable),
         told=list(state.told),
         clock_ahead_s=round(state.clock_ahead_s),
+    )
+
+
+def services_status(choice: Choice | None) -> ServicesStatus | None:
+    if choice is None:
+        return None
+    decision = choice.taken
+    return ServicesStatus(
+        on=decision.on,
+        why=decision.why,
+        backend=_BACKEND if decision.on else "",
+        kube_proxy=choice.kube_proxy,
     )
 
 

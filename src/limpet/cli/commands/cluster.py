@@ -13,7 +13,12 @@ from limpet.cli.commands.serving.policy import pod_label
 from limpet.cli.options import Format, Words, group
 from limpet.cli.output import Output, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
-from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
+from limpet.cluster.kinds.network import (
+    DefaultCommunity,
+    Encryption,
+    ServicesMode,
+    TunnelBackend,
+)
 
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
 
@@ -112,6 +117,13 @@ def network_set(
             help="What makes the tunnels between nodes; for ipsec each needs strongSwan.",
         ),
     ] = None,
+    services: Annotated[
+        ServicesMode | None,
+        typer.Option(
+            "--services",
+            help="Which nodes serve Kubernetes' Services: none, those without kube-proxy, or all.",
+        ),
+    ] = None,
     reach: Reach = HERE,
     output: Format = Output.TABLE,
 ) -> None:
@@ -120,11 +132,12 @@ def network_set(
         "default_community": default_community,
         "encryption": encryption,
         "tunnel_backend": tunnel_backend,
+        "services": services,
     }
     wanted = {key: value.value for key, value in asked.items() if value is not None}
     if not wanted:
         raise typer.BadParameter(
-            "name what to set: --default-community, --encryption or --tunnel-backend"
+            "name what to set: --default-community, --encryption, --tunnel-backend or --services"
         )
     answer = ask(reach, "network.set", **wanted)
     show(answer, output, *(f"{key.replace('_', ' ')}: {answer[key]}" for key in wanted))

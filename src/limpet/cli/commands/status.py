@@ -16,6 +16,7 @@ from limpet.agent.status import (
     LinkStatus,
     NatTraversalStatus,
     RelayStatus,
+    ServicesStatus,
     Status,
     TlsRelay,
     TunnelStatus,
@@ -85,6 +86,8 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
         yield f"  the controller says: {words}"
     if cluster.api_server is not None:
         yield from _api_server(cluster.api_server)
+    if cluster.services is not None:
+        yield from services_lines(cluster.services)
     links = [f"{each.ifname} ({', '.join(each.addresses)})" for each in cluster.links]
     yield f"links to other nodes: {', '.join(links) or 'none'}"
     yield from _tunnel(cluster.tunnel, "NO ENCRYPTED TUNNEL")
@@ -156,6 +159,15 @@ def _api_server(api: ApiServerStatus) -> Iterator[str]:
         yield f"  counts for nothing: {problem}"
     for words in api.told:
         yield f"  the controller says: {words}"
+
+
+def services_lines(services: ServicesStatus) -> Iterator[str]:
+    """Who serves Services here, and why."""
+    by = f"served by this node, by {services.backend}" if services.on else "not served by Limpet"
+    yield f"Services: {by} ({services.why})"
+    if services.kube_proxy:
+        also = "has rules too" if services.on else "has rules"
+        yield f"  kube-proxy {also}: {services.kube_proxy}"
 
 
 # Between sites

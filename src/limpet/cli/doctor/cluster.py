@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.agent.status import ApiServerStatus, ClusterStatus, ControllerStatus, TunnelStatus
+from limpet.agent.status import (
+    ApiServerStatus,
+    ClusterStatus,
+    ControllerStatus,
+    ServicesStatus,
+    TunnelStatus,
+)
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn
@@ -70,6 +76,8 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
     yield from _controller(cluster.controller)
     if cluster.api_server is not None:
         yield from _api_server(cluster.api_server)
+    if cluster.services is not None:
+        yield _services(cluster.services)
     yield from _links(cluster)
     yield from _peers(cluster)
     yield from _tunnel(cluster.tunnel, "encrypted tunnel")
@@ -87,6 +95,21 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "what the node knows of the cluster may not survive its next start",
             "look at the disk; what is lost is told anew by neighbours and the cloud",
         )
+
+
+def _services(services: ServicesStatus) -> Finding:
+    found = services.kube_proxy
+    if services.on and found:
+        return warn(
+            f"this node serves Services, and kube-proxy has rules here, too: {found}",
+            "Limpet's come first; those of kube-proxy cost memory, and time with each change",
+            "end kube-proxy on this node and have it clean up (kube-proxy --cleanup)",
+        )
+    if services.on:
+        return ok(f"this node serves Services, by {services.backend} ({services.why})")
+    if found:
+        return ok(f"kube-proxy serves Services here ({found}); Limpet does not: {services.why}")
+    return ok(f"Limpet serves no Services here, and no kube-proxy is found: {services.why}")
 
 
 def _controller(controller: ControllerStatus) -> Iterator[Finding]:

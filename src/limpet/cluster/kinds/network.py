@@ -40,6 +40,16 @@ class TunnelBackend(Enum):
     """IKEv2, by strongSwan."""
 
 
+class ServicesMode(Enum):
+    """Which nodes serve Kubernetes' Services themselves, where their own settings do not say it."""
+
+    OFF = "off"
+    AUTO = "auto"
+    """Those on which no kube-proxy is found."""
+    ON = "on"
+    """All of them: a kube-proxy that is there, too, finds nothing left to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """What holds for all of a cluster; signed by the cluster key, the higher generation counts."""
@@ -66,6 +76,7 @@ class Network:
     """Of the tunnels between nodes that share no community with another one."""
     community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
     """By community: of the tunnels between its nodes, where it is not that of the network."""
+    services: ServicesMode = ServicesMode.OFF
 
 
 NAME = "network"
@@ -89,6 +100,8 @@ def _parse(found: dict[str, Any]) -> Network:
             "community_backends": {
                 name: TunnelBackend(each) for name, each in found["community_backends"].items()
             },
+            # Older controllers say nothing of it.
+            "services": ServicesMode(found.get("services", ServicesMode.OFF.value)),
         }
     )
 

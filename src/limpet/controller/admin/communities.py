@@ -8,7 +8,12 @@ from typing import Any
 
 import structlog
 
-from limpet.cluster.kinds.network import DefaultCommunity, Encryption, TunnelBackend
+from limpet.cluster.kinds.network import (
+    DefaultCommunity,
+    Encryption,
+    ServicesMode,
+    TunnelBackend,
+)
 from limpet.controller.admin.views import community_document, network_document
 from limpet.controller.communities import communities
 from limpet.controller.state.cluster import Cluster
@@ -70,8 +75,9 @@ class CommunityAdmin:
         default_community: DefaultCommunity | None = None,
         encryption: Encryption | None = None,
         tunnel_backend: TunnelBackend | None = None,
+        services: ServicesMode | None = None,
     ) -> dict[str, Any]:
         """None leaves as it is."""
         return network_document(
-            await self._cluster.set_network(default_community, encryption, tunnel_backend)
+            await self._cluster.set_network(default_community, encryption, tunnel_backend, services)
         )

@@ -25,7 +25,13 @@ from limpet.cluster.documents import Key, Sealed
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import DefaultCommunity, Encryption, Network, TunnelBackend
+from limpet.cluster.kinds.network import (
+    DefaultCommunity,
+    Encryption,
+    Network,
+    ServicesMode,
+    TunnelBackend,
+)
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
@@ -375,6 +381,7 @@ class Cluster:
         default_community: DefaultCommunity | None,
         encryption: Encryption | None,
         tunnel_backend: TunnelBackend | None,
+        services: ServicesMode | None = None,
     ) -> Network:
         """What holds for all then; None leaves as it is.
 
@@ -395,6 +402,7 @@ class Cluster:
                 default_community=default_community or tables.network.default_community,
                 encryption=encryption or tables.network.encryption,
                 tunnel_backend=tunnel_backend or tables.network.tunnel_backend,
+                services=services or tables.network.services,
             )
             if following != tables.network:
                 grants.put_network(tables, following)
@@ -406,6 +414,7 @@ class Cluster:
             default_community=network.default_community.value,
             encryption=network.encryption.value,
             tunnel_backend=network.tunnel_backend.value,
+            services=network.services.value,
             generation=network.generation,
         )
         return network

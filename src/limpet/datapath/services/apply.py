@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -29,13 +29,6 @@ from limpet.linux.sysctl import read_sysctl
 
 _SCRATCH = f"{NFT_SERVICES_TABLE}_read"
 """A table for a moment: it has, unused, what the real one should have."""
-_KUBE_PROXY = {
-    "list chain ip kube-proxy services": "nftables table kube-proxy",
-    "list chain ip6 kube-proxy services": "nftables table kube-proxy of IPv6",
-    "list chain ip nat KUBE-SERVICES": "iptables chain KUBE-SERVICES",
-    "list chain ip6 nat KUBE-SERVICES": "ip6tables chain KUBE-SERVICES",
-}
-"""Questions to nft that succeed where there are some."""
 
 
 class ServicesKernel:
@@ -179,16 +172,3 @@ class ServicesKernel:
 def count_connections(asked: Collection[FlowEnd]) -> Mapping[FlowEnd, int]:
     """That were begun to one of `asked`, by the endpoint that answers. Raises: LimpetError."""
     return count_flows(asked)
-
-
-def find_kube_proxy() -> str:
-    """Where rules of kube-proxy are, of whichever of its modes; empty: nowhere.
-
-    Raises: LimpetError.
-    """
-    with closing(Nftables(NFT_SERVICES_TABLE)) as nft:
-        for question, what in _KUBE_PROXY.items():
-            with suppress(KernelError):
-                nft.run(question, what=what)
-                return what
-    return ""

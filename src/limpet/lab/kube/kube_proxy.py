@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -12,7 +10,6 @@ from typing import Literal
 from limpet.lab.command import run_command
 from limpet.lab.kube.programs import find_programs
 from limpet.lab.process import Daemon
-from limpet.linux.namespaces import Namespace
 
 Mode = Literal["nftables", "iptables"]
 _HEALTH_PORT = 10256
@@ -30,9 +27,10 @@ class KubeProxy:
         *,
         node: str,
         mode: Mode,
-        programs: Sequence[Path] = (),
+        iptables: Path | None = None,
     ) -> None:
-        """`programs`: folders of iptables, where this machine has none."""
+        """`iptables`: a folder in which it is unpacked (bin, usr/lib/*/xtables); None: the
+        machine's own is used."""
         self.mode: Mode = mode
         self._netns = f"/run/netns/{netns}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +48,7 @@ class KubeProxy:
             *("--conntrack-max-per-core=0", "--conntrack-min=0"),
             *("--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"),
         ]
-        self._path = ":".join([*map(str, programs), os.environ["PATH"]])
+        self._environment = {} if iptables is None else _with_iptables(iptables)
 
     def start(self) -> None:
         """Returns when it answers; its rules come a little later. Raises: LabError with its log."""
@@ -58,7 +56,7 @@ class KubeProxy:
             [*self._words, *self._flags],
             self._answers,
             within_s=_WITHIN_S,
-            environment={"PATH": self._path},
+            environment=self._environment,
         )
 
     def clean_up(self) -> None:
@@ -66,13 +64,18 @@ class KubeProxy:
 
         Raises: LabError.
         """
-        run_command("env", f"PATH={self._path}", *self._words, "--cleanup")
+        environment = [f"{name}={value}" for name, value in self._environment.items()]
+        run_command("env", *environment, *self._words, "--cleanup")
 
     def _answers(self) -> bool:
-        with Namespace(self._netns) as netns, netns.entered():
-            asking = socket.socket()
-        with asking, suppress(OSError):
-            asking.settimeout(1.0)
-            asking.connect(("127.0.0.1", _HEALTH_PORT))
-            return True
+        """Whether it listens, by what the kernel tells of its namespace."""
+        pid = self.process.pid
+        with suppress(FileNotFoundError):
+            table = Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii")
+            return f":{_HEALTH_PORT:04X} 00000000:0000 0A" in table
         return False
+
+
+def _with_iptables(folder: Path) -> dict[str, str]:
+    modules = next(folder.glob("usr/lib/*/xtables"))
+    return {"PATH": f"{folder}/bin:{os.environ['PATH']}", "XTABLES_LIBDIR": str(modules)}

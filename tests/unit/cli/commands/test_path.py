@@ -408,7 +408,15 @@ def endpoint(
     address: str, weight: int, why: str = "", pod: str = "default/web-0"
 ) -> EndpointStatus:
     return EndpointStatus(
-        port="80/TCP", address=address, target_port=8080, node="n2", pod=pod, weight=weight, why=why
+        port="80/TCP",
+        service_port=80,
+        protocol="TCP",
+        address=address,
+        target_port=8080,
+        node="n2",
+        pod=pod,
+        weight=weight,
+        why=why,
     )
 
 

@@ -1,0 +1,248 @@
+"""A Service on a real cluster: two pods serve it, another asks it twenty times a second, and each
+request that fails is explained."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from limpet.base.errors import LimpetError
+from limpet.lab.command import side_by_side
+from limpet.lab.kube.machine import KubeMachine
+from limpet.lab.kube.world import KubeWorld
+from limpet.lab.topology import parse_topology
+from tests.kube.installed import (
+    CONTROL_PLANE,
+    ask,
+    import_image,
+    install_service,
+    rollout,
+    running_pods,
+    start_service,
+)
+from tests.kube.service_day import (
+    ASKER,
+    HOLDER,
+    Account,
+    end_client,
+    is_served,
+    manifest_with_services,
+    now_s,
+    requests_of,
+    rounds_of,
+    servers,
+    start_client,
+)
+from tests.kube.test_manifests import SPACE
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(1500)  # the image is built, three kubelets start
+
+TOPOLOGY = """
+kubernetes = true
+bare = true
+disk_mib = 0
+[cloud]
+addresses = ["203.0.113.10/24"]
+[site.harbour]
+lan = ["192.168.10.0/24"]
+nodes = { crane-1 = 0, crane-2 = 0, crane-3 = 0 }
+"""
+HELD = 1000
+_SERVES = ("crane-2", "crane-3")
+_ON = 'services = "on"\npolicies = "on"\n'
+_CLOSED = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "closed"},
+    "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]},
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
+    """Limpet is applied with Services and policies on; two pods serve, none asks yet."""
+    name = f"v{os.getpid()}"
+    made = KubeWorld(parse_topology(TOPOLOGY, name, "a test"), name, tmp_path / name)
+    try:
+        made.up()
+        side_by_side(lambda machine: import_image(machine, archive), made.kube_machines)
+        kubectl = made.plane.kubectl
+        kubectl("label", "node", "crane-3", f"{CONTROL_PLANE}=")
+        kubectl("label", "nodes", *_SERVES, "serves=web")
+        kubectl("apply", "-f", "-", stdin=manifest_with_services(made))
+        made.await_ready()
+        items = {"apiVersion": "v1", "kind": "List", "items": servers("web", _SERVES)}
+        kubectl("apply", "-f", "-", stdin=json.dumps(items))
+        rollout(made, "deployment/web", "default")
+        rollout(made, "daemonset/limpet-agent")
+        yield made
+    finally:
+        made.down()
+
+
+def rotation(machine: KubeMachine) -> dict[str, int]:
+    """Weights of the Service's endpoints on this node, by the node that they are on."""
+    try:
+        shown = ask(machine, "service", name="default/web")["endpoints"]
+    except LimpetError:
+        return {}  # the agent starts
+    return {each["node"]: each["weight"] for each in shown}
+
+
+def test_the_requests_that_fail_in_a_day_of_a_service_are_each_explained(
+    world: KubeWorld, record_property: Callable[[str, object], None]
+) -> None:
+    client, dying, _ = (world.machine(f"crane-{number}") for number in (1, 2, 3))
+    assert isinstance(client, KubeMachine)
+    assert isinstance(dying, KubeMachine)
+    account = Account(record_property)
+    address = world.plane.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+    wait_until(lambda: rotation(client) == dict.fromkeys(_SERVES, 1), "both are in rotation")
+    start_client(client, "asker", ASKER, address)
+    wait_until(lambda: is_served(client, 0.0), "it is served")
+
+    upgrade(world, client, address, account)
+    policy(world, client, account)
+    death(world, client, dying, account)
+    cut_off(world, client, address, account)
+
+
+def upgrade(world: KubeWorld, client: KubeMachine, address: str, account: Account) -> None:
+    """Every agent's pod is replaced, under connections that are held: none is lost, no request
+    fails."""
+    start_client(client, "holder", HOLDER, address, str(HELD))
+    wait_until(lambda: rounds_of(client), f"{HELD} connections are held")
+    began_s, rounds = now_s(), len(rounds_of(client))
+
+    world.plane.kubectl("rollout", "restart", "daemonset/limpet-agent", "-n", SPACE)
+    rollout(world, "daemonset/limpet-agent")
+    ended_s = now_s()
+    wait_until(lambda: rounds_of(client)[-1].began_s > ended_s, "asked on all once more")
+
+    during = rounds_of(client)[rounds:]
+    assert [each for each in during if each.failed or each.count != HELD] == []
+    failed = account.close(
+        f"agents' pods replaced under {HELD} connections, none lost",
+        requests_of(client, since_s=began_s),
+    )
+    assert failed == []
+    end_client(client, "holder")
+
+
+def policy(world: KubeWorld, client: KubeMachine, account: Account) -> None:
+    """Nothing gets in while it is closed; nothing fails before and after."""
+    began_s = now_s()
+    wait_until(lambda: is_served(client, began_s), "it is served")
+    closed_s = now_s()
+    world.plane.kubectl("apply", "-f", "-", stdin=json.dumps(_CLOSED))
+    wait_until(
+        lambda: len(last := requests_of(client, since_s=closed_s)[-3:]) == 3
+        and not any(each.said for each in last),
+        "it is closed",
+    )  # fmt: skip
+    shut = [each for each in requests_of(client, since_s=closed_s) if not each.said]
+    opened_s = now_s()
+    world.plane.kubectl("delete", "networkpolicy", "closed")
+    wait_until(lambda: is_served(client, opened_s), "it is open again")
+
+    failed = account.close(
+        "a policy closes it and another word opens it", requests_of(client, since_s=began_s)
+    )
+    first_open = next(x for x in requests_of(client, since_s=opened_s) if x.said)
+    assert {each.why for each in failed} == {"timed out"}
+    assert all(closed_s <= each.ended_s and each.began_s <= first_open.began_s for each in failed)
+    between = [
+        each
+        for each in requests_of(client, since_s=shut[0].began_s)
+        if each.ended_s < opened_s
+    ]  # fmt: skip
+    assert [each for each in between if each.said] == []
+
+
+def death(world: KubeWorld, client: KubeMachine, dying: KubeMachine, account: Account) -> None:
+    """Half of the requests fail until the node's endpoint is out of rotation, and none later."""
+    began_s = now_s()
+    dying.power_off()
+    dead_s = now_s()
+    end_s = dead_s + 200
+    while rotation(client).get(dying.label, 0):
+        assert now_s() < end_s, f"{dying.label} is still in rotation: {rotation(client)}"
+        time.sleep(0.02)
+    out_s = now_s()
+    wait_until(lambda: is_served(client, out_s), "the other pod serves all")
+    failed = account.close(
+        f"an endpoint's node dies, out of rotation after {out_s - dead_s:.1f} s",
+        requests_of(client, since_s=began_s),
+    )
+    assert all(began_s <= each.ended_s and each.began_s <= out_s for each in failed)
+    # What was under way as the server ended, and what was sent to nobody.
+    late = [each for each in failed if each.began_s > dead_s]
+    assert {each.why for each in late} <= {"timed out", "[Errno 113] No route to host"}
+
+    on_s = now_s()
+    dying.power_on()
+    wait_for_both = lambda: rotation(client) == dict.fromkeys(_SERVES, 1)  # noqa: E731
+    wait_until(lambda: dying.label in world.ready_nodes(), "it is Ready again")
+    rollout(world, "deployment/web", "default")
+    wait_until(wait_for_both, "its pod is in rotation again")
+    back_s = now_s()
+    names = {each.name for each in running_pods(world, "web", 2).values()}
+    wait_until(
+        lambda: {each.said for each in requests_of(client, since_s=back_s)} >= names,
+        "its pod serves again",
+    )
+    wait_until(lambda: is_served(client, back_s), "all are served")
+    failed = account.close(
+        f"the node comes back, in rotation after {back_s - on_s:.1f} s",
+        requests_of(client, since_s=on_s),
+    )
+    assert failed == []
+
+
+def cut_off(world: KubeWorld, client: KubeMachine, address: str, account: Account) -> None:
+    """The asker's node, whose agent is a service, reboots while its site is cut off."""
+    hand_over(world, client)
+    before_s = now_s()
+    wait_until(lambda: is_served(client, before_s), "the agent as a service serves it")
+    kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
+    wait_until(lambda: b'"web"' in kept.read_bytes(), "it is on the disk")
+    world.cut("harbour")
+    try:
+        cut_s = now_s()
+        wait_until(lambda: is_served(client, cut_s), "it is served while cut off")
+        assert account.close("its site is cut off", requests_of(client, since_s=before_s)) == []
+
+        world.reboot([client])
+        boot_s = now_s()
+        start_service(client)
+        wait_until(lambda: is_served(client, boot_s), "it is served after the boot")
+        assert not ask(client, "services")["connected"]
+        failed = account.close(
+            "its node reboots while cut off", requests_of(client, since_s=boot_s)
+        )
+        assert failed == []
+    finally:
+        world.restore("harbour")
+    wait_until(lambda: ask(client, "services")["connected"], "it hears the API server again")
+    heard_s = now_s()
+    wait_until(lambda: is_served(client, heard_s), "it is served")
+    assert account.close("its site is back", requests_of(client, since_s=boot_s)) == []
+
+
+def hand_over(world: KubeWorld, machine: KubeMachine) -> None:
+    """From the DaemonSet's pod to a service of the node, as docs/kubernetes.md advises."""
+    kubectl = world.plane.kubectl
+    kubectl("label", "node", machine.label, "limpet.dev/agent=systemd")
+    component = "app.kubernetes.io/component=agent"
+    here = ("-l", component, f"--field-selector=spec.nodeName={machine.label}")
+    kubectl("wait", "--for=delete", "pod", "-n", SPACE, *here, "--timeout=120s")
+    install_service(world, machine)
+    config = machine.system.path("/etc/limpet/agent.toml").read_text()
+    machine.system.write("/etc/limpet/agent.toml", config + _ON)
+    start_service(machine)
