@@ -1,6 +1,9 @@
 # Everything runs from a fresh checkout on Debian or Ubuntu, as root; see README.md.
 py := .venv/bin/python
 
+# Without bytecode every program of a test and every process of pytest compiles what it loads.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo image test test-kube test-vm static check bench bench-quick format setup clean
 
 demo: setup

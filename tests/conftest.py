@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from limpet.lab.launch import launching_with
 from limpet.lab.world.node import LabNode
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
+from tests.warm.launcher import Warmed
 
 # How long anything takes says nothing here: the machine may be busy with other things.
 settings.register_profile(
@@ -32,6 +34,15 @@ SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
 _numbers = itertools.count()
 
 NodeFactory = Callable[..., LabNode]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warmed() -> Iterator[None]:
+    """Limpet's programs are forked from interpreters that have loaded them, not started by exec."""
+    warmed = Warmed()
+    with launching_with(warmed):
+        yield
+    warmed.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

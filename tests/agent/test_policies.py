@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from limpet.lab.command import LabError
+from limpet.lab.launch import launcher
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.beds.namespaces import Netns
@@ -39,13 +40,8 @@ spec:
 
 
 def limpet(node: LabNode, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "limpet", *argv, "--config", str(node.config_path)],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "limpet", *argv, "--config", str(node.config_path)]
+    return launcher().run(command, input=text)
 
 
 def apply(node: LabNode, text: str) -> str:

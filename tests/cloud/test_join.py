@@ -24,6 +24,7 @@ from limpet.cluster.api import PodAddress, format_token, parse_token
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.ipam.leases import AddressState
 from limpet.ipam.ledger import read_ledger
+from limpet.lab.launch import launcher
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.rogue import Authority, answer, says, serving
 from tests.cloud.bed import Member
@@ -304,9 +305,7 @@ def command(node: Member, tmp_path: Path) -> Command:
     def run(controller: Controller, *more: str) -> subprocess.CompletedProcess[str]:
         at = f"127.0.0.1:{controller.port}"
         words = ["join", "--controller", at, "--config", str(config), *more]
-        return subprocess.run(
-            [sys.executable, "-m", "limpet", *words], capture_output=True, text=True, timeout=60
-        )
+        return launcher().run([sys.executable, "-m", "limpet", *words], timeout=60)
 
     return run
 

@@ -32,6 +32,7 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed
 from limpet.controller.admin.client import call
+from limpet.lab.launch import Process, launcher
 from tests.unit.cluster_values import seal_presence
 from tests.waiting import PATIENCE_S
 
@@ -57,7 +58,7 @@ class Controller:
         """More environment variables."""
         self.prefix: list[str] = []
         """A command that becomes the controller, in an environment that it has made for it."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @property
     def url(self) -> str:
@@ -89,7 +90,7 @@ class Controller:
             ready.bind(str(address))
             ready.settimeout(PATIENCE_S)
             with open(self.log, "ab") as log:
-                self._process = subprocess.Popen(
+                self._process = launcher().start(
                     [
                         *(*self.prefix, sys.executable, "-m", "limpet", "controller"),
                         *("--config", str(self.config)),
@@ -108,12 +109,7 @@ class Controller:
 
     def command(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
         more = ["--config", str(self.config)] if config else []
-        return subprocess.run(
-            [sys.executable, "-m", "limpet", *words, *more],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        return launcher().run([sys.executable, "-m", "limpet", *words, *more], timeout=30)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -129,7 +125,7 @@ class Controller:
         if self._process is None:
             return 0
         if self._process.poll() is None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout=20)
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:

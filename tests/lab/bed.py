@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.lab.command import LabError, run_command
+from limpet.lab.launch import launcher
 from limpet.lab.topology import parse_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
@@ -78,10 +79,11 @@ def limpet(machine: Machine, *words: str) -> str:
 
 def doctor(machine: Machine) -> dict[str, list[str]]:
     """Findings by level, whatever the exit code."""
-    command = f"{sys.executable} -m limpet doctor --output json --config {machine.config_path}"
-    text = machine.run("sh", "-c", f"{command} || true")
+    words = ("doctor", "--output", "json", "--config", str(machine.config_path))
+    inside = ("nsenter", f"--net={machine.netns_path}")
+    done = launcher().run([*inside, sys.executable, "-m", "limpet", *words])
     found: dict[str, list[str]] = {"ok": [], "warn": [], "error": []}
-    for each in json.loads(text)["findings"]:
+    for each in json.loads(done.stdout)["findings"]:
         found[each["level"]].append(each["what"])
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from limpet.base.errors import LimpetError
+from limpet.lab.launch import launcher
 
 _AT_ONCE = 16
 """Commands that run side by side: they mostly wait, for the kernel or for an answer."""
@@ -24,9 +24,7 @@ def run_command(*command: str, netns: str | None = None, stdin: str | None = Non
     """stdout of a command, in a namespace if one is named. Raises: LabError with its stderr."""
     inside = ["nsenter", f"--net=/run/netns/{netns}"] if netns else []
     try:
-        done = subprocess.run(
-            [*inside, *command], input=stdin, capture_output=True, text=True, check=False
-        )
+        done = launcher().run([*inside, *command], input=stdin)
     except FileNotFoundError as error:
         raise LabError(f"run {command[0]}: there is no such program (install it)") from error
     if done.returncode:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from limpet.base.process import end_process
 from limpet.lab.command import LabError
+from limpet.lab.launch import Process, launcher
 
 _READY_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 20.0
@@ -31,7 +32,7 @@ class Daemon:
         self.what = what
         self.log = log
         self._pid_file = pid_file
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Process | None = None
 
     def start(
         self,
@@ -82,7 +83,7 @@ class Daemon:
     ) -> int:
         """Its pid."""
         with open(self.log, "ab") as log:
-            self._child = subprocess.Popen(
+            self._child = launcher().start(
                 command,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
