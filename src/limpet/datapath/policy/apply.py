@@ -6,7 +6,7 @@ from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.policy.ruleset import DROPPED_COUNTER, PolicyTables
-from limpet.datapath.policy.table import Table, change_commands, put_commands, read_listing
+from limpet.datapath.policy.table import Table, change_steps, put_commands, read_listing
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
 
@@ -33,10 +33,13 @@ class PolicyKernel:
         return PolicyTables(_read("inet", self._inet), _read("bridge", self._bridge))
 
     def change(self, before: PolicyTables, after: PolicyTables) -> None:
-        """Both at once; `before`: as far as is known. Raises: KernelError."""
-        pairs = ((before.inet, after.inet), (before.bridge, after.bridge))
+        """Both, step by step; `before`: as far as is known. Raises: KernelError."""
+        inet = change_steps(before.inet, after.inet)
+        bridge = change_steps(before.bridge, after.bridge)
         try:
-            self._inet.run("".join(change_commands(*pair) for pair in pairs), what=_WHAT)
+            for pair in zip(inet, bridge, strict=True):
+                if commands := "".join(pair):
+                    self._inet.run(commands, what=_WHAT)
         except KernelError:
             # The kernel has something else, or nft cannot do the difference: the whole.
             self.put_whole += 1

@@ -4,7 +4,8 @@
 turned into the node's. What the node itself sends and gets is not forwarded, so it always passes. A
 packet of a new connection is looked up by its pod's address, which leads to a chain for all pods
 that may do the same; there by its port, which leads to the sets of addresses that may be the peer:
-so many steps, however many policies there are.
+so many steps, however many policies there are. Nothing but a rule lets it pass: where it finds
+none, such as in a chain that was emptied, it is dropped.
 
 `bridge`: packets between two pods of a bridge would pass no such hook, but where br_netfilter says
 so. Those of an isolated pod, both ways, are handed to the node's own stack, which routes them back
@@ -35,7 +36,7 @@ _NEIGHBOUR_DISCOVERY = (
 )
 _HEADERS = {4: "ip", 6: "ip6"}
 _FORWARD = (
-    "type filter hook forward priority filter; policy accept;",
+    "type filter hook forward priority filter; policy drop;",
     "ct state established,related accept",
     # Bridged ones come here too, where br_netfilter says so.
     f"{_NEIGHBOUR_DISCOVERY} accept",
@@ -43,9 +44,10 @@ _FORWARD = (
     "ip6 saddr . ip6 daddr @self6 accept",
     "ip saddr vmap @egress4",
     "ip6 saddr vmap @egress6",
-    "ip daddr vmap @ingress4",
-    "ip6 daddr vmap @ingress6",
+    "goto enter",
 )
+_ENTER = ("ip daddr vmap @ingress4", "ip6 daddr vmap @ingress6", "accept")
+_PASS: dict[Direction, str] = {"egress": "goto enter", "ingress": "accept"}
 _NEIGHBOURS = ("ether type arp", _NEIGHBOUR_DISCOVERY)
 _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     "neighbours_only": (*(f"{each} accept" for each in _NEIGHBOURS), "drop"),
@@ -135,10 +137,13 @@ class _Inet:
             f"{kind}{version}": set() for kind in ("self", *DIRECTIONS) for version in (4, 6)
         }
         for (port, direction), side in sides.items():
-            chain = self._side_chain(direction, side)
+            # A packet sees all rules of a chain as of one moment, and an element of a map perhaps
+            # as of a later one: so it is the pod's chain that changes, and not what leads there.
+            chain = f"pod_{_hash((port.key, direction))}"
+            self._chains[chain] = (f"goto {self._side_chain(direction, side)}",)
             for address in port.looked_up:
                 version = address.version
-                elements[f"{direction}{version}"].add(f"{address} : jump {chain}")
+                elements[f"{direction}{version}"].add(f"{address} : goto {chain}")
                 elements[f"self{version}"].add(f"{address} . {address}")
         heads = {
             f"{kind}{version}": self._head(kind, version)
@@ -154,7 +159,7 @@ class _Inet:
             NFT_POLICY_TABLE,
             (DROPPED_COUNTER,),
             {**self._sets, **fixed},
-            {**self._chains, "forward": _FORWARD},
+            {"enter": _ENTER, **self._chains, "forward": _FORWARD},
         )
 
     @staticmethod
@@ -181,7 +186,7 @@ class _Inet:
                 name = f"named{version}_{_hash(sorted(side.named))}"
                 head = f"type ipv{version}_addr . inet_proto . inet_service"
                 self._sets[name] = NamedSet("set", (head,), elements)
-                yield f"{header} daddr . meta l4proto . th dport @{name} return"
+                yield f"{header} daddr . meta l4proto . th dport @{name} {_PASS['egress']}"
 
     def _by_port(self, direction: Direction, side: Side) -> Iterable[str]:
         if side.windows:
@@ -204,7 +209,7 @@ class _Inet:
         if (direction, rules) not in self._verdicts:
             found = [self._compiled.peers[rule] for rule in rules]
             if any(peers.everybody for peers in found):
-                verdict = "return"
+                verdict = _PASS[direction]
             else:
                 verdict = f"goto {self._chain('peers', self._peers(direction, rules, found))}"
             self._verdicts[direction, rules] = verdict
@@ -223,14 +228,14 @@ class _Inet:
             pods = frozenset(str(each) for each in addresses if each.version == version)
             if pods:
                 self._sets[f"pods{version}_{whose}"] = NamedSet("set", (head,), pods)
-                lines.append(f"{header} {field} @pods{version}_{whose} return")
+                lines.append(f"{header} {field} @pods{version}_{whose} {_PASS[direction]}")
             blocks = frozenset(
                 text for each in ranges if each.version == version for text in _texts(each)
             )
             if blocks:
                 name = f"blocks{version}_{whose}"
                 self._sets[name] = NamedSet("set", (head, "flags interval"), blocks)
-                lines.append(f"{header} {field} @{name} return")
+                lines.append(f"{header} {field} @{name} {_PASS[direction]}")
         return [*lines, _DROP]
 
     def _chain(self, kind: str, rules: Iterable[str]) -> str:

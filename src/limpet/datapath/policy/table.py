@@ -1,7 +1,6 @@
 """An nftables table as a value: its text, what nft says of it, and the way from one to another.
 
-Names say the content (a hash of it) but for those of sets, which say whose they are: so a chain
-never changes, and a set changes by its elements.
+Names say the content (a hash of it), or whose they are: then the rules change, or the elements.
 """
 
 from __future__ import annotations
@@ -59,42 +58,77 @@ def put_commands(table: Table) -> str:
     return f"add table {at}\ndelete table {at}\n{table.text if table else ''}"
 
 
-def change_commands(before: Table, after: Table) -> str:
-    """What turns one into the other, to be run as one transaction; empty: nothing to do.
+def change_steps(before: Table, after: Table) -> tuple[str, str, str]:
+    """What turns one into the other: three transactions, each of which may be empty.
 
-    Elements, chains and sets come and go; rules of a chain that stays do not change.
+    The first makes what is new and nobody goes to yet, the second changes what is gone to, the
+    third takes away what nobody goes to any more. In one, packets of the moment in which it is done
+    would find new sets of intervals without their elements, since the kernel fills these last
+    (nft_set_commit_update), and new chains without their rules.
     """
-    if not (before and after) or _is_rebuilt(before, after):
-        return "" if before == after else put_commands(after)
+    if not after or _is_rebuilt(before, after):
+        return "", "" if before == after else put_commands(after), ""
     at = f"{after.family} {after.name}"
-    lines: list[str] = []
-    new_sets = [name for name in after.sets if name not in before.sets]
-    old_sets = [name for name in before.sets if name not in after.sets]
-    new_chains = [name for name in after.chains if name not in before.chains]
-    old_chains = [name for name in before.chains if name not in after.chains]
-    for name in new_sets:
+    return (
+        "".join(f"{line}\n" for line in _making(at, before, after)),
+        "".join(f"{line}\n" for line in _turning(at, before, after)),
+        "".join(f"{line}\n" for line in _taking_away(at, before, after)),
+    )
+
+
+def _making(at: str, before: Table, after: Table) -> Iterable[str]:
+    if not before:
+        yield f"add table {at}"
+        yield from (f"add counter {at} {name}" for name in after.counters)
+    sets = [name for name in after.sets if name not in before.sets]
+    chains = [
+        name for name in after.chains if name not in before.chains and not _has_hook(after, name)
+    ]
+    for name in sets:
         each = after.sets[name]
-        lines.append(f"add {each.kind} {at} {name} {{ {' '.join(f'{x};' for x in each.lines)} }}")
-    lines += [f"add chain {at} {name}" for name in new_chains]
-    for name in new_chains:
-        lines += [f"add rule {at} {name} {rule}" for rule in after.chains[name]]
+        yield f"add {each.kind} {at} {name} {{ {' '.join(f'{x};' for x in each.lines)} }}"
+    yield from (f"add chain {at} {name}" for name in chains)
+    for name in chains:
+        yield from (f"add rule {at} {name} {rule}" for rule in after.chains[name])
+    for name in sets:
+        yield from _elements("add", at, name, after.sets[name].elements)
+
+
+def _turning(at: str, before: Table, after: Table) -> Iterable[str]:
     for name, each in after.sets.items():
-        held = before.sets[name].elements if name in before.sets else frozenset()
-        gone = (element.partition(" : ")[0] for element in held - each.elements)
-        lines += _elements("delete", at, name, gone)
-        lines += _elements("add", at, name, each.elements - held)
-    lines += [f"flush chain {at} {name}" for name in old_chains]
-    lines += [f"delete {before.sets[name].kind} {at} {name}" for name in old_sets]
-    lines += [f"delete chain {at} {name}" for name in old_chains]
-    return "".join(f"{line}\n" for line in lines)
+        held = before.sets.get(name, each)
+        if held is not each:
+            gone = (element.partition(" : ")[0] for element in held.elements - each.elements)
+            yield from _elements("delete", at, name, gone)
+            yield from _elements("add", at, name, each.elements - held.elements)
+    for name, rules in after.chains.items():
+        if name in before.chains and before.chains[name] != rules:
+            yield f"flush chain {at} {name}"
+            yield from (f"add rule {at} {name} {rule}" for rule in rules)
+        elif name not in before.chains and _has_hook(after, name):
+            yield f"add chain {at} {name} {{ {rules[0]} }}"
+            yield from (f"add rule {at} {name} {rule}" for rule in rules[1:])
+
+
+def _taking_away(at: str, before: Table, after: Table) -> Iterable[str]:
+    chains = [name for name in before.chains if name not in after.chains]
+    yield from (f"flush chain {at} {name}" for name in chains)
+    for name, each in before.sets.items():
+        if name not in after.sets:
+            yield f"delete {each.kind} {at} {name}"
+    yield from (f"delete chain {at} {name}" for name in chains)
+
+
+def _has_hook(table: Table, chain: str) -> bool:
+    return table.chains[chain][0].startswith("type ")
 
 
 def _is_rebuilt(before: Table, after: Table) -> bool:
-    """Something differs that has the same name."""
+    """Something differs that has the same name, and cannot become the other."""
     sets = before.sets.keys() & after.sets.keys()
-    chains = before.chains.keys() & after.chains.keys()
-    return (
-        any(before.chains[name] != after.chains[name] for name in chains)
+    hooks = [name for name in before.chains if _has_hook(before, name)]
+    return bool(before) and (
+        any(before.chains[name] != after.chains.get(name) for name in hooks)
         or any(before.sets[name].lines != after.sets[name].lines for name in sets)
         or before.counters != after.counters
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
-from limpet.datapath.policy.table import change_commands, read_listing
+from limpet.datapath.policy.table import change_steps, read_listing
 from limpet.policies.compiled import compile_sides
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, Pod, World
@@ -51,10 +51,10 @@ table inet limpet_policy {
 		elements = { 192.0.2.0, 192.0.2.2-192.0.2.255 }
 	}
 
-	map ports_6feb8e2c20587ab8 {
+	map ports_0d0c4087498945d1 {
 		type inet_proto . inet_service : verdict
 		flags interval
-		elements = { sctp . 9 : return, tcp . 80 : goto peers_2edd640e5b7e7a0b, udp . 8000-8999 : goto peers_2edd640e5b7e7a0b }
+		elements = { sctp . 9 : accept, tcp . 80 : goto peers_119cb97f11e206f0, udp . 8000-8999 : goto peers_119cb97f11e206f0 }
 	}
 
 	set self4 {
@@ -69,27 +69,33 @@ table inet limpet_policy {
 
 	map ingress4 {
 		type ipv4_addr : verdict
-		elements = { 10.0.0.2 : jump side_226fbef17d967290 }
+		elements = { 10.0.0.2 : goto pod_cad6fcc9871f9637 }
 	}
 
 	map ingress6 {
 		type ipv6_addr : verdict
-		elements = { fd00::2 : jump side_226fbef17d967290, fe80::858:aff:fe00:2 : jump side_226fbef17d967290 }
+		elements = { fd00::2 : goto pod_cad6fcc9871f9637, fe80::858:aff:fe00:2 : goto pod_cad6fcc9871f9637 }
 	}
 
 	map egress4 {
 		type ipv4_addr : verdict
-		elements = { 10.0.0.2 : jump side_b013d04751387c91 }
+		elements = { 10.0.0.2 : goto pod_e46f4bd7c281434c }
 	}
 
 	map egress6 {
 		type ipv6_addr : verdict
-		elements = { fd00::2 : jump side_b013d04751387c91, fe80::858:aff:fe00:2 : jump side_b013d04751387c91 }
+		elements = { fd00::2 : goto pod_e46f4bd7c281434c, fe80::858:aff:fe00:2 : goto pod_e46f4bd7c281434c }
 	}
 
-	chain peers_2edd640e5b7e7a0b {
-		ip saddr @pods4_7297f053bf323b32 return
-		ip saddr @blocks4_7297f053bf323b32 return
+	chain enter {
+		ip daddr vmap @ingress4
+		ip6 daddr vmap @ingress6
+		accept
+	}
+
+	chain peers_119cb97f11e206f0 {
+		ip saddr @pods4_7297f053bf323b32 accept
+		ip saddr @blocks4_7297f053bf323b32 accept
 		counter name "dropped" drop
 	}
 
@@ -97,25 +103,32 @@ table inet limpet_policy {
 		counter name "dropped" drop
 	}
 
-	chain side_226fbef17d967290 {
-		meta l4proto . th dport vmap @ports_6feb8e2c20587ab8
+	chain side_0c186e0e931bd8b5 {
+		meta l4proto . th dport vmap @ports_0d0c4087498945d1
 		goto peers_26cf37b018fd2bc0
+	}
+
+	chain pod_cad6fcc9871f9637 {
+		goto side_0c186e0e931bd8b5
 	}
 
 	chain side_b013d04751387c91 {
 		goto peers_26cf37b018fd2bc0
 	}
 
+	chain pod_e46f4bd7c281434c {
+		goto side_b013d04751387c91
+	}
+
 	chain forward {
-		type filter hook forward priority filter; policy accept;
+		type filter hook forward priority filter; policy drop;
 		ct state established,related accept
 		icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
 		ip saddr . ip daddr @self4 accept
 		ip6 saddr . ip6 daddr @self6 accept
 		ip saddr vmap @egress4
 		ip6 saddr vmap @egress6
-		ip daddr vmap @ingress4
-		ip6 daddr vmap @ingress6
+		goto enter
 	}
 }
 """  # noqa: E501 - as nft takes it
@@ -226,10 +239,34 @@ def test_a_peer_that_comes_is_one_element() -> None:
     another = Pod(Key("shop", "client-2"), (ip_address("10.0.0.4"),), {"app": "client"})
     after = plan_tables(compile_sides(world(WEB, CLIENT, another), [WEB]), [PORT]).inet
     (name,) = (each for each in after.sets if each.startswith("pods4"))
-    assert change_commands(before, after) == (
-        f"add element inet limpet_policy {name} {{ 10.0.0.4 }}\n"
+    assert change_steps(before, after) == (
+        "",
+        f"add element inet limpet_policy {name} {{ 10.0.0.4 }}\n",
+        "",
     )
-    assert change_commands(after, before) == (
-        f"delete element inet limpet_policy {name} {{ 10.0.0.4 }}\n"
+    assert change_steps(after, before) == (
+        "",
+        f"delete element inet limpet_policy {name} {{ 10.0.0.4 }}\n",
+        "",
     )
-    assert change_commands(after, after) == ""
+    assert change_steps(after, after) == ("", "", "")
+
+
+def test_what_a_packet_meets_is_there_before_it_is_led_there() -> None:
+    """New sets and chains come before anything goes to them, and go when nothing does any more."""
+    other = parse_policy({**POLICY, "spec": {**POLICY["spec"], "ingress": []}})  # type: ignore[dict-item]
+    closed = World({other.key: other}, {}, {WEB.key: WEB})
+    before = plan_tables(compile_sides(closed, [WEB]), [PORT]).inet
+    after = plan_tables(compile_sides(world(WEB, CLIENT), [WEB]), [PORT]).inet
+    make, turn, take_away = change_steps(before, after)
+    (pod,) = (name for name in after.chains if before.chains.get(name, ()) != after.chains[name]
+              and name.startswith("pod_"))  # fmt: skip
+    assert {line.split()[0] for line in make.splitlines()} == {"add"}
+    assert turn == (
+        f"flush chain inet limpet_policy {pod}\n"
+        f"add rule inet limpet_policy {pod} {after.chains[pod][0]}\n"
+    )
+    assert all(line.split()[0] in ("flush", "delete") for line in take_away.splitlines())
+    first, then, _ = change_steps(NOTHING.inet, after)
+    assert " hook " not in first
+    assert then.startswith("add chain inet limpet_policy forward { type filter hook forward")
