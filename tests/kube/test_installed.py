@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -11,10 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dns.message
 import pytest
+import yaml
 
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.world import KubeWorld
+from tests.beds.dns_client import asking_all_the_time
 from tests.kube.installed import (
     CONTROL_PLANE,
     Stream,
@@ -33,9 +37,10 @@ from tests.kube.installed import (
     static_pod,
     without_api_server,
 )
-from tests.kube.test_manifests import SPACE
+from tests.kube.test_manifests import MANIFEST, SPACE
 from tests.waiting import wait_until
 
+NAMES_ADDRESS = "169.254.20.10"
 Ran = subprocess.CompletedProcess[str]
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, four kubelets start
@@ -59,7 +64,8 @@ def world(
         servers = deployment("server", len(world.machines))
         kubectl("apply", "-f", "-", stdin=json.dumps(servers))
         watch = Watch()
-        kubectl("apply", "-f", "-", stdin=manifest_for(world))
+        manifest = manifest_for(world).replace('# dns = "on"', 'dns = "on"')
+        kubectl("apply", "-f", "-", stdin=manifest)
         world.await_ready()
         took["all nodes are Ready"] = str(watch)
         rollout(world, "deployment/server", "default")
@@ -122,6 +128,69 @@ def test_an_agents_pod_that_goes_and_all_of_them_rolled_over_lose_no_packet_of_o
 
     assert {name: numbers for name, numbers in lost.items() if numbers} == {}
     assert all(each.sent > 1000 for each in streams)
+
+
+def names_manifest(node: str) -> str:
+    """deploy/dns.yaml for one node: its pods are upgraded one after the other."""
+    objects = list(yaml.safe_load_all((MANIFEST.parent / "dns.yaml").read_text()))
+    objects[1]["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/hostname"] = node
+    return yaml.safe_dump_all(objects)
+
+
+def headless(name: str) -> dict[str, Any]:
+    """Of the pods of a Deployment."""
+    ports = [{"name": "http", "port": 80}]
+    spec = {"clusterIP": "None", "selector": {"app": name}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_pod_asks_for_names_while_what_answers_them_and_the_agent_are_replaced(
+    world: KubeWorld,
+) -> None:
+    pods = running_pods(world, "server", len(world.machines))
+    client, kubectl = pods["crane-1"], world.plane.kubectl
+    kubectl("apply", "-f", "-", stdin=json.dumps(headless("server")))
+    kubectl("apply", "-f", "-", stdin=names_manifest("crane-1"))
+    rollout(world, "daemonset/limpet-dns")
+    name = "server.default.svc.cluster.local"
+
+    def addresses() -> list[str]:
+        query = dns.message.make_query(name, "A")
+        with client.namespace().entered(), socket.socket(type=socket.SOCK_DGRAM) as asking:
+            asking.settimeout(1)
+            asking.connect((NAMES_ADDRESS, 53))
+            try:
+                asking.send(query.to_wire())
+                response = dns.message.from_wire(asking.recv(4096))
+            except OSError:
+                return []
+        return [record.address for rrset in response.answer for record in rrset]
+
+    own = next(each for each in client.addresses if ":" not in each)
+    wait_until(lambda: len(addresses()) == len(pods), "all endpoints are heard of")
+    assert addresses()[0] == own, "the one of this node is the nearest"
+    with client.namespace().entered():
+        opened = socket.socket(type=socket.SOCK_DGRAM)
+    with asking_all_the_time(opened, NAMES_ADDRESS, name) as somebody:
+        before = names_pod(world)
+        kubectl("rollout", "restart", "daemonset/limpet-dns", "-n", SPACE)
+        rollout(world, "daemonset/limpet-dns")
+        wait_until(lambda: names_pod(world) not in (None, before), "the pod is another one")
+        somebody.await_answers(50)
+        component = "app.kubernetes.io/component=agent"
+        here = ("-n", SPACE, "-l", component, "--field-selector=spec.nodeName=crane-1")
+        kubectl("delete", "pod", *here)
+        rollout(world, "daemonset/limpet-agent")
+        somebody.await_answers(50)
+        assert somebody.end() == 0, "no question is lost"
+    kubectl("delete", "daemonset/limpet-dns", "-n", SPACE, "--timeout=60s")
+
+
+def names_pod(world: KubeWorld) -> str | None:
+    """Its name, where only one is left."""
+    component = "app.kubernetes.io/component=dns"
+    listed = world.plane.kubectl("get", "pods", "-n", SPACE, "-l", component, "-o", "name").split()
+    return listed[0] if len(listed) == 1 else None
 
 
 # What a person asks from a machine that has nothing of the cluster but a kubeconfig

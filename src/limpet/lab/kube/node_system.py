@@ -169,6 +169,8 @@ class NodeSystem:
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
+            "clusterDNS": ["169.254.20.10"],
+            "clusterDomain": "cluster.local",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "containerRuntimeEndpoint": f"unix://{SOCKET}",
