@@ -418,6 +418,25 @@ def test_a_resolv_conf_is_read_before_anything_is_made(node: LabNode, tmp_path: 
     assert node.pod("two").add(conf=own).document["dns"]["nameservers"] == ["192.0.2.54"]
 
 
+def test_a_runtime_is_told_where_this_node_answers_names_unless_the_network_says_otherwise(
+    node: LabNode,
+) -> None:
+    assert "dns" not in node.pod("none").add().document
+    node.stop_agent()
+    node.settings |= {"dns": "on", "dns_in_results": True}
+    node.start_agent()
+
+    told = node.pod("one").add(args="K8S_POD_NAMESPACE=shop;K8S_POD_NAME=one").document["dns"]
+    assert told == {
+        "nameservers": ["169.254.20.10", "fd5b:9ad1:7e3c::53"],
+        "search": ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local"],
+        "options": ["ndots:5"],
+    }
+    assert "shop.svc.cluster.local" not in node.pod("two").add().document["dns"]["search"]
+    own = with_conf(dns={"nameservers": ["192.0.2.54"]})
+    assert node.pod("three").add(conf=own).document["dns"] == {"nameservers": ["192.0.2.54"]}
+
+
 def test_del_with_a_folder_that_cannot_be_is_done(node: LabNode) -> None:
     conf = with_conf(ipam={"type": "limpet", "dataDir": "/" + "a" * 300})
 

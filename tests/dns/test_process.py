@@ -387,6 +387,52 @@ def test_without_the_process_a_person_is_told_so(make_place: Callable[..., Place
     assert "does it run?" in done.stderr
 
 
+def test_doctor_and_figures_say_how_names_are_answered(
+    make_place: Callable[..., Place],
+) -> None:
+    place = make_place(dns_metrics_listen="127.0.0.1:9474")
+
+    def findings() -> str:
+        command = place.command("doctor", "--config", str(place.config))
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    assert "error  ask the DNS process at" in findings()
+    place.start()
+    said = findings()
+    assert "error  no Service of the cluster was ever heard of on this node" in said
+    assert "warn   no name server is known" in said
+    assert "nobody answers names at" not in said
+    assert " 503 " in figures(place.node, "/healthz").splitlines()[0]
+
+    place.keep(*ITEMS)
+    wait_until(lambda: "ok     names of 3 Services are answered" in findings())
+    kept = place.cluster / KEPT_FILE
+    kept.write_bytes(kept.read_bytes()[:-5])
+    wait_until(lambda: "error  names: services stay as they were" in findings(), "it is stale")
+    with upstream(place):
+        wait_until(lambda: values(ask(place.node, "www.example.com")) == ["192.0.2.80"])
+    ask(place.node, WEB)
+    lines = figures(place.node, "/metrics").splitlines()
+    assert any(line.startswith('limpet_dns_questions_total{outcome="forwarded"}') for line in lines)
+    assert any(line.startswith('limpet_dns_questions_total{outcome="cluster"}') for line in lines)
+    assert 'limpet_dns_upstream_up{upstream="127.0.0.9"} 1.0' in lines
+    assert "limpet_dns_services 3.0" in lines
+    assert "limpet_dns_trouble 1.0" in lines
+
+
+def figures(at: Netns, path: str) -> str:
+    with at.connected("127.0.0.1", 9474) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        received = b""
+        while chunk := client.recv(1 << 16):
+            received += chunk
+    return received.decode()
+
+
 # The end of a process
 
 

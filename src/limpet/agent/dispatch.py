@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import structlog
 
 from limpet.agent.answers.verbs import Admin
 from limpet.base.errors import CniCode, CniError, LimpetError
+from limpet.base.settings import DnsSettings
 from limpet.cni import frames as shim
 from limpet.cni.check import check_attachment
 from limpet.cni.protocol.request import parse_request, reply_version
 from limpet.cni.protocol.result import encode_error, encode_result, version_reply
-from limpet.cni.protocol.values import CniRequest, Verb
+from limpet.cni.protocol.values import CniRequest, Dns, Verb
+from limpet.cni.resolv_conf import own_dns
 from limpet.cni.verbs import Node
 
 _log = structlog.get_logger("cni")
@@ -23,9 +26,11 @@ _log = structlog.get_logger("cni")
 class Dispatcher:
     """Answers every call; nothing that a call does can end the agent."""
 
-    def __init__(self, node: Node, admin: Admin) -> None:
+    def __init__(self, node: Node, admin: Admin, dns: DnsSettings) -> None:
+        """`dns`: where names are answered, for networks that say nothing of it."""
         self._node = node
         self._admin = admin
+        self._dns = dns
 
     async def answer(
         self, call: shim.CniCall | shim.AdminCall, gone: Callable[[], bool]
@@ -57,6 +62,8 @@ class Dispatcher:
                     # The runtime killed the shim; its DEL is on its way or was served already.
                     raise CniError(CniCode.TRY_AGAIN_LATER, "nobody waits for this ADD any more")
                 result = await node.add(request, attempt=attempt)
+                if result.dns == Dns():
+                    result = replace(result, dns=own_dns(self._dns, request, result.addresses))
                 return encode_result(result, request.conf.cni_version)
             case Verb.DEL:
                 await node.delete(request)

@@ -191,7 +191,7 @@ class _Agent:
             self._node, repair, self._cluster, self._policies, why_not_joined=why_not_joined
         )
         self._metrics = self._metrics_server(settings.metrics_listen, admin)
-        dispatcher = Dispatcher(self._node, admin)
+        dispatcher = Dispatcher(self._node, admin, settings.dns)
         self._server = Server(settings.folders.socket, dispatcher.answer)
 
     def _cluster_side(self, settings: Settings, originals: _Originals) -> ClusterSide | None:

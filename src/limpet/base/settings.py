@@ -270,6 +270,10 @@ class DnsSettings(
     resolv_conf: AbsolutePath = Path("/etc/resolv.conf")
     stale_s: Annotated[float, Meta(ge=0, le=7 * 86400)] = 86400.0
     """An answer that has ended is told for so long while no upstream can be asked."""
+    in_results: bool = False
+    """Runtimes are told of it with each pod's addresses; a kubelet's say of itself goes first."""
+    metrics_listen: Listens = ()
+    """Addresses and ports where `/metrics` and `/healthz` of names are served in clear."""
 
 
 class RelaySettings(Struct, frozen=True, kw_only=True, rename=lambda name: f"relay_{name}"):

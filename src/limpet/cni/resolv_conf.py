@@ -1,11 +1,13 @@
-"""The `dns` of a result where the network configuration leaves it to a resolv.conf."""
+"""The `dns` of a result where the network configuration leaves it to a resolv.conf, or to us."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from limpet.base.errors import CniCode, CniError
-from limpet.cni.protocol.values import Dns, NetworkConf
+from limpet.base.settings import DnsSettings
+from limpet.cni.protocol.values import CniRequest, Dns, NetworkConf, ResultAddress
 
 _RESOLV_CONF_BYTES = 1 << 16
 
@@ -30,6 +32,23 @@ def read_dns(conf: NetworkConf) -> Dns:
             f"network {conf.name}: read ipam.resolvConf {conf.ipam.resolv_conf}: {error.strerror}",
         ) from error
     return parse_resolv_conf(text)
+
+
+def own_dns(settings: DnsSettings, request: CniRequest, addresses: Iterable[ResultAddress]) -> Dns:
+    """What this node answers itself, for a pod with these addresses: as a kubelet would say it to a
+    pod of that namespace. Nothing, unless the settings say so.
+
+    Source: formDNSSearchFitsLimits and getPodDNS of k8s.io/kubernetes/pkg/kubelet/network/dns.
+    """
+    if settings.dns != "on" or not settings.in_results:
+        return Dns()
+    domain, namespace = settings.domain, request.pod_namespace
+    versions = {each.address.version for each in addresses}
+    return Dns(
+        nameservers=tuple(str(each) for each in settings.listen if each.version in versions),
+        search=(*((f"{namespace}.svc.{domain}",) if namespace else ()), f"svc.{domain}", domain),
+        options=("ndots:5",),
+    )
 
 
 def parse_resolv_conf(text: str) -> Dns:

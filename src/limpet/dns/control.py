@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,15 @@ _TAKE_OVER_S = 5.0
 class Control:
     """Runs on the event loop's thread."""
 
-    def __init__(self, run_dir: Path, resolver: Resolver[Client], server: Server) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        resolver: Resolver[Client],
+        server: Server,
+        trouble: Callable[[], str] = str,
+    ) -> None:
+        """`trouble`: what cannot be done just now, in words; empty: nothing."""
+        self._trouble = trouble
         self.path = run_dir / SOCKET
         self._resolver = resolver
         self._server = server
@@ -127,8 +136,17 @@ class Control:
                 return await explain(self._resolver, self._server, name, kind)
         except LimpetError as error:
             return {"error": str(error)}
-        own = {"version": __version__, "pid": os.getpid(), "pod": os.environ.get(POD, "")}
-        return {**own, **status(self._resolver)}
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """As `limpet dns status` tells it."""
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "pod": os.environ.get(POD, ""),
+            "trouble": self._trouble(),
+            **status(self._resolver),
+        }
 
     async def _hand_over(self, asking: socket.socket) -> None:
         """Both read for a moment, so that nobody is unheard; then the other one alone."""

@@ -77,13 +77,18 @@ def _question(name: str, kind: str) -> bytes:
 
 def status(resolver: Resolver[Client]) -> dict[str, Any]:
     """Counts since the start, and how upstreams do."""
-    counts, now_s = resolver.counts, time.monotonic()
+    counts, now_s, cache = resolver.counts, time.monotonic(), resolver.forwarder.cache
     return {
         "services": resolver.services,
+        "silent": len(resolver.here.silent),
+        "gone": len(resolver.here.gone),
+        "kept": len(cache),
+        "kept_bytes": cache.size_bytes,
         "questions": {
             "cluster": counts.cluster,
             "ready": counts.ready,
             "forwarded": counts.forwarded,
+            "stale": counts.stale,
             "refused": counts.refused,
             "failed": counts.failed,
         },

@@ -6,9 +6,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -49,8 +50,14 @@ _FINISH_S = 5.0
 """Who has asked is answered by then, or asks again."""
 
 
-async def run(settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
-    """Until SIGTERM or SIGINT. Raises: LimpetError."""
+async def run(
+    settings: DnsSettings,
+    cluster_dir: Path,
+    run_dir: Path,
+    beside: Callable[[Callable[[], dict[str, Any]]], AbstractAsyncContextManager[None]],
+) -> None:
+    """Until SIGTERM or SIGINT. `beside`: what goes on while names are answered; it is given the
+    status of that. Raises: LimpetError."""
     started_s = time.monotonic()
     sys.setswitchinterval(_SWITCH_S)
     process = _Process(settings, cluster_dir, run_dir)
@@ -63,10 +70,11 @@ async def run(settings: DnsSettings, cluster_dir: Path, run_dir: Path) -> None:
             services=process.services,
             took_s=f"{time.monotonic() - started_s:.3f}",
         )
-        give_memory_back()
-        await until_stopped()
-        _log.info("stopping")
-        await process.finish()
+        async with beside(process.status):
+            give_memory_back()
+            await until_stopped()
+            _log.info("stopping")
+            await process.finish()
     finally:
         process.close()
 
@@ -85,10 +93,11 @@ class _Process:
         self._kept = KeptServices(cluster_dir)
         self._here_path = run_dir / HERE_FILE
         self._names: ClusterNames | None = None
-        self._control = Control(run_dir, self._resolver, self._server)
+        self._control = Control(run_dir, self._resolver, self._server, self._trouble)
         self._undo = ExitStack()
         self._timer = Timer("dns", self._look_again)
-        self._told = ""
+        self._troubles: dict[str, str] = {}
+        """What cannot be done just now, by what it is about."""
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
 
@@ -96,13 +105,19 @@ class _Process:
     def services(self) -> int:
         return len(self._kept.catalog)
 
+    def status(self) -> dict[str, Any]:
+        return self._control.status()
+
+    def _trouble(self) -> str:
+        return "; ".join(self._troubles.values())
+
     async def start(self) -> None:
         """Whoever asks from now on is answered. Raises: LimpetError."""
         self._keep_device()
         try:
             self._know(self._kept.read())
         except LimpetError as error:
-            self._tell_once(f"no Service is known: {error}")
+            self._tell_once("services", f"no Service is known: {error}")
         self._read_here()
         self._read_upstreams()
         files = FileChanges([self._kept.path, self._here_path, self._settings.resolv_conf])
@@ -162,8 +177,9 @@ class _Process:
         try:
             done = keep_device(self._settings.listen)
         except LimpetError as error:
-            self._tell_once(f"no pod reaches this node's DNS: {error}")
+            self._tell_once("device", f"no pod reaches this node's DNS: {error}")
         else:
+            self._tell_once("device")
             for line in done:
                 _log.info("device", done=line)
 
@@ -181,10 +197,11 @@ class _Process:
             try:
                 news = await in_thread(self._kept.look, "services")
             except LimpetError as error:
-                self._tell_once(f"services stay as they were: {error}")
+                self._tell_once("services", f"services stay as they were: {error}")
             except Exception as error:  # noqa: BLE001 - the next file may be better
                 faults.note("reading services", error)
             else:
+                self._tell_once("services")
                 self._know(None if news is None else self._kept.apply(news))
 
     def _know(self, changed: set[ServiceName] | None) -> None:
@@ -206,20 +223,28 @@ class _Process:
             if content is not None:
                 self._resolver.set_here(as_of(*decode_here(content), time.monotonic()))
         except (LimpetError, ValueError) as error:
-            self._tell_once(f"which endpoints are near stays as it was: {error}")
+            self._tell_once("here", f"which endpoints are near stays as it was: {error}")
+        else:
+            self._tell_once("here")
 
     def _read_upstreams(self) -> None:
         try:
             self._server.use(self._upstreams())
         except LimpetError as error:
-            self._tell_once(f"upstreams stay as they were: {error}")
+            self._tell_once("upstreams", f"upstreams stay as they were: {error}")
+        else:
+            self._tell_once("upstreams")
 
     def _upstreams(self) -> Sequence[Upstream]:
         if self._settings.upstreams:
             return [Upstream(address, port) for address, port in self._settings.upstreams]
         return read_upstreams(self._settings.resolv_conf, self._settings.listen)
 
-    def _tell_once(self, words: str) -> None:
-        if words != self._told:
-            self._told = words
+    def _tell_once(self, about: str, words: str = "") -> None:
+        """Empty words: that is well again."""
+        if words and self._troubles.get(about) != words:
             _log.warning(words)
+        if words:
+            self._troubles[about] = words
+        else:
+            self._troubles.pop(about, None)

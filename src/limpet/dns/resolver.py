@@ -54,6 +54,8 @@ class Counts:
     """Questions for other names."""
     refused: int = 0
     """Messages that were no question."""
+    stale: int = 0
+    """Questions that got an answer which has ended, since nobody could be asked."""
     failed: int = 0
     """Questions that got SERVFAIL for an answer."""
 
@@ -93,6 +95,7 @@ class Resolver(Generic[C]):
         self._no = Answer(wire.SERVFAIL)
         self._ready = _Ready()
         self.counts = Counts()
+        self.here = Here()
         self.effects: list[Send | Close | Reply[C]] = []
 
     @property
@@ -126,6 +129,7 @@ class Resolver(Generic[C]):
 
     def set_here(self, here: Here) -> None:
         """Which endpoints are near, and which are known to be dead."""
+        self.here = here
         if self._names is not None:
             for key in self._names.set_here(here):
                 self._ready.drop(key)
@@ -215,6 +219,7 @@ class Resolver(Generic[C]):
         if asker.alias is not None:
             answer = self._behind_alias(answer, asker.alias)
         self.counts.failed += answer.code == wire.SERVFAIL
+        self.counts.stale += told.ttl_s is not None
         message = wire.write_response(
             asker.query, answer, size=asker.size, age_s=told.age_s, ttl_s=told.ttl_s
         )

@@ -71,6 +71,8 @@ dns_domain = "edge.example"
 dns_upstreams = ["192.0.2.53", "[2001:db8::53]:5353"]
 dns_resolv_conf = "/etc/resolv.upstream"
 dns_stale_s = 60
+dns_in_results = true
+dns_metrics_listen = "127.0.0.1:9474"
 """
 
 
@@ -136,6 +138,8 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             ),
             resolv_conf=Path("/etc/resolv.upstream"),
             stale_s=60.0,
+            in_results=True,
+            metrics_listen=(("127.0.0.1", 9474),),
         ),
         resync_s=12.5,
         metrics_listen=(("127.0.0.1", 9471), ("::1", 9471)),

@@ -9,14 +9,21 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from limpet.agent.settings import load_settings
 from limpet.base import faults
+from limpet.base.addresses import Listen
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.base.process import allow_many_files, configure_log, share_one_heap
 from limpet.dns.process import run
+
+_RETRY_S = 5.0
+"""Until the process before this one has ended."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,4 +48,32 @@ async def _run(config: Path | None) -> None:
     configure_log(settings.log_level)
     allow_many_files()
     asyncio.get_running_loop().set_exception_handler(faults.note_of_loop)
-    await run(settings.dns, settings.folders.cluster_dir, settings.folders.run_dir)
+    folders, listen = settings.folders, settings.dns.metrics_listen
+    await run(settings.dns, folders.cluster_dir, folders.run_dir, partial(_metrics, listen))
+
+
+@asynccontextmanager
+async def _metrics(
+    listen: Sequence[Listen], status: Callable[[], dict[str, Any]]
+) -> AsyncIterator[None]:
+    """Figures are served, where they are to be. The port of a process that ends is there soon."""
+    if not listen:
+        yield
+        return
+    # Only here: it takes 3 MiB.
+    from limpet.agent.metrics_server import MetricsServer
+    from limpet.dns.metrics import Metrics
+
+    server = MetricsServer(
+        listen, metrics=Metrics(status).text, reasons=partial(_reasons, status), retry_s=_RETRY_S
+    )
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+def _reasons(status: Callable[[], dict[str, Any]]) -> list[str]:
+    """Why names of the cluster are not answered; empty: they are."""
+    return ["no Service was ever heard of"] if status()["services"] is None else []

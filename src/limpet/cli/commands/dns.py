@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from typing import Annotated, Any
 
 import typer
 
 from limpet.agent.settings import load_settings
 from limpet.base.errors import LimpetError
+from limpet.cli.names import ask_names
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_json, put_table
-
-_SOCKET = "dns.sock"
-_ANSWER_S = 10.0
 
 dns = group("Names, as this node answers them.")
 
@@ -48,6 +44,11 @@ def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
     services = answer["services"]
     put(f"process: {answer['pid']}, version {answer['version']}")
     put(f"services: {'none was ever heard of' if services is None else services}")
+    if answer["silent"] or answer["gone"]:
+        dead = f"{answer['silent']} silent nodes, {answer['gone']} pods that are gone"
+        put(f"left out: endpoints of {dead}")
+    if answer["trouble"]:
+        put(f"trouble: {answer['trouble']}")
     put(", ".join(f"{count} {what}" for what, count in answer["questions"].items()))
     if answer["upstreams"]:
         put_table(answer["upstreams"])
@@ -68,21 +69,4 @@ def dns_ready() -> None:
 
 
 def _ask(config: Config, request: dict[str, str]) -> dict[str, Any]:
-    path = load_settings(config).folders.run_dir / _SOCKET
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(_ANSWER_S)
-            asking.connect(str(path))
-            asking.sendall(json.dumps(request).encode() + b"\n")
-            received = b""
-            while chunk := asking.recv(1 << 16):
-                received += chunk
-        answer: dict[str, Any] = json.loads(received)
-    except (OSError, ValueError) as error:
-        raise LimpetError(
-            f"ask the DNS process at {path}: {error} (does it run? systemctl status limpet-dns; "
-            'dns = "on" in the settings)'
-        ) from error
-    if "error" in answer:
-        raise LimpetError(str(answer["error"]))
-    return answer
+    return ask_names(load_settings(config).folders.run_dir, request)

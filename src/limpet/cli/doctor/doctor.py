@@ -17,6 +17,7 @@ from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
 from limpet.cli.doctor.installation import examine_binary, examine_conflist, find_installed
 from limpet.cli.doctor.machine import examine_folders, examine_sysctls
+from limpet.cli.doctor.names.examine import examine_names
 from limpet.cli.doctor.relays import examine_relays, inbound_ports
 from limpet.cli.doctor.target import Target
 
@@ -39,6 +40,7 @@ def diagnose(
         lambda: examine_host_ports(settings),
         lambda: examine_sysctls(settings.pods.bridge, target.state),
         lambda: examine_folders(settings),
+        lambda: examine_names(settings.dns, settings.folders.run_dir),
         lambda: examine(target, running=True),
     )
 

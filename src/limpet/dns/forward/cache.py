@@ -46,6 +46,11 @@ class Cache:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def size_bytes(self) -> int:
+        """About."""
+        return self._bytes
+
     def get(self, key: Key, now_s: float) -> Kept | None:
         """Also one that has ended (`until_s`), within the bound."""
         kept = self._kept.get(key)

@@ -96,7 +96,7 @@ class Forwarder(Generic[W]):
 
     def __init__(self, cache: Cache, random_number: Callable[[], int]) -> None:
         """`random_number`: 16 bits that nobody can guess."""
-        self._cache = cache
+        self.cache = cache
         self._random = random_number
         self.upstreams: tuple[Upstream, ...] = ()
         self.healths: list[Health] = []
@@ -124,7 +124,7 @@ class Forwarder(Generic[W]):
 
     def explain(self, question: bytes, now_s: float) -> str:
         """From where the answer to a plain question comes now, in words."""
-        kept = self._cache.get((question.lower(), 0), now_s)
+        kept = self.cache.get((question.lower(), 0), now_s)
         if kept is not None and now_s < kept.until_s:
             return f"kept for {kept.until_s - now_s:.0f} s more, of {kept.age_s(now_s)} s ago"
         order = in_order(self.healths, now_s)
@@ -170,7 +170,7 @@ class Forwarder(Generic[W]):
             return [Deliver(waiter, Answer(wire.REFUSED))]
         flags = query.flags & wire.CD
         key = (question, flags | int(query.wants_dnssec))
-        kept = self._cache.get(key, now_s)
+        kept = self.cache.get(key, now_s)
         if kept is not None and now_s < kept.until_s:
             return [Deliver(waiter, kept.answer, kept.age_s(now_s))]
         asked = self._asked.get(key)
@@ -203,7 +203,7 @@ class Forwarder(Generic[W]):
 
     def _due_s(self, key: Key, asked: _Asked[W], now_s: float) -> float:
         due_s = min(asked.next_s, asked.begun_s + GIVE_UP_S)
-        if asked.waiting and self._cache.get(key, now_s) is not None:
+        if asked.waiting and self.cache.get(key, now_s) is not None:
             due_s = min(due_s, asked.begun_s + STALE_AFTER_S)
         return due_s
 
@@ -260,7 +260,7 @@ class Forwarder(Generic[W]):
             asked.tried.remove(tried.upstream)
             return effects + self._attempt(tried.key, asked, tried.upstream, now_s, by_tcp=True)
         if answer.code in (wire.NOERROR, wire.NXDOMAIN):
-            self._cache.put(tried.key, answer, now_s)
+            self.cache.put(tried.key, answer, now_s)
             self._recheck.pop(tried.key, None)
             return self._finish(tried.key, asked, answer)
         if answer.code in (wire.FORMERR, wire.NOTIMP) and tried.edns:
@@ -297,7 +297,7 @@ class Forwarder(Generic[W]):
                 self._blame(asked, now_s)
                 effects += self._end(key, asked, now_s)
                 continue
-            kept = self._cache.get(key, now_s)
+            kept = self.cache.get(key, now_s)
             if kept is not None and now_s >= asked.begun_s + STALE_AFTER_S:
                 effects += [_stale(waiter, kept) for waiter in asked.waiting]
                 asked.waiting = []
@@ -316,7 +316,7 @@ class Forwarder(Generic[W]):
 
     def _end(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
         """Nobody knows it."""
-        kept = self._cache.get(key, now_s)
+        kept = self.cache.get(key, now_s)
         if kept is None:
             return self._finish(key, asked, asked.worst or Answer(wire.SERVFAIL))
         if len(self._recheck) >= MOST_QUESTIONS:

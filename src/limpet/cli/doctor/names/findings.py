@@ -1,0 +1,104 @@
+"""What it means how names are answered, and whom pods ask. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from limpet import __version__
+from limpet.cli.doctor.findings import Finding, error, ok, warn
+from limpet.cli.output import count
+
+_JOURNAL = "journalctl -u limpet-dns, or `kubectl logs` of its pod, says why"
+_MOST_NAMED = 3
+
+
+def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the process's own words amount to."""
+    if status["version"] != __version__:
+        yield warn(
+            f"names are answered by version {status['version']}, this is {__version__}",
+            "it was not restarted after an upgrade",
+            "systemctl restart limpet-dns (no question is lost)",
+        )
+    if status["services"] is None:
+        yield error(
+            "no Service of the cluster was ever heard of on this node",
+            "names of the cluster get an error (SERVFAIL)",
+            "`limpet status` says whether the agent hears the API server, which has to be once "
+            '(source = "kubernetes", dns = "on" in the agent\'s settings too)',
+        )
+    else:
+        yield ok(f"names of {count(status['services'])} Services are answered")
+    if status["trouble"]:
+        yield error(
+            f"names: {status['trouble']}",
+            "answers may be old",
+            f"do what the message says; {_JOURNAL}",
+        )
+    yield from _upstream_findings(status["upstreams"])
+
+
+def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
+    used = [each["address"] for each in upstreams if each["state"] == "used"]
+    if not upstreams:
+        yield warn(
+            "no name server is known for names that are not the cluster's",
+            "they get an error (SERVFAIL)",
+            'say one: dns_upstreams = ["192.0.2.53"], or in dns_resolv_conf',
+        )
+    for each in upstreams:
+        if "sends our questions back" in each["state"]:
+            yield error(
+                f"name server {each['address']} sends our own questions back to us",
+                "a question would go round for ever; that server is left out",
+                "name another one in dns_upstreams, or take this node's DNS address out of what "
+                "that server asks",
+            )
+        elif each["state"] != "used":
+            more = f"{', '.join(used)} answers" if used else "what is kept is told for a while"
+            level = warn if used else error
+            yield level(
+                f"name server {each['address']} {each['state']}",
+                f"of names that are not the cluster's; {more}",
+                "nothing, if it is away for now; else correct dns_upstreams or dns_resolv_conf",
+            )
+
+
+def address_findings(silent: Collection[str]) -> Iterator[Finding]:
+    """`silent`: of the addresses that pods ask, those where nobody has answered."""
+    for address in silent:
+        yield error(
+            f"nobody answers names at {address}",
+            "pods that ask there wait in vain",
+            f"`ss -lnp 'sport = 53'` says who has that port; {_JOURNAL}",
+        )
+
+
+def kubelet_findings(
+    told: Sequence[str] | None, listen: Collection[str], path: str
+) -> Iterator[Finding]:
+    """`told`: clusterDNS of the kubelet's configuration; None: it has no such file here."""
+    if told is None or set(told) & set(listen):
+        return
+    first = next(iter(listen))
+    yield warn(
+        f"the kubelet tells pods to ask {', '.join(told) or 'nobody'} for names ({path})",
+        "they do not ask this node's DNS",
+        f'clusterDNS: ["{first}"] there, and restart the kubelet; it holds for new pods',
+    )
+
+
+def pod_findings(elsewhere: Mapping[str, Sequence[str]], domain: str) -> Iterator[Finding]:
+    """`elsewhere`: pods that look for names of the cluster at other addresses, and those."""
+    if not elsewhere:
+        return
+    named = [f"{pod} ({', '.join(asked)})" for pod, asked in [*elsewhere.items()][:_MOST_NAMED]]
+    more = f" and {len(elsewhere) - _MOST_NAMED} more" if len(elsewhere) > _MOST_NAMED else ""
+    yield warn(
+        f"{len(elsewhere)} pods ask others than this node for names of {domain}: "
+        f"{', '.join(named)}{more}",
+        "what they ask is away when the cloud is",
+        "they were started before the kubelet had clusterDNS, or name others themselves "
+        "(dnsConfig): start them anew",
+    )

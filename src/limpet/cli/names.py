@@ -1,0 +1,35 @@
+"""Asking the process that answers names on this node."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from limpet.base.errors import LimpetError
+
+_SOCKET = "dns.sock"
+_ANSWER_S = 10.0
+
+
+def ask_names(run_dir: Path, request: dict[str, str]) -> dict[str, Any]:
+    """What it answers. Raises: LimpetError."""
+    path = run_dir / _SOCKET
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(_ANSWER_S)
+            asking.connect(str(path))
+            asking.sendall(json.dumps(request).encode() + b"\n")
+            received = b""
+            while chunk := asking.recv(1 << 16):
+                received += chunk
+        answer: dict[str, Any] = json.loads(received)
+    except (OSError, ValueError) as error:
+        raise LimpetError(
+            f"ask the DNS process at {path}: {error} (does it run? systemctl status limpet-dns; "
+            'dns = "on" in the settings)'
+        ) from error
+    if "error" in answer:
+        raise LimpetError(str(answer["error"]))
+    return answer
