@@ -25,6 +25,7 @@ from bench.plugins import Limpet, Plugin, Reference
 from bench.relay import relay_udp
 from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
+from bench.services import services
 from bench.throughput import differences, link_settings, transfer
 from bench.tunnel import across_tunnel, tunnel_peers
 
@@ -318,5 +319,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "controller-watchers": (controller_watchers, 15, 0),
     "kubernetes": (kubernetes, 3, 0),
     "dns": (dns, 5, 0),
+    "services": (services, 5, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

@@ -43,6 +43,10 @@ class Part:
         undo.callback(self._stop)
         self.ask({})
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, question: dict[str, Any]) -> Any:
         """Raises: RuntimeError."""
         assert self._process.stdin is not None

@@ -142,7 +142,8 @@ def servers(name: str, nodes: Iterable[str]) -> list[dict[str, Any]]:
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name},
+        # Or one of the two may be nearer, and have all requests.
+        "metadata": {"name": name, "annotations": {"limpet.dev/traffic-distribution": "Even"}},
         "spec": {"selector": {"app": name}, "ports": [{"port": PORT}]},
     }
     return [found, service]

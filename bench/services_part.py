@@ -1,0 +1,186 @@
+"""Ends of the measure of Services: who asks, who is asked, and what of Limpet serves them.
+
+All clocks are `time.monotonic`, which the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from functools import partial
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from bench.part import serve
+from limpet.base.process import configure_log
+from limpet.base.settings import SourceSettings
+from limpet.cloud.api_server import find_api_server
+from limpet.cloud.service_source import ServiceSource
+from limpet.datapath.loop import Loop
+from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.state import Surroundings
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+
+NAME_PORTS, ECHO_PORT, SINK_PORT = (8080, 8081), 8082, 8083
+"""Who asks the first two gets the port's last digit, and the end."""
+_RESET = struct.pack("ii", 1, 0)
+"""A connection that is closed so leaves nothing: no port waits for stray packets of it."""
+_CHUNK = bytes(1 << 18)
+_PATIENCE_S = 120.0
+
+
+class _Client:
+    async def answer(self, asked: dict[str, Any]) -> Any:
+        return getattr(self, asked.pop("do"))(**asked) if asked else {}
+
+    def connect(self, address: str, port: int, for_s: float) -> dict[str, float]:
+        """New connections, one after the other."""
+        took_s: list[float] = []
+        target = (address, port)
+        end_s = time.monotonic() + for_s
+        began_s = now_s = time.monotonic()
+        while now_s < end_s:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            before_s = time.monotonic()
+            client.connect(target)
+            now_s = time.monotonic()
+            took_s.append(now_s - before_s)
+            client.close()
+        took_s.sort()
+        count = len(took_s)
+        return {
+            "rate": count / (now_s - began_s),
+            "p50_us": took_s[count // 2] * 1e6,
+            "p99_us": took_s[int(count * 0.99)] * 1e6,
+        }
+
+    def ask(self, address: str, port: int, for_s: float) -> float:
+        """Questions of 64 bytes answered in a second, on one connection."""
+        count, question = 0, bytes(64)
+        with socket.create_connection((address, port)) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + for_s:
+                client.sendall(question)
+                client.recv(64, socket.MSG_WAITALL)
+                count += 1
+            return count / (time.monotonic() - began_s)
+
+    def send(self, address: str, port: int, for_s: float) -> float:
+        """Gbit/s, of one connection."""
+        sent = 0
+        with socket.create_connection((address, port)) as client:
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + for_s:
+                sent += client.send(_CHUNK)
+            return sent * 8 / 1e9 / (time.monotonic() - began_s)
+
+    def await_name(self, address: str, port: int, name: str) -> float:
+        """When somebody of this name answers there first; asked again and again."""
+        end_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end_s:
+            try:
+                with socket.create_connection((address, port), timeout=0.2) as client:
+                    if client.recv(1) == name.encode():
+                        return time.monotonic()
+            except OSError:
+                pass
+            time.sleep(0.0005)
+        raise TimeoutError(f"{address} port {port} was never answered by {name}")
+
+
+class _Server:
+    def __init__(self) -> None:
+        for port in NAME_PORTS:
+            threading.Thread(target=self._name, args=(port,), daemon=True).start()
+        for port, work in ((ECHO_PORT, _echo), (SINK_PORT, _sink)):
+            threading.Thread(target=self._serve, args=(port, work), daemon=True).start()
+
+    async def answer(self, _asked: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def _listening(port: int) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("0.0.0.0", port))
+        listener.listen(4096)
+        return listener
+
+    def _name(self, port: int) -> None:
+        listener, name = self._listening(port), str(port)[-1].encode()
+        while True:
+            try:
+                client, _ = listener.accept()
+                client.send(name)
+                client.close()
+            except OSError:
+                continue  # it did not wait for the answer
+
+    def _serve(self, port: int, work: Any) -> None:
+        listener = self._listening(port)
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=work, args=(client,), daemon=True).start()
+
+
+def _echo(client: socket.socket) -> None:
+    with client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while said := client.recv(64):
+            client.sendall(said)
+
+
+def _sink(client: socket.socket) -> None:
+    with client:
+        while client.recv(1 << 18):
+            pass
+
+
+class _Limpet:
+    """What an agent does of Services, and nothing else that an agent does."""
+
+    def __init__(self, kubeconfig: str, folder: str) -> None:
+        configure_log("error")  # what it says goes past what is answered
+        catalog, loop = Catalog(), Loop()
+        around = Surroundings(
+            pods=(ip_network("10.1.0.0/16"),),
+            cluster=(ip_network("10.1.0.0/16"), ip_network("10.2.0.0/16")),
+            gateways=(ip_address("10.1.0.1"),),
+            is_bridge_filtered=True,
+        )
+        part = ServicesPart(loop, catalog, Asked(lambda: around, lambda: Here("limpet")))
+        loop.add(part)
+        loop.start()
+        loop.run("start", part)
+        settings = SourceSettings(source="kubernetes", kubeconfig=Path(kubeconfig))
+        self._loop, self._part = loop, part
+        self._source = ServiceSource(
+            catalog,
+            Path(folder) / "services.jsonl",
+            partial(find_api_server, settings),
+            tell=part.changed,
+            random=random.random,
+        )
+        self._source.start()
+
+    async def answer(self, _asked: dict[str, Any]) -> dict[str, Any]:
+        """What the last round could not do."""
+        return {"failed": self._loop.account(self._part).failures, "count": self._part.count}
+
+
+async def _main(role: str, *arguments: str) -> None:
+    roles: dict[str, Any] = {"limpet": _Limpet, "client": _Client, "server": _Server}
+    await serve(roles[role](*arguments).answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))
