@@ -13,6 +13,7 @@ from ipaddress import ip_address
 
 import structlog
 
+from limpet.agent.gone_pods import GonePods
 from limpet.base.addresses import Address
 from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
@@ -30,6 +31,7 @@ from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
+from limpet.services.own_endpoints import OwnEndpoints
 from limpet.services.rotation import Here
 from limpet.services.values import Service, ServiceName
 
@@ -54,9 +56,13 @@ class ServiceSide:
         membership: Membership,
         node: Callable[[], NodeState],
         probing: Prober,
+        attached: Callable[[], Iterable[str]],
         random: Callable[[], float],
     ) -> None:
-        """`node`: this node as it is now. Raises: LimpetError."""
+        """`node`: this node as it is now. `attached`: addresses of its pods.
+
+        Raises: LimpetError.
+        """
         path = folders.cluster_dir / KEPT_FILE
         self.catalog = load_catalog(path)
         self._loop = loop
@@ -65,6 +71,13 @@ class ServiceSide:
         self._probing = probing
         self._serving: tuple[str, ...] = ()
         self._watched: frozenset[str] = frozenset()
+        self._own_endpoints = OwnEndpoints(self.catalog)
+        self._gone = GonePods(
+            membership,
+            endpoints=lambda: self._own_endpoints.of(self._name()),
+            attached=attached,
+            changed=self.look_around,
+        )
         self.part = ServicesPart(loop, self.catalog, Asked(self._surroundings, self._here))
         self.source = ServiceSource(
             self.catalog,
@@ -77,6 +90,7 @@ class ServiceSide:
         """Where rules of kube-proxy were found at the start; empty: nowhere."""
 
     def begin(self) -> None:
+        self._gone.begin()
         self._loop.add(self.part)
         self._loop.run("start", self.part)
         self.kube_proxy = find_kube_proxy()
@@ -89,6 +103,7 @@ class ServiceSide:
 
     def start(self) -> None:
         self.source.start()
+        self._gone.look_soon()
 
     async def stop(self) -> None:
         await self.source.stop()
@@ -98,6 +113,7 @@ class ServiceSide:
 
     def close(self) -> None:
         """What is in the kernel stays."""
+        self._gone.close()
         self.part.close()
 
     @property
@@ -145,7 +161,14 @@ class ServiceSide:
             self._watched = frozenset(watched)
             self._probing.set_watched(self._watched)
 
+    def pods_changed(self) -> None:
+        """A pod came or went."""
+        self._gone.look_soon()
+
     def _heard(self, names: Iterable[ServiceName], why: str) -> None:
+        names = tuple(names)
+        self._own_endpoints.changed(names)
+        self._gone.look_soon()
         self.part.changed(names, why)
         here = self.part.here
         if self.catalog.zone_of(here.node) != here.zone:
@@ -162,14 +185,17 @@ class ServiceSide:
             is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
         )
 
+    def _name(self) -> str:
+        grant = self._membership.grant
+        return grant.name if grant is not None else self._membership.identity.name
+
     def _here(self) -> Here:
-        membership, reach = self._membership, self._probing.reach
-        grant, name_of = membership.grant, membership.name_of
-        node = grant.name if grant is not None else membership.identity.name
+        reach, name_of, node = self._probing.reach, self._membership.name_of, self._name()
         return Here(
             node=node,
             zone=self.catalog.zone_of(node),
             silent=frozenset(map(name_of, reach.silent)),
+            gone=self._gone.addresses,
             distances={
                 name_of(uid): _RANKS[path.rung.name] * _ROUND_TRIPS + reach.round_trips.get(uid, 0)
                 for uid, path in self._probing.paths.items()

@@ -157,7 +157,7 @@ class ClusterSide:
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
         choice = _choice(settings, self.membership)
-        services = _services(self, settings, choice, loop, node_part)
+        services = _services(self, settings, choice, loop, node_part, ledgers)
         self._kubernetes = _Kubernetes(
             _api_server(settings.source, self.membership, self.session),
             choice,
@@ -234,6 +234,8 @@ class ClusterSide:
         for each in (self.services, self._names):
             if each is not None:
                 each.start()
+        if self.services is None:
+            self.membership.announce_gone(())  # nobody here looks after what was said of pods
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
@@ -277,6 +279,8 @@ class ClusterSide:
             case PodsChanged():
                 self.pods.changed()
                 self.session.wake()
+                if self.services is not None:
+                    self.services.pods_changed()
             # The datapath
             case LinksChanged(links):
                 self.node.set_links(links)
@@ -387,6 +391,7 @@ def _services(
     choice: Choice | None,
     loop: Loop,
     node_part: NodePart,
+    ledgers: Ledgers,
 ) -> ServiceSide | None:
     is_on = choice is not None and choice.taken.on
     if not is_on and not (settings.folders.cluster_dir / SERVICES_FILE).exists():
@@ -404,6 +409,7 @@ def _services(
         membership=cluster.membership,
         node=lambda: node_part.node,
         probing=cluster.probing,
+        attached=ledgers.attached,
         random=random.random,
     )
 

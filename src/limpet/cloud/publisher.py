@@ -24,6 +24,7 @@ from limpet.cluster.api import (
     SegmentRequest,
 )
 from limpet.cluster.documents import Key, Sealed, Source
+from limpet.cluster.kinds import KINDS
 from limpet.cluster.membership import Membership
 
 _log = structlog.get_logger("session")
@@ -131,7 +132,7 @@ class Publisher:
         for document in membership.replica.known.under(membership.uid):
             if document.sealed == self._shown.get(document.key) or membership.cloned:
                 continue
-            if document.kind in self.elsewhere:
+            if document.kind in self.elsewhere or KINDS[document.kind].among_nodes:
                 continue
             request = PublishRequest(document.sealed)
             try:

@@ -137,6 +137,8 @@ class Kind(Generic[T]):
     without that it is not believed, it is told with that, and gone with that."""
     root: bool = False
     """Others cannot be checked without it: each node keeps it twice."""
+    among_nodes: bool = False
+    """Nodes tell it each other, and do not publish it in the cloud."""
 
     def parent(self, name: str) -> Key | None:
         return (self.under, name.partition("/")[0]) if self.under else None

@@ -14,7 +14,8 @@ from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
+from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PRESENCE
+from limpet.cluster.kinds.absence import MOST_ADDRESSES, Absence
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
@@ -195,6 +196,15 @@ class Membership:
         )
         self._publish()
 
+    def announce_gone(self, addresses: Iterable[str]) -> None:
+        """Tells the neighbours which of this node's pods are gone, if they were told otherwise."""
+        said: Absence | None = self.replica.known.value(ABSENCE.name, self.uid)
+        told = tuple(sorted(addresses)[:MOST_ADDRESSES])
+        if self.grant is None or self.cloned or told == (said.addresses if said else ()):
+            return
+        absence = Absence(self.uid, said.sequence + 1 if said else 0, told)
+        self._publish_document(seal(ABSENCE, absence, self.identity.private_key))
+
     def jump_above(self, sequence: int) -> None:
         """The cloud has a presence of ours with this sequence, and will take only a higher one."""
         self._above = max(sequence, self._above or 0)
@@ -248,7 +258,9 @@ class Membership:
         if behind and self._above is not None:
             sequence = self._above + _JUMP
         presence = replace(wanted, sequence=sequence)
-        document = seal(PRESENCE, presence, self.identity.private_key)
+        self._publish_document(seal(PRESENCE, presence, self.identity.private_key))
+
+    def _publish_document(self, document: Document) -> None:
         # Told only when it is on disk: after a crash the same number never says something else.
         written = asyncio.wrap_future(self.replica.publish(document))
         # A failure is the file's to report; to be reached counts more than to be on disk.

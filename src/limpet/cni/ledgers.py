@@ -122,6 +122,11 @@ class Ledgers:
     def __iter__(self) -> Iterator[Ledger]:
         return iter(list(self._ledgers.values()))
 
+    def attached(self) -> Iterator[str]:
+        """Addresses of live pods."""
+        for attachment in self._attachments:
+            yield from (str(each.ip) for each in attachment.addresses)
+
     def reserve(
         self,
         ledger: Ledger,

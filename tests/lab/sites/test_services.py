@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.lab.bed import a_world
 from tests.lab.services import Connecting, endpoints, serving_all, tell, web
@@ -78,3 +79,34 @@ def test_where_all_are_in_doubt_all_are_tried(world: World) -> None:
         world.machine(name).power_on()
     wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "as before")
     wait_until(lambda: endpoints(node)["digger-1"] == (0, "others are nearer"), "as before")
+
+
+def both(*machines: Machine, of: str = "crane-2") -> list[tuple[int, str]]:
+    """What each says of that node's endpoint."""
+    return [endpoints(machine)[of] for machine in machines]
+
+
+def test_a_container_that_is_gone_is_told_to_neighbours_and_comes_back_with_its_address(
+    world: World,
+) -> None:
+    node, other = world.machine("crane-1"), world.machine("crane-2")
+    pod = next(iter(other.pods.values()))
+    wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "the near one serves")
+    far = (0, "others are nearer")
+    wait_until(lambda: both(node, other, of="digger-1") == [far, far], "the far one waits")
+
+    other.stop_pod(pod.name)
+    gone = (0, "its container is gone")
+    wait_until(lambda: both(node, other) == [gone, gone], "it leaves")
+    again = other.start_pod(pod.name)
+    assert again.addresses == pod.addresses
+    wait_until(lambda: both(node, other) == [(1, ""), (1, "")], "it serves again")
+
+    world.cut("cloud")
+    # Both lose power: all that they serve with is on their disks, and neither hears any cloud.
+    world.reboot([node, other])
+    client = next(iter(node.pods.values()))
+    wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "it serves after a boot")
+    with serving_all(world, "crane-2"), Connecting(client) as connecting:
+        connecting.until("crane-2")
+    world.restore("cloud")

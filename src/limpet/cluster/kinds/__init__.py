@@ -5,10 +5,11 @@ merges documents: that knows no kind.
 """
 
 from limpet.cluster.documents import Kinds
+from limpet.cluster.kinds.absence import ABSENCE
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import NETWORK
 from limpet.cluster.kinds.presence import PRESENCE
 
-__all__ = ["GRANT", "KINDS", "NETWORK", "PRESENCE"]
+__all__ = ["ABSENCE", "GRANT", "KINDS", "NETWORK", "PRESENCE"]
 
-KINDS = Kinds((NETWORK, GRANT, PRESENCE))
+KINDS = Kinds((NETWORK, GRANT, PRESENCE, ABSENCE))

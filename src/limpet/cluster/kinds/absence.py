@@ -1,0 +1,57 @@
+"""Which pods of a node are known to be gone although they are endpoints of Services; signed by it.
+
+Told among nodes only: the cloud has its own ways to hear of it, and this is for when it is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.kinds.fields import text, whole
+from limpet.cluster.kinds.grant import GRANT
+
+MOST_ADDRESSES = 256
+_MAX_SEQUENCE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """The higher sequence counts."""
+
+    uid: str
+    sequence: int
+    addresses: tuple[str, ...] = ()
+    """Of pods, as they are written shortest; whoever reads it takes those of the node's own
+    segments only."""
+
+
+def _parse(found: dict[str, Any]) -> Absence:
+    addresses = found["addresses"]
+    if not isinstance(addresses, list) or len(addresses) > MOST_ADDRESSES:
+        raise ValueError(f"{MOST_ADDRESSES} addresses at most")
+    return Absence(
+        text(found["uid"]), whole(found["sequence"], _MAX_SEQUENCE), tuple(map(_address, addresses))
+    )
+
+
+def _address(value: object) -> str:
+    return str(ip_address(text(value)))
+
+
+def _node_key(absence: Absence, known: Lookup) -> Collection[bytes]:
+    grant = known.value(GRANT.name, absence.uid)
+    return (grant.public_key,) if grant is not None and not grant.is_flannel else ()
+
+
+ABSENCE = Kind(
+    "absence",
+    _parse,
+    signers=_node_key,
+    head=lambda absence: Head(absence.uid, absence.sequence),
+    under=GRANT.name,
+    among_nodes=True,
+)
