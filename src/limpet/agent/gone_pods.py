@@ -22,6 +22,8 @@ _SOON_S = 0.05
 """Pods that come and go together are looked at once, behind the answers to the runtime."""
 _EVERY_S = 2.0
 """How often it is looked at; neighbours take no more than that of one document for long."""
+_MOST_S = 60.0
+"""Between looks at addresses that somebody has who is no pod of ours, or is just being removed."""
 
 
 class GonePods:
@@ -46,6 +48,8 @@ class GonePods:
         self._nobodys: frozenset[str] = frozenset()
         """That no network namespace had when it was looked at."""
         self._looked_s = float("-inf")
+        self._again_s = _EVERY_S
+        self._is_asked = False
         self._timer = Timer("gone pods", self._look)
         self._scanning: asyncio.Task[None] | None = None
 
@@ -70,12 +74,18 @@ class GonePods:
 
     def look_soon(self) -> None:
         """A pod came or went, or Services have other endpoints."""
-        if not self._timer.is_set and self._scanning is None:
+        self._again_s = _EVERY_S
+        if not self._is_asked:
+            self._is_asked = True
             now_s = asyncio.get_running_loop().time()
             self._timer.set_in(max(_SOON_S, self._looked_s + _EVERY_S - now_s))
 
     def _look(self) -> None:
         self._looked_s = asyncio.get_running_loop().time()
+        if self._scanning is not None:
+            self._timer.set_in(_EVERY_S)
+            return
+        self._is_asked = False
         suspects = self._suspects()
         self._nobodys &= suspects
         if suspects - self._nobodys:
@@ -98,6 +108,9 @@ class GonePods:
             scan = await asyncio.to_thread(scan_namespaces)
             found = {each for each in suspects if ip_address(each).packed in scan.addresses}
             self._nobodys |= suspects - found
+            if found and not self._timer.is_set:
+                self._timer.set_in(self._again_s)
+                self._again_s = min(2 * self._again_s, _MOST_S)
         self._scanning = None
         self._settle()
 
