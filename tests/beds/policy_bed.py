@@ -14,7 +14,7 @@ from typing import Literal
 
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
-from limpet.policies.compiled import compile_sides
+from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import Pod, World
 from tests.beds import node_bed
 from tests.beds.namespaces import Netns, NetnsFactory

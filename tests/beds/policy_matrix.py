@@ -19,7 +19,7 @@ from typing import Any
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
-from limpet.policies.compiled import compile_sides
+from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Labels
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, NamedPort, Pod, World

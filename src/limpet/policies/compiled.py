@@ -1,11 +1,11 @@
 """What holds for the pods of one node: who is isolated, and which peers it may have at which ports.
 
-Selectors are compared with classes of pods that have the same namespace and labels, of which there
-are far fewer than pods.
+`compiler` makes it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +18,14 @@ from limpet.policies.policy import (
     Direction,
     IpBlock,
     Key,
-    NamedPort,
     Pod,
-    PodPeer,
-    Policy,
     PortSpan,
     Protocol,
     Rule,
-    World,
 )
 
 DIRECTIONS: tuple[Direction, ...] = ("ingress", "egress")
-_BITS = {4: 32, 6: 128}
+_BEHIND_ALL = 1 << 128
 
 
 class RuleId(NamedTuple):
@@ -67,15 +63,14 @@ class Peers:
     """Of ipBlocks: sorted, none touches the next one."""
 
     def include(self, address: Address) -> bool:
-        number = int(address)
-        return (
-            self.everybody
-            or address in self.addresses
-            or any(
-                each.version == address.version and each.first <= number <= each.last
-                for each in self.ranges
-            )
-        )
+        if self.everybody or address in self.addresses:
+            return True
+        here = AddressRange(address.version, int(address), int(address))
+        at = bisect_right(self.ranges, here._replace(last=_BEHIND_ALL)) - 1
+        if at < 0:
+            return False
+        before = self.ranges[at]
+        return before.version == here.version and before.last >= here.first
 
 
 class Window(NamedTuple):
@@ -134,30 +129,6 @@ class Compiled:
         return frozenset(by)
 
 
-def compile_sides(world: World, local: Iterable[Pod]) -> Compiled:
-    """What holds for `local`, pods of this node, as the world's policies say."""
-    if not world.policies:
-        return Compiled()
-    compiler = _Compiler(world)
-    sides: dict[tuple[Key, Direction], Side] = {}
-    isolated: dict[Key, Pod] = {}
-    for pod in local:
-        if pod.host_network:
-            continue
-        for direction in DIRECTIONS:
-            side = compiler.side(pod, direction)
-            if side is not None:
-                sides[pod.key, direction] = side
-                isolated[pod.key] = pod
-    peers = {
-        rule: compiler.peers(rule)
-        for side in sides.values()
-        for rule in side.always.union(*(window.rules for window in side.windows))
-    }
-    named = {rule: compiler.named(rule) for side in sides.values() for rule in side.named}
-    return Compiled(sides, peers, named, isolated)
-
-
 def ranges_of(blocks: Iterable[IpBlock]) -> tuple[AddressRange, ...]:
     """What the blocks have together: sorted, and merged where they overlap or touch."""
     found = [each for block in blocks for each in _without_excepted(block)]
@@ -187,108 +158,9 @@ def _without_excepted(block: IpBlock) -> Iterable[AddressRange]:
         yield AddressRange(version, first, last)
 
 
-class _Compiler:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._by_namespace: dict[str, list[Policy]] = defaultdict(list)
-        for policy in world.policies.values():
-            self._by_namespace[policy.key.namespace].append(policy)
-        self._classes: dict[tuple[str, frozenset[tuple[str, str]]], list[Pod]] = defaultdict(list)
-        for pod in world.pods.values():
-            if not pod.host_network and pod.labels is not None:
-                self._classes[pod.key.namespace, frozenset(pod.labels.items())].append(pod)
-        self._sides: dict[tuple[object, ...], Side | None] = {}
-        self._chosen: dict[tuple[str, PodPeer], list[Pod]] = {}
-
-    def side(self, pod: Pod, direction: Direction) -> Side | None:
-        """None: the pod is not isolated."""
-        labels = None if pod.labels is None else frozenset(pod.labels.items())
-        ports = frozenset(pod.ports.items()) if direction == "ingress" else None
-        same = (pod.key.namespace, labels, ports, direction)
-        if same not in self._sides:
-            self._sides[same] = self._make_side(pod, direction)
-        return self._sides[same]
-
-    def _make_side(self, pod: Pod, direction: Direction) -> Side | None:
-        policies = [
-            policy
-            for policy in self._by_namespace.get(pod.key.namespace, ())
-            if direction in policy.directions
-            and (pod.labels is None or policy.pods.selects(pod.labels))
-        ]
-        if not policies:
-            return None
-        if pod.labels is None:
-            return Side()  # it may be one of those that are isolated: closed while in doubt
-        rules = {
-            RuleId(policy.key, direction, index): rule
-            for policy in policies
-            for index, rule in enumerate(policy.rules(direction))
-        }
-        always = frozenset(each for each, rule in rules.items() if not rule.ports)
-        spans = [
-            (span, each)
-            for each, rule in rules.items()
-            for span in _spans(rule, pod if direction == "ingress" else None)
-        ]
-        named = frozenset(
-            each
-            for each, rule in rules.items()
-            if direction == "egress" and any(isinstance(port, NamedPort) for port in rule.ports)
-        )
-        return Side(always, tuple(_windows(spans, always)), named)
-
-    def rule(self, rule: RuleId) -> Rule:
-        return self._world.policies[rule.policy].rules(rule.direction)[rule.number]
-
-    def peers(self, rule: RuleId) -> Peers:
-        peers = self.rule(rule).peers
-        if not peers:
-            return Peers(everybody=True)
-        return Peers(
-            addresses=frozenset(
-                address
-                for peer in peers
-                if isinstance(peer, PodPeer)
-                for pod in self._choose(rule.policy.namespace, peer)
-                for address in pod.addresses
-            ),
-            ranges=ranges_of(peer for peer in peers if isinstance(peer, IpBlock)),
-        )
-
-    def _choose(self, namespace: str, peer: PodPeer) -> list[Pod]:
-        at = ("" if peer.namespaces is not None else namespace, peer)
-        if at not in self._chosen:
-            self._chosen[at] = [
-                pod
-                for (where, labels), pods in self._classes.items()
-                if self._is_meant(namespace, where, peer) and peer.pods.selects(dict(labels))
-                for pod in pods
-            ]
-        return self._chosen[at]
-
-    def _is_meant(self, policy_namespace: str, namespace: str, peer: PodPeer) -> bool:
-        if peer.namespaces is None:
-            return namespace == policy_namespace
-        return peer.namespaces.selects(self._world.namespace_labels(namespace))
-
-    def named(self, rule: RuleId) -> frozenset[At]:
-        """What names of ports lead to at the pods that the rule allows to send to."""
-        peers = self.peers(rule)
-        names = [port for port in self.rule(rule).ports if isinstance(port, NamedPort)]
-        return frozenset(
-            At(address, name.protocol, pod.ports[name])
-            for pods in self._classes.values()
-            for pod in pods
-            for name in names
-            if name in pod.ports
-            for address in pod.addresses
-            if peers.include(address)
-        )
-
-
-def _spans(rule: Rule, receiver: Pod | None) -> Iterable[PortSpan]:
-    """`receiver`: the pod whose names of ports are meant; None: that depends on who is sent to."""
+def spans_of(rule: Rule, receiver: Pod | None) -> Iterable[PortSpan]:
+    """Ports of a rule. `receiver`: the pod whose names of ports are meant; None: that depends on
+    who is sent to."""
     for port in rule.ports:
         if isinstance(port, PortSpan):
             yield port
@@ -297,9 +169,10 @@ def _spans(rule: Rule, receiver: Pod | None) -> Iterable[PortSpan]:
             yield PortSpan(port.protocol, number, number)
 
 
-def _windows(
+def windows_of(
     spans: Sequence[tuple[PortSpan, RuleId]], always: frozenset[RuleId]
 ) -> Iterable[Window]:
+    """Of rules with ports, beside those that hold for all ports: in order, none overlaps."""
     for protocol in PROTOCOLS:
         mine = [(span, rule) for span, rule in spans if span.protocol == protocol]
         yield from _joined(_cut(mine, protocol, always))

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from limpet.base.addresses import Address
-from limpet.policies.compiled import DIRECTIONS, RuleId, compile_sides
+from limpet.policies.compiled import DIRECTIONS, RuleId
+from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import Direction, Key, Pod, Protocol, World
 
 

@@ -7,7 +7,8 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.policies.compiled import AddressRange, Compiled, Window, compile_sides, ranges_of
+from limpet.policies.compiled import AddressRange, Compiled, Window, ranges_of
+from limpet.policies.compiler import compile_sides
 from limpet.policies.labels import Expression, Selector
 from limpet.policies.policy import (
     Direction,

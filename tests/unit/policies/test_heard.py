@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limpet.policies.compiled import compile_sides
+from limpet.policies.compiler import compile_sides
 from limpet.policies.heard import Heard, decode_heard
 from limpet.policies.policy import Key, NamedPort, Pod
 

@@ -21,7 +21,8 @@ from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.policy.ruleset import LocalPort
 from limpet.policies.book import Book, decode_book, encode_book
-from limpet.policies.compiled import Compiled, compile_sides
+from limpet.policies.compiled import Compiled
+from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import PolicyError
 from limpet.policies.policy import PROTOCOLS, Key, Pod, World
 from limpet.policies.verdict import Flow, judge
@@ -44,6 +45,7 @@ class Policies(ABC):
         self._loop = loop
         self._attachments = attachments
         self._bridge_mac = bridge_mac
+        self._compiler = Compiler()
         self.part = PolicyPart(loop, self._ports, self._compile)
         loop.add(self.part)
 
@@ -98,7 +100,7 @@ class Policies(ABC):
     def _compile(self, ports: Sequence[LocalPort]) -> Compiled:
         local = self._local(ports)
         world = self._world(local)
-        return compile_sides(world, (world.pods[key] for key in local))
+        return self._compiler.compile(world, (world.pods[key] for key in local))
 
     # What a person asks for
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limpet.agent.policies.said import EndLine, PodPolicies, PolicyLine, RuleLine, SideLine
-from limpet.policies.compiled import DIRECTIONS, Compiled, compile_sides
+from limpet.policies.compiled import DIRECTIONS, Compiled
+from limpet.policies.compiler import compile_sides
 from limpet.policies.policy import (
     Direction,
     IpBlock,

@@ -12,7 +12,7 @@ from limpet.base.ownership import NFT_POLICY_TABLE
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.policy.apply import PolicyKernel
-from limpet.datapath.policy.ruleset import NOTHING, LocalPort, PolicyTables, plan_tables
+from limpet.datapath.policy.ruleset import NOTHING, LocalPort, Planned, PolicyTables, plan_tables
 from limpet.linux.owned import Owned
 from limpet.policies.compiled import Compiled
 
@@ -42,6 +42,7 @@ class PolicyPart(Part[PolicyTables, Change]):
         self._have: PolicyTables | None = None
         """As read, or as changed since; None: nobody knows."""
         self._coming: LocalPort | None = None
+        self._planned = Planned()
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
@@ -82,7 +83,7 @@ class PolicyPart(Part[PolicyTables, Change]):
     def plan(self) -> PolicyTables:
         ports = [*self._ports(), *([self._coming] if self._coming is not None else [])]
         self.compiled = self._compile(ports)
-        return plan_tables(self.compiled, ports)
+        return plan_tables(self.compiled, ports, self._planned)
 
     def state(self, want: PolicyTables) -> PolicyTables:
         if self._have is None:

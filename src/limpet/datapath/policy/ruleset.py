@@ -18,9 +18,10 @@ only.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, summarize_address_range
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from limpet.base.addresses import Address, is_plain_name, link_local_of
 from limpet.base.ownership import NFT_POLICY_TABLE
@@ -103,8 +104,45 @@ class PolicyTables:
 NOTHING = PolicyTables()
 
 
-def plan_tables(compiled: Compiled, ports: Collection[LocalPort]) -> PolicyTables:
-    """Both empty where no pod is isolated."""
+class _Part(NamedTuple):
+    """Lines of a chain with the sets that they name, and what they were made of."""
+
+    made_of: tuple[object, ...]
+    lines: tuple[str, ...]
+    sets: Mapping[str, NamedSet]
+    addresses: frozenset[Address] = frozenset()
+    """Of pods, that are in the sets."""
+
+
+class Planned:
+    """What was planned last, to be taken as it is where it was made of the same."""
+
+    def __init__(self) -> None:
+        self._held: dict[object, _Part] = {}
+        self._used: dict[object, _Part] = {}
+
+    def part(
+        self,
+        key: object,
+        made_of: tuple[object, ...],
+        make: Callable[[_Part | None], _Part],
+    ) -> _Part:
+        """`make`: of what there was under the key."""
+        held = self._held.get(key)
+        if held is None or any(a is not b for a, b in zip(held.made_of, made_of, strict=True)):
+            held = make(held)
+        self._used[key] = held
+        return held
+
+    def end(self) -> None:
+        """What was not asked for is forgotten."""
+        self._held, self._used = self._used, {}
+
+
+def plan_tables(
+    compiled: Compiled, ports: Collection[LocalPort], planned: Planned | None = None
+) -> PolicyTables:
+    """Both empty where no pod is isolated. `planned`: of the last time, by the same caller."""
     sides = {
         (port, direction): side
         for port in ports
@@ -114,7 +152,10 @@ def plan_tables(compiled: Compiled, ports: Collection[LocalPort]) -> PolicyTable
     }
     if not sides:
         return NOTHING
-    return PolicyTables(_Inet(compiled).table(sides), _bridge_table(sides))
+    planned = planned or Planned()
+    inet = _Inet(compiled, planned).table(sides)
+    planned.end()
+    return PolicyTables(inet, _bridge_table(sides))
 
 
 def _is_open(compiled: Compiled, side: Side) -> bool:
@@ -125,12 +166,14 @@ Sides = dict[tuple[LocalPort, Direction], Side]
 
 
 class _Inet:
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, planned: Planned) -> None:
         self._compiled = compiled
+        self._planned = planned
         self._sets: dict[str, NamedSet] = {}
         self._chains: dict[str, tuple[str, ...]] = {}
         self._verdicts: dict[tuple[Direction, frozenset[RuleId]], str] = {}
-        self._side_chains: dict[tuple[Direction, Side], str] = {}
+        self._side_chains: dict[tuple[Direction, int], str] = {}
+        """By the identity of the side: pods that are alike have the same."""
 
     def table(self, sides: Sides) -> Table:
         elements: dict[str, set[str]] = {
@@ -168,25 +211,42 @@ class _Inet:
         return (f"type {address} . {address}" if kind == "self" else f"type {address} : verdict",)
 
     def _side_chain(self, direction: Direction, side: Side) -> str:
-        if (direction, side) not in self._side_chains:
-            self._side_chains[direction, side] = self._chain(
+        at = (direction, id(side))
+        if at not in self._side_chains:
+            self._side_chains[at] = self._chain(
                 "side", [*self._named(side), *self._by_port(direction, side)]
             )
-        return self._side_chains[direction, side]
+        return self._side_chains[at]
 
     def _named(self, side: Side) -> Iterable[str]:
-        for version, header in _HEADERS.items():
-            elements = frozenset(
-                f"{at.address} . {at.protocol} . {at.port}"
-                for rule in side.named
-                for at in self._compiled.named[rule]
-                if at.address.version == version
-            )
-            if elements:
-                name = f"named{version}_{_hash(sorted(side.named))}"
-                head = f"type ipv{version}_addr . inet_proto . inet_service"
-                self._sets[name] = NamedSet("set", (head,), elements)
-                yield f"{header} daddr . meta l4proto . th dport @{name} {_PASS['egress']}"
+        if not side.named:
+            return ()
+        rules = sorted(side.named)
+        found = [self._compiled.named[rule] for rule in rules]
+
+        def make(_: _Part | None) -> _Part:
+            lines, sets = [], {}
+            for version, header in _HEADERS.items():
+                elements = frozenset(
+                    f"{at.address} . {at.protocol} . {at.port}"
+                    for ends in found
+                    for at in ends
+                    if at.address.version == version
+                )
+                if elements:
+                    name = f"named{version}_{_hash(rules)}"
+                    head = f"type ipv{version}_addr . inet_proto . inet_service"
+                    sets[name] = NamedSet("set", (head,), elements)
+                    lines.append(
+                        f"{header} daddr . meta l4proto . th dport @{name} {_PASS['egress']}"
+                    )
+            return _Part(tuple(found), tuple(lines), sets)
+
+        return self._take(self._planned.part(("named", side.named), tuple(found), make))
+
+    def _take(self, part: _Part) -> tuple[str, ...]:
+        self._sets |= part.sets
+        return part.lines
 
     def _by_port(self, direction: Direction, side: Side) -> Iterable[str]:
         if side.windows:
@@ -207,42 +267,88 @@ class _Inet:
     def _verdict(self, direction: Direction, rules: frozenset[RuleId]) -> str:
         """For those who come by these rules."""
         if (direction, rules) not in self._verdicts:
-            found = [self._compiled.peers[rule] for rule in rules]
-            if any(peers.everybody for peers in found):
+            found = {rule: self._compiled.peers[rule] for rule in rules}
+            if any(peers.everybody for peers in found.values()):
                 verdict = _PASS[direction]
             else:
-                verdict = f"goto {self._chain('peers', self._peers(direction, rules, found))}"
+                lines = self._peers(direction, rules, tuple(found.values()))
+                verdict = f"goto {self._chain('peers', lines)}"
             self._verdicts[direction, rules] = verdict
         return self._verdicts[direction, rules]
 
     def _peers(
-        self, direction: Direction, rules: frozenset[RuleId], found: Collection[Peers]
-    ) -> list[str]:
-        lines = []
-        whose = _hash(sorted(rules))
-        field = "saddr" if direction == "ingress" else "daddr"
-        addresses = frozenset[Address]().union(*(peers.addresses for peers in found))
-        ranges = merged(each for peers in found for each in peers.ranges)
-        for version, header in _HEADERS.items():
-            head = f"type ipv{version}_addr"
-            pods = frozenset(str(each) for each in addresses if each.version == version)
-            if pods:
-                self._sets[f"pods{version}_{whose}"] = NamedSet("set", (head,), pods)
-                lines.append(f"{header} {field} @pods{version}_{whose} {_PASS[direction]}")
-            blocks = frozenset(
-                text for each in ranges if each.version == version for text in _texts(each)
+        self, direction: Direction, rules: frozenset[RuleId], found: tuple[Peers, ...]
+    ) -> Iterable[str]:
+        """Lines that let the peers pass, and no others."""
+        whose = self._planned.part(("whose", rules), (), lambda _: _named_after(rules)).lines[0]
+        ranges = tuple(each.ranges for each in found)
+        yield from self._take(
+            self._planned.part(
+                ("pods", direction, rules),
+                found,
+                lambda held: _pods_part(direction, whose, found, held),
             )
-            if blocks:
-                name = f"blocks{version}_{whose}"
-                self._sets[name] = NamedSet("set", (head, "flags interval"), blocks)
-                lines.append(f"{header} {field} @{name} {_PASS[direction]}")
-        return [*lines, _DROP]
+        )
+        yield from self._take(
+            self._planned.part(
+                ("blocks", direction, rules),
+                ranges,
+                lambda _: _blocks_part(direction, whose, ranges),
+            )
+        )
+        yield _DROP
 
     def _chain(self, kind: str, rules: Iterable[str]) -> str:
         lines = tuple(rules)
         name = f"{kind}_{_hash(lines)}"
         self._chains[name] = lines
         return name
+
+
+def _named_after(rules: frozenset[RuleId]) -> _Part:
+    return _Part((), (_hash(sorted(rules)),), {})
+
+
+def _pods_part(
+    direction: Direction, whose: str, found: tuple[Peers, ...], held: _Part | None
+) -> _Part:
+    """`held`: as it was. Of thousands of addresses only those that come and go are looked at."""
+    addresses = frozenset[Address]().union(*(peers.addresses for peers in found))
+    before = held or _Part((), (), {})
+    come, gone = addresses - before.addresses, before.addresses - addresses
+    lines, sets = [], {}
+    for version in _HEADERS:
+        name = f"pods{version}_{whose}"
+        had = before.sets[name].elements if name in before.sets else frozenset()
+        elements = (had - _texts(gone, version)) | _texts(come, version)
+        if elements:
+            sets[name] = NamedSet("set", (f"type ipv{version}_addr",), elements)
+            lines.append(_let_pass(direction, version, name))
+    return _Part(found, tuple(lines), sets, addresses)
+
+
+def _blocks_part(
+    direction: Direction, whose: str, found: tuple[tuple[AddressRange, ...], ...]
+) -> _Part:
+    ranges = merged(each for ranges in found for each in ranges)
+    lines, sets = [], {}
+    for version in _HEADERS:
+        elements = frozenset(_text(each) for each in ranges if each.version == version)
+        if elements:
+            name = f"blocks{version}_{whose}"
+            head = (f"type ipv{version}_addr", "flags interval")
+            sets[name] = NamedSet("set", head, elements)
+            lines.append(_let_pass(direction, version, name))
+    return _Part(found, tuple(lines), sets)
+
+
+def _let_pass(direction: Direction, version: int, name: str) -> str:
+    field = "saddr" if direction == "ingress" else "daddr"
+    return f"{_HEADERS[version]} {field} @{name} {_PASS[direction]}"
+
+
+def _texts(addresses: Iterable[Address], version: int) -> frozenset[str]:
+    return frozenset(str(each) for each in addresses if each.version == version)
 
 
 def _bridge_table(sides: Sides) -> Table:
@@ -292,17 +398,18 @@ def _span(span: PortSpan) -> str:
     return str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
 
 
-def _texts(span: AddressRange) -> Iterable[str]:
+def _text(span: AddressRange) -> str:
     """As nft lists it: an address, a prefix, or a range."""
-    kind = type(ip_address("0.0.0.0" if span.version == 4 else "::"))
-    first, last = kind(span.first), kind(span.last)
-    prefixes = list(summarize_address_range(first, last))
-    if first == last:
-        yield str(first)
-    elif len(prefixes) == 1:
-        yield str(prefixes[0])
-    else:
-        yield f"{first}-{last}"
+    kind = _ADDRESS[span.version]
+    first, count = kind(span.first), span.last - span.first + 1
+    if count == 1:
+        return str(first)
+    if count & (count - 1) == 0 and span.first % count == 0:  # a power of two, at its place
+        return f"{first}/{first.max_prefixlen - count.bit_length() + 1}"
+    return f"{first}-{kind(span.last)}"
+
+
+_ADDRESS: dict[int, type[Address]] = {4: IPv4Address, 6: IPv6Address}
 
 
 def _hash(what: object) -> str:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, plan_tables
 from limpet.datapath.policy.table import change_steps, read_listing
-from limpet.policies.compiled import compile_sides
+from limpet.policies.compiler import compile_sides
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, Pod, World
 

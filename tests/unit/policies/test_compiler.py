@@ -1,0 +1,100 @@
+"""What is compiled after changes is what would be compiled from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
+from limpet.policies.compiler import Compiler, compile_sides
+from limpet.policies.parse import parse_policy
+from limpet.policies.policy import Key, Pod, World
+from tests.policy_cases import cases
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[World]:
+    """Each with some of what the ones before it have: the same values, others, or none."""
+    one, other = draw(cases()).world(), draw(cases()).world()
+    found = [one]
+    for _ in range(draw(st.integers(1, 4))):
+        found.append(
+            World(
+                mixed(draw, one.policies, other.policies),
+                mixed(draw, one.namespaces, other.namespaces),
+                mixed(draw, one.pods, other.pods),
+            )
+        )
+    return found
+
+
+def mixed(draw: Callable[..., int], one: Mapping[K, V], other: Mapping[K, V]) -> dict[K, V]:
+    found = {}
+    for key in [*one, *(each for each in other if each not in one)]:
+        source = (one, other, {})[draw(st.integers(0, 2))]
+        if key in source:
+            found[key] = source[key]
+    return found
+
+
+def ports_of(world: World) -> list[LocalPort]:
+    return [
+        LocalPort(pod.key, f"lim{number}", f"0a:58:00:00:00:{number:02x}", "0e:58:00:00:00:01",
+                  pod.addresses)
+        for number, pod in enumerate(world.pods.values())
+    ]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds())
+def test_changes_lead_to_what_is_made_from_nothing(found: list[World]) -> None:
+    compiler, planned = Compiler(), Planned()
+    for world in found:
+        whole = compile_sides(world, world.pods.values())
+        compiled = compiler.compile(world, world.pods.values())
+        assert compiled == whole
+        ports = ports_of(world)
+        assert plan_tables(compiled, ports, planned) == plan_tables(whole, ports)
+
+
+SELECTING = parse_policy(
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "podSelector": {},
+            "ingress": [
+                {"from": [{"podSelector": {"matchLabels": {"app": "a"}}}], "ports": [{"port": 1}]},
+                {"from": [{"podSelector": {"matchLabels": {"app": "b"}}}], "ports": [{"port": 2}]},
+            ],
+        },
+    }
+)
+
+
+def test_of_one_changed_pod_only_what_selects_it_is_made_anew() -> None:
+    pods = {
+        key: Pod(key, (ip_address(f"10.0.0.{number}"),), {"app": name})
+        for number, name in enumerate("ab", 2)
+        for key in [Key("shop", name)]
+    }
+    world = World({SELECTING.key: SELECTING}, {}, pods)
+    compiler, planned = Compiler(), Planned()
+    before = compiler.compile(world, pods.values())
+    tables = plan_tables(before, ports_of(world), planned)
+    another = Pod(Key("shop", "c"), (ip_address("10.0.0.9"),), {"app": "b"})
+    after = compiler.compile(replace(world, pods={**pods, another.key: another}), pods.values())
+    same = [rule for rule in after.peers if after.peers[rule] is before.peers[rule]]
+    assert [rule.number for rule in same] == [0]
+    then = plan_tables(after, ports_of(world), planned)
+    kept = [name for name, each in then.inet.sets.items() if each is tables.inet.sets.get(name)]
+    assert len([name for name in kept if name.startswith("pods4_")]) == 1
