@@ -221,12 +221,14 @@ class Compiler:
             choice.addresses = kept | come if joins else kept
 
     def _move_names(self, before: Pod | None, after: Pod | None) -> None:
-        for name in before.ports if before is not None else ():
-            del self._with_name[name][before.key]  # type: ignore[union-attr]
-            self._name_changes[name] += 1
-        for name in after.ports if after is not None else ():
-            self._with_name[name][after.key] = after  # type: ignore[index, union-attr]
-            self._name_changes[name] += 1
+        if before is not None:
+            for name in before.ports:
+                del self._with_name[name][before.key]
+                self._name_changes[name] += 1
+        if after is not None:
+            for name in after.ports:
+                self._with_name[name][after.key] = after
+                self._name_changes[name] += 1
 
     # What comes of it
 
