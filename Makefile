@@ -11,7 +11,7 @@ demo: setup
 
 # The longest files first, so that no process is left with one of them at the end.
 test: setup
-	$(py) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/kube \
+	$(py) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/kube \
 		tests/faults tests/lab tests/controller tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.

@@ -327,8 +327,8 @@ def test_a_controller_restored_from_an_old_backup_learns_the_grants_from_the_nod
             await asyncio.to_thread(put_back)
             await running.connected()
             await until(lambda: held(controller) >= everything)
-            names = {each["name"] for each in controller.ask("node.list")["nodes"]}
-            assert names == {"one", "away"}
+            # Its own grants are told with the hello, what it knows of others after that.
+            await until(lambda: names_in(controller) == {"one", "away"})
             # Which grants go on, and none that somebody has.
             async with away.running() as other:
                 await other.connected()
@@ -383,6 +383,10 @@ def test_what_nodes_got_that_are_away_is_not_granted_again_where_a_peer_knows_it
         controller.start()
 
     run(body)
+
+
+def names_in(controller: Controller) -> set[str]:
+    return {each["name"] for each in controller.ask("node.list")["nodes"]}
 
 
 def held(controller: Controller) -> set[str]:

@@ -109,7 +109,7 @@ class Controller:
 
     def command(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
         more = ["--config", str(self.config)] if config else []
-        return launcher().run([sys.executable, "-m", "limpet", *words, *more], timeout=30)
+        return launcher().run([sys.executable, "-m", "limpet", *words, *more], timeout=PATIENCE_S)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -126,7 +126,7 @@ class Controller:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=PATIENCE_S)
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
         return call(self.socket, verb, **arguments)

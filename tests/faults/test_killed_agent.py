@@ -13,7 +13,7 @@ from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import CniAnswer, LabPod
 from tests.conftest import NodeFactory
 
-PODS = 500
+PODS = 200
 KILLS = 10
 AT_ONCE = 32
 

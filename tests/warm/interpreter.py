@@ -123,9 +123,9 @@ def _warm(kind: str) -> None:
     for name in ("limpet.__main__", *_MODULES[kind]):
         import_module(name)
     if kind == "command":
-        commands = import_module("limpet.cli.commands")
-        for module in pkgutil.walk_packages(commands.__path__, f"{commands.__name__}."):
-            import_module(module.name)
+        for folder in ("limpet.cli.commands", "limpet.lab.world", "limpet.lab.measure"):
+            for module in pkgutil.walk_packages(import_module(folder).__path__, f"{folder}."):
+                import_module(module.name)
     gc.collect()
     gc.freeze()
 

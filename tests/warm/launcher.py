@@ -39,7 +39,7 @@ def what_is_wanted(command: Sequence[str]) -> tuple[str, str, list[str]] | None:
     match words:
         case ["agent" | "controller" as kind, "--config", _]:
             return kind, netns, words
-        case [] | ["agent" | "controller" | "dns" | "lab", *_]:
+        case [] | ["agent" | "controller" | "dns", *_]:
             return None
     return "command", netns, words
 

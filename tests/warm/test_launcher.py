@@ -151,7 +151,6 @@ def test_what_was_forked_goes_on_when_nobody_keeps_it_any_more(make_node: NodeFa
         ["true"],
         ["unshare", "-m", *LIMPET, "agent", "--config", "x"],
         [sys.executable, "-c", "pass"],
-        [*LIMPET, "lab", "list"],
         [*LIMPET, "dns", "serve"],
         [*LIMPET, "agent", "--help"],
         [*LIMPET],

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from limpet.lab.command import run_command
+from limpet.lab.launch import launcher
 from limpet.lab.world.wires import existing_namespaces
 from limpet.lab.world.worlds import FOLDER, take_down
 
@@ -22,9 +23,7 @@ DOOMED = f"{NAME}-doomed"
 
 
 def limpet(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "limpet", *words], capture_output=True, text=True, check=False
-    )
+    return launcher().run([sys.executable, "-m", "limpet", *words])
 
 
 def lab(*words: str, name: str = NAME) -> subprocess.CompletedProcess[str]:

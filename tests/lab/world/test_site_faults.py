@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from limpet.lab.launch import launcher
 from limpet.lab.measure.report import describe
 from limpet.lab.world.worlds import find_world, take_down
 from tests.waiting import wait_until
@@ -34,7 +35,7 @@ nodes = { post = 0 }
 
 def lab(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "limpet", "lab", words[0], "--name", NAME, *words[1:]]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return launcher().run(command)
 
 
 def succeeds(*words: str) -> str:
