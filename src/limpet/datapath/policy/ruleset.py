@@ -67,6 +67,9 @@ _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     ),
     "forward": (
         "type filter hook forward priority filter; policy accept;",
+        # Sent to the node, and then to another port of the bridge: br_netfilter has turned a
+        # Service's address into a pod's, and asks the rules for what is forwarded (br_nf_forward).
+        "meta pkttype host accept",
         "iifname @egress_ports goto neighbours_only",
         "oifname @ingress_ports goto neighbours_only",
     ),

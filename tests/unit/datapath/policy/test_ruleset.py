@@ -194,6 +194,7 @@ table bridge limpet_policy {
 
 	chain forward {
 		type filter hook forward priority filter; policy accept;
+		meta pkttype host accept
 		iifname @egress_ports goto neighbours_only
 		oifname @ingress_ports goto neighbours_only
 	}
