@@ -6,6 +6,7 @@ of its sockets are served is told by the network namespace in which they were ma
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import subprocess
@@ -19,6 +20,7 @@ from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketK
 from limpet.datapath.services.sockets.side import SocketSide
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.service_bed import ServiceBed
+from tests.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -31,10 +33,20 @@ class Cgroup:
         self._root = self._undo.enter_context(mounted("cgroup2"))
         self.path = self._root / f"ltk-{os.getpid()}-{next(_numbers)}"
         self.path.mkdir()
-        self._undo.callback(self.path.rmdir)
+        self._undo.callback(wait_until, self._remove)
 
     def close(self) -> None:
         self._undo.close()
+
+    def _remove(self) -> bool:
+        """False: a process that was ended is in it for a moment more."""
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
+        return True
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -53,12 +65,13 @@ class Cgroup:
 
 
 @contextmanager
-def mounted(kind: str) -> Iterator[Path]:
-    """A filesystem of that kind, in a folder of its own within the block.
+def mounted(kind: str, at: Path | None = None) -> Iterator[Path]:
+    """A filesystem of that kind, in a folder of its own within the block; `at`: in that one.
 
     Nothing is ever removed below the folder: of a hierarchy of cgroups that would be the machine's.
     """
-    folder = Path(tempfile.mkdtemp())
+    folder = at or Path(tempfile.mkdtemp())
+    folder.mkdir(exist_ok=True)
     try:
         subprocess.run(["mount", "-t", kind, "none", folder], check=True, timeout=30)
         try:

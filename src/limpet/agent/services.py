@@ -14,6 +14,7 @@ from ipaddress import ip_address
 import structlog
 
 from limpet.agent.gone_pods import GonePods
+from limpet.agent.serving.sockets import PinWatch
 from limpet.base.addresses import Address
 from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
@@ -28,6 +29,8 @@ from limpet.datapath.services.elements import NUMBERS
 from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.plan import frontends
+from limpet.datapath.services.sockets.apply import pins_of, remove_pins
+from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
@@ -58,6 +61,7 @@ class ServiceSide:
         probing: Prober,
         attached: Callable[[], Iterable[str]],
         random: Callable[[], float],
+        sockets: SocketSide | None,
     ) -> None:
         """`node`: this node as it is now. `attached`: addresses of its pods.
 
@@ -78,7 +82,10 @@ class ServiceSide:
             attached=attached,
             changed=self.look_around,
         )
-        self.part = ServicesPart(loop, self.catalog, Asked(self._surroundings, self._here))
+        asked = Asked(self._surroundings, self._here)
+        self.part = ServicesPart(loop, self.catalog, asked, sockets)
+        self._pins = None if sockets is None else PinWatch(sockets, self._pins_taken)
+        self._run_dir = folders.run_dir
         self.source = ServiceSource(
             self.catalog,
             path,
@@ -93,6 +100,10 @@ class ServiceSide:
         self._gone.begin()
         self._loop.add(self.part)
         self._loop.run("start", self.part)
+        if self._pins is None and remove_pins(pins_of(self._run_dir)):
+            _log.info(
+                "Services are left to nftables: an earlier agent's eBPF programs were removed"
+            )
         self.kube_proxy = find_kube_proxy()
         if self.kube_proxy:
             _log.warning(
@@ -104,8 +115,12 @@ class ServiceSide:
     def start(self) -> None:
         self.source.start()
         self._gone.look_soon()
+        if self._pins is not None:
+            self._pins.follow()
 
     async def stop(self) -> None:
+        if self._pins is not None:
+            self._pins.stop()
         await self.source.stop()
 
     def network_changed(self) -> None:
@@ -115,6 +130,16 @@ class ServiceSide:
         """What is in the kernel stays."""
         self._gone.close()
         self.part.close()
+
+    @property
+    def backend(self) -> str:
+        """By what pods and processes of this node are served: ebpf or nftables."""
+        return "nftables" if self.part.sockets is None or self.why_not_ebpf else "ebpf"
+
+    @property
+    def why_not_ebpf(self) -> str:
+        """Why it is not, although it is asked for; empty: it is, or nobody asks."""
+        return "" if self.part.sockets is None else self.part.sockets.why_not
 
     @property
     def failures(self) -> list[str]:
@@ -142,6 +167,17 @@ class ServiceSide:
         """The cluster, the paths, who answers, or this node's segments are others than before."""
         self.part.look_around("nodes or this node's pods changed")
         self.watch(self._serving)
+
+    def look_at_pods(self) -> None:
+        """Pods came or went."""
+        self.part.look_around("pods came or went")
+        if self._pins is not None:
+            self._pins.follow()
+
+    def _pins_taken(self) -> None:
+        if self.part.sockets is not None:
+            self.part.sockets.suspect(maps=False)
+        self._loop.run("pins of eBPF programs were taken away", self.part)
 
     def watch(self, names: tuple[str, ...]) -> None:
         """These nodes serve, the most important first: whether they answer has to be known soon.
@@ -207,7 +243,8 @@ def give_back(folders: Folders, *, keep: bool) -> None:
     """Services are off, and were on: what this node did of them goes. `keep`: what is known of them
     stays on the disk, for names. Raises: LimpetError."""
     with closing(ServicesKernel()) as kernel:
-        if kernel.remove():
+        pins = remove_pins(pins_of(folders.run_dir))
+        if kernel.remove() or pins:
             _log.info("Services are off: their rules were removed")
     if not keep:
         remove_durably(folders.cluster_dir / KEPT_FILE)

@@ -555,6 +555,10 @@ class ServicesAnswer(Said, frozen=True, kw_only=True):
     """Where rules of kube-proxy were found at the agent's start; empty: nowhere."""
     failed: list[str]
     """What of the last round could not be done."""
+    backend: str = "nftables"
+    """By what pods and processes of this node are served: ebpf or nftables."""
+    why_not_ebpf: str = ""
+    """Although it is asked for; empty: it is used, or nobody asks."""
 
 
 class ServiceAnswer(Said, frozen=True, kw_only=True):

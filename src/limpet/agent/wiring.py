@@ -398,6 +398,7 @@ def _services(
         return None
     # Only here: other nodes need neither a client of an API server in memory nor all Services.
     from limpet.agent.services import ServiceSide, give_back
+    from limpet.agent.serving.sockets import socket_side
 
     if not is_on:
         give_back(settings.folders, keep=settings.dns.dns == "on")
@@ -411,6 +412,11 @@ def _services(
         probing=cluster.probing,
         attached=ledgers.attached,
         random=random.random,
+        sockets=socket_side(
+            settings.services,
+            settings.folders.run_dir,
+            node_part.pod_namespaces,
+        ),
     )
 
 

@@ -214,11 +214,20 @@ class SourceSettings(
             )
 
 
-class ServiceSettings(Struct, frozen=True, kw_only=True, rename={"mode": "services"}):
+class ServiceSettings(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename=lambda name: "services" if name == "mode" else f"services_{name}",
+):
     """Services of Kubernetes on this node."""
 
     mode: Literal["off", "on"] | None = None
     """"on": this node serves them itself, in place of kube-proxy; None: as the cluster says."""
+    backend: Literal["nftables", "ebpf", "auto"] = "nftables"
+    """"ebpf": at the socket, by programs beside the rules of nftables; "auto": where that works."""
+    cgroup: AbsolutePath | None = None
+    """Whose processes programs serve; None: the root of the machine's, found by itself."""
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):

@@ -45,6 +45,8 @@ class ServiceAdmin:
             connected=side.source.is_connected,
             error=side.source.error,
             kube_proxy=side.kube_proxy,
+            backend=side.backend,
+            why_not_ebpf=side.why_not_ebpf,
             failed=side.failures,
         )
 

@@ -101,6 +101,10 @@ class NodePart(Part[NodePlan, Change]):
     def _blocked(self) -> list[str]:
         return [self.forward.trouble] if self.forward is not None and self.forward.trouble else []
 
+    def pod_namespaces(self) -> list[str]:
+        """Paths of the network namespaces of this node's pods."""
+        return [each.netns.path for each in self._pods]
+
     # What verbs ask for
 
     def run(self, why: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from limpet.base.ownership import NFT_SERVICES_TABLE
@@ -13,9 +14,11 @@ from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
 from limpet.datapath.services.diff import Change, diff_services
 from limpet.datapath.services.plan import Planner
+from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.diff import SocketChange
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import ServicesState, Surroundings
+from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import Owned
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
@@ -60,7 +63,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
-        return Owned(nft_tables=(NFT_SERVICES_TABLE,))
+        return Owned(nft_tables=(NFT_SERVICES_TABLE,), ends=(partial(_end_programs, run_dir),))
 
     def close(self) -> None:
         """What is in the kernel stays."""
@@ -96,6 +99,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         if now != before:
             self._due.update(self._touched_by(before, now))
             self.here = now
+        if self.sockets is not None and self.sockets.look():
+            return True
         return bool(self._due) or self._surroundings() != self._around
 
     def _touched_by(self, before: Here, now: Here) -> Iterable[ServiceName]:
@@ -180,3 +185,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def _surroundings(self) -> Surroundings:
         return self._asked.surroundings()
+
+
+def _end_programs(run_dir: Path, _route: RouteSocket) -> list[str]:
+    pins = pins_of(run_dir)
+    return [f"eBPF programs pinned in {pins}: removed"] if remove_pins(pins) else []

@@ -23,6 +23,8 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
     answer = ask(load_settings(config).folders.socket, "services", ServicesAnswer)
     rows = [_row(each) for each in answer.services]
     show_table(answer, output, rows, nothing="no Service is known here")
+    if answer.why_not_ebpf:
+        say(f"limpet: served by nftables alone, not by eBPF: {answer.why_not_ebpf}")
     if answer.kube_proxy:
         say(f"limpet: kube-proxy has rules here, too: {answer.kube_proxy}")
     if not answer.connected:

@@ -32,6 +32,7 @@ from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
 from limpet.linux.socket_diag import can_end_sockets, end_sockets
 
 _OBJECT = "bpf/services.bpf.o"
+_RUN_DIR = Path("/run/limpet")
 _HELD = (*SOCKET_MAPS, NAMESPACES)
 _LINKS, _MAPS = "links", f"maps-{LAYOUT}"
 
@@ -44,6 +45,15 @@ class Place:
     """A folder in a bpffs; it is made, and is ours."""
     cgroup: Path | None = None
     """Whose processes are served, and those of all below; None: the root of the machine's."""
+
+
+def pins_of(run_dir: Path) -> Path:
+    """Where the agent with that run folder pins."""
+    if is_bpffs(run_dir / "bpf"):
+        return run_dir / "bpf" / "limpet"
+    # A bpffs takes no dots in names.
+    name = "" if run_dir == _RUN_DIR else str(run_dir).replace("/", "_").replace(".", "_")
+    return Path(f"/sys/fs/bpf/limpet{name}")
 
 
 def object_path() -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import structlog
+
 from limpet.base.errors import LimpetError
 from limpet.datapath.services.plan import SocketWishes
 from limpet.datapath.services.sockets.apply import SocketKernel
@@ -18,6 +20,8 @@ from limpet.datapath.services.sockets.diff import (
 from limpet.datapath.services.sockets.layout import NAMESPACES
 from limpet.datapath.services.state import Elements, StaleFlows
 
+_log = structlog.get_logger("services")
+
 
 class SocketSide:
     """A helper of the part, on its thread; raises nothing.
@@ -26,8 +30,10 @@ class SocketSide:
     longer: there is no state in which they send somewhere else than the table would.
     """
 
-    def __init__(self, kernel: SocketKernel) -> None:
+    def __init__(self, kernel: SocketKernel, asked: str = "ebpf") -> None:
+        """`asked`: what a person wants, "ebpf" or "auto"."""
         self._kernel = kernel
+        self.asked = asked
         self._is_known = False
         """What is in the maps is as it was read or put last."""
         self._is_checked = False
@@ -52,6 +58,11 @@ class SocketSide:
         """Looks again in the next round: whether all is attached; with `maps` what they hold."""
         self._is_checked = False
         self._is_known = self._is_known and not maps
+
+    def look(self) -> bool:
+        """Whether pods came or went."""
+        elements = self._kernel.namespaces.elements()
+        return self._kernel.is_open and elements != self._kernel.elements[NAMESPACES]
 
     # A round
 
@@ -104,12 +115,17 @@ class SocketSide:
             self._give_up(error)
             return [str(error)]
         if self._kernel.is_open:
-            self._is_known, self.why_not = True, ""
+            self._is_known = True
+            if self.why_not:
+                self.why_not = ""
+                _log.info("Services are served at the socket, by eBPF")
         return []
 
     def _give_up(self, error: LimpetError) -> None:
         """For now: the next round tries again."""
-        self.why_not = str(error)
+        if str(error) != self.why_not:
+            self.why_not = str(error)
+            _log.warning("Services are served by nftables alone", why=self.why_not)
         self._is_known = self._is_checked = False
         self._kernel.detach()
         self._kernel.close()

@@ -1,0 +1,140 @@
+"""Services at the socket with a real agent, which dies, comes back, is robbed and turned over."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from limpet.datapath.services.sockets.apply import remove_pins
+from limpet.lab.world.machine import Machine
+from limpet.lab.world.pod import LabPod
+from limpet.lab.world.world import World
+from tests.beds.socket_bed import Cgroup, mounted
+from tests.lab.bed import a_world
+from tests.lab.services import ADDRESS, PORT, TARGET_PORT, tell, web
+from tests.waiting import PATIENCE_S, wait_until
+
+TOPOLOGY = """
+[cloud]
+addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
+[site.harbour]
+lan = ["192.168.10.0/24", "fd00:10::/64"]
+nodes = { crane-1 = 1, crane-2 = 1 }
+"""
+_TALKER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=50) as server:
+    for line in sys.stdin:
+        server.sendall(line.encode())
+        print(server.recv(1000).decode(), server.getpeername()[0], flush=True)
+"""
+_ECHO = """
+import socket, sys, threading
+server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
+print("up", flush=True)
+def answer(client):
+    while words := client.recv(1000):
+        client.sendall(words.strip())
+while True:
+    threading.Thread(target=answer, args=[server.accept()[0]], daemon=True).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Machine]]:
+    """crane-1 serves at the socket; the Service is a pod of crane-2. The test's own processes are
+    in the cgroup that programs are attached to."""
+    with ExitStack() as stack:
+        cgroup = Cgroup()  # outlives the world: its agents are started in it
+        stack.callback(cgroup.close)
+        world = stack.enter_context(a_world(TOPOLOGY, tmp_path_factory.mktemp("sockets")))
+        machine = world.machine("crane-1")
+        pins = Path(machine.settings["run_dir"]) / "bpf"
+        stack.enter_context(mounted("bpf", pins))
+        machine.settings |= {"services_backend": "ebpf", "services_cgroup": str(cgroup.path)}
+        other = world.machine("crane-2")
+        tell(machine, web((other, _pod(other))))
+        stack.enter_context(cgroup.entered())
+        yield world, machine
+
+
+def _pod(machine: Machine) -> LabPod:
+    return next(iter(machine.pods.values()))
+
+
+def tracked(machine: Machine) -> str:
+    """Connections to the Service that the node's kernel tracks: there are none at the socket."""
+    return subprocess.run(
+        ["nsenter", f"--net=/run/netns/{machine.name}", "conntrack", "-L", "-d", ADDRESS],
+        check=True, capture_output=True, text=True, timeout=PATIENCE_S,
+    ).stdout  # fmt: skip
+
+
+def is_at_the_socket(machine: Machine, pod: LabPod) -> bool:
+    """The pod reaches the Service by a new connection, and nothing of it is tracked."""
+    before = tracked(machine)
+    with _python(pod, _TALKER, ADDRESS, str(PORT)) as talker:
+        assert _say(talker, "hello") == f"hello {ADDRESS}"
+    return tracked(machine) == before
+
+
+def test_connections_outlive_the_agent_and_what_is_taken_away_comes_back(
+    node: tuple[World, Machine],
+) -> None:
+    world, machine = node
+    other = world.machine("crane-2")
+    links = Path(machine.settings["run_dir"]) / "bpf" / "limpet" / "links"
+    assert machine.ask("services")["backend"] == "ebpf"
+    with ExitStack() as stack:
+        server = stack.enter_context(_python(_pod(other), _ECHO, str(TARGET_PORT)))
+        assert server.stdout is not None
+        assert server.stdout.readline() == "up\n"
+        talker = stack.enter_context(_python(_pod(machine), _TALKER, ADDRESS, str(PORT)))
+        assert _say(talker, "first") == f"first {ADDRESS}"
+        machine.stop_agent(signal.SIGKILL)
+        assert _say(talker, "killed") == f"killed {ADDRESS}"
+        assert is_at_the_socket(machine, _pod(machine)), "also without an agent"
+        machine.start_agent()
+        assert _say(talker, "again") == f"again {ADDRESS}"
+        remove_pins(links.parent)
+        wait_until(lambda: (links / "limpet_connect4").exists(), "pinned again")
+        assert is_at_the_socket(machine, _pod(machine))
+        # A pod that comes later is served, too.
+        late = machine.pod("late")
+        assert machine.cni("ADD", late).exit_code == 0
+        wait_until(lambda: is_at_the_socket(machine, late))
+        # A person turns it over: the table has been there all the time.
+        machine.stop_agent()
+        machine.settings["services_backend"] = "nftables"
+        machine.start_agent()
+        assert not links.exists()
+        assert not is_at_the_socket(machine, _pod(machine))
+        assert machine.ask("services")["backend"] == "nftables"
+        assert _say(talker, "still there").startswith("still there ")
+
+
+def _say(talker: subprocess.Popen[str], words: str) -> str:
+    """What comes back, and from whom."""
+    assert talker.stdin is not None
+    assert talker.stdout is not None
+    talker.stdin.write(f"{words}\n")
+    talker.stdin.flush()
+    return talker.stdout.readline().strip()
+
+
+@contextmanager
+def _python(pod: LabPod, *words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        ["nsenter", f"--net={pod.netns_path}", sys.executable, "-c", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
