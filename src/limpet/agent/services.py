@@ -137,6 +137,10 @@ class ServiceSide:
         return "nftables" if self.part.sockets is None or self.why_not_ebpf else "ebpf"
 
     @property
+    def asked_backend(self) -> str:
+        return "nftables" if self.part.sockets is None else self.part.sockets.asked
+
+    @property
     def why_not_ebpf(self) -> str:
         """Why it is not, although it is asked for; empty: it is, or nobody asks."""
         return "" if self.part.sockets is None else self.part.sockets.why_not

@@ -331,6 +331,10 @@ class ServicesStatus(Said, frozen=True, kw_only=True):
     why: str
     backend: str
     """What it does it by; empty: it does not."""
+    why_not_ebpf: str = ""
+    """Why it is not eBPF although that is asked for; empty: it is, or nobody asks."""
+    asked_backend: str = "nftables"
+    """As configured: nftables, ebpf or auto."""
     kube_proxy: str
     """Where rules of kube-proxy are; empty: nowhere."""
 

@@ -58,6 +58,8 @@ metrics_listen = ["127.0.0.1:9471", "[::1]:9471"]
 log_level = "debug"
 source = "kubernetes"
 services = "on"
+services_backend = "auto"
+services_cgroup = "/sys/fs/cgroup/unified"
 policies = "on"
 kubernetes_kubeconfig = "/k/config"
 kubernetes_context = "edge"
@@ -117,7 +119,7 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             token_file=Path("/k/token"),
             ca_file=Path("/k/ca.crt"),
         ),
-        services=ServiceSettings(mode="on"),
+        services=ServiceSettings(mode="on", backend="auto", cgroup=Path("/sys/fs/cgroup/unified")),
         policies=PolicySettings(mode="on"),
         tunnel=TunnelSettings(
             ifname="tun7", port=51820, program="/opt/wireguard-go", ipsec_program="/opt/charon"

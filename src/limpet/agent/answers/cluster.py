@@ -56,13 +56,13 @@ from limpet.paths.measuring import Measured
 from limpet.paths.probe.messages import Candidate
 
 if TYPE_CHECKING:  # in memory only where Services are heard of
+    from limpet.agent.services import ServiceSide
     from limpet.services.mode import Choice
 
 _MOST_WAYS = 16
 """To endpoints of a Service."""
 _PROBES = 4
 """One may be lost."""
-_BACKEND = "nftables"
 _NOBODY: Mapping[str, str] = {}
 _STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
 
@@ -121,7 +121,7 @@ class ClusterAdmin:
             probes=dict(sorted(cluster.probing.counters.items())),
             nat_traversal=cluster.nat_traversal.report(),
             offers=dict(sorted(membership.replica.counters.items())),
-            services=services_status(cluster.services_choice),
+            services=services_status(cluster.services_choice, cluster.services),
         )
 
     def why_no_segments(self) -> str:
@@ -257,15 +257,17 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
     )
 
 
-def services_status(choice: Choice | None) -> ServicesStatus | None:
+def services_status(choice: Choice | None, side: ServiceSide | None) -> ServicesStatus | None:
     if choice is None:
         return None
     decision = choice.taken
     return ServicesStatus(
         on=decision.on,
         why=decision.why,
-        backend=_BACKEND if decision.on else "",
+        backend=side.backend if side is not None else "",
         kube_proxy=choice.kube_proxy,
+        why_not_ebpf=side.why_not_ebpf if side is not None else "",
+        asked_backend=side.asked_backend if side is not None else "nftables",
     )
 
 

@@ -165,6 +165,8 @@ def services_lines(services: ServicesStatus) -> Iterator[str]:
     """Who serves Services here, and why."""
     by = f"served by this node, by {services.backend}" if services.on else "not served by Limpet"
     yield f"Services: {by} ({services.why})"
+    if services.why_not_ebpf:
+        yield f"  not by eBPF: {services.why_not_ebpf}"
     if services.kube_proxy:
         also = "has rules too" if services.on else "has rules"
         yield f"  kube-proxy {also}: {services.kube_proxy}"

@@ -105,6 +105,12 @@ def _services(services: ServicesStatus) -> Finding:
             "Limpet's come first; those of kube-proxy cost memory, and time with each change",
             "end kube-proxy on this node and have it clean up (kube-proxy --cleanup)",
         )
+    if services.on and services.why_not_ebpf and services.asked_backend == "ebpf":
+        return warn(
+            f"this node serves Services by nftables alone: {services.why_not_ebpf}",
+            "they work; but packets are translated and tracked, which eBPF would spare",
+            'mend what is missing, or set services_backend = "auto"',
+        )
     if services.on:
         return ok(f"this node serves Services, by {services.backend} ({services.why})")
     if found:

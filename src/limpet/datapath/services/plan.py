@@ -41,6 +41,7 @@ from limpet.services.values import Service, ServiceName, ServicePort
 
 _GOTO, _JUMP = b"goto ", b"jump "
 _NO_ADDRESS = b""
+_BASE = base_text()
 
 
 class Frontend(NamedTuple):
@@ -73,7 +74,6 @@ class Planner:
         self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
         self._around = surroundings_text(Surroundings())
-        self._base = base_text()
         self._keys: dict[ServiceName, list[tuple[str, bytes]]] = {}
         """What each Service has in the maps, frontends first."""
         self._holder: dict[tuple[str, bytes], ServiceName] = {}
@@ -96,7 +96,7 @@ class Planner:
     def want(self) -> ServicesState:
         tables = {name: self.elements[name] for name in MAPS}
         sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
-        return ServicesState(self._base, self._around, self.chains, tables, sockets)
+        return ServicesState(_BASE, self._around, self.chains, tables, sockets)
 
     @property
     def count(self) -> int:
