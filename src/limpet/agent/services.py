@@ -14,11 +14,12 @@ from ipaddress import ip_address
 import structlog
 
 from limpet.agent.gone_pods import GonePods
-from limpet.agent.serving.sockets import PinWatch
+from limpet.agent.serving.sockets import AtSocket
+from limpet.agent.settings import Settings
 from limpet.base.addresses import Address
 from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
-from limpet.base.settings import Folders, SourceSettings
+from limpet.base.settings import Folders
 from limpet.cloud.api_server import find_api_server
 from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
@@ -30,9 +31,9 @@ from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.sockets.apply import pins_of, remove_pins
-from limpet.datapath.services.sockets.side import SocketSide
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
+from limpet.services.catalog import Catalog
 from limpet.services.kept import KEPT_FILE
 from limpet.services.own_endpoints import OwnEndpoints
 from limpet.services.rotation import Here
@@ -52,8 +53,7 @@ class ServiceSide:
 
     def __init__(
         self,
-        folders: Folders,
-        source: SourceSettings,
+        settings: Settings,
         *,
         loop: Loop,
         membership: Membership,
@@ -61,21 +61,21 @@ class ServiceSide:
         probing: Prober,
         attached: Callable[[], Iterable[str]],
         random: Callable[[], float],
-        sockets: SocketSide | None,
+        sockets: AtSocket,
     ) -> None:
         """`node`: this node as it is now. `attached`: addresses of its pods.
 
         Raises: LimpetError.
         """
-        path = folders.cluster_dir / KEPT_FILE
-        self.catalog = load_catalog(path)
+        path = settings.folders.cluster_dir / KEPT_FILE
+        catalog = load_catalog(path)
         self._loop = loop
         self._membership = membership
         self._node = node
         self._probing = probing
         self._serving: tuple[str, ...] = ()
         self._watched: frozenset[str] = frozenset()
-        self._own_endpoints = OwnEndpoints(self.catalog)
+        self._own_endpoints = OwnEndpoints(catalog)
         self._gone = GonePods(
             membership,
             endpoints=lambda: self._own_endpoints.of(self._name()),
@@ -83,13 +83,12 @@ class ServiceSide:
             changed=self.look_around,
         )
         asked = Asked(self._surroundings, self._here)
-        self.part = ServicesPart(loop, self.catalog, asked, sockets)
-        self._pins = None if sockets is None else PinWatch(sockets, self._pins_taken)
-        self._run_dir = folders.run_dir
+        self.part = ServicesPart(loop, catalog, asked, sockets.side)
+        self.sockets = sockets
         self.source = ServiceSource(
-            self.catalog,
+            catalog,
             path,
-            partial(find_api_server, source),
+            partial(find_api_server, settings.source),
             tell=self._heard,
             random=random,
         )
@@ -100,10 +99,7 @@ class ServiceSide:
         self._gone.begin()
         self._loop.add(self.part)
         self._loop.run("start", self.part)
-        if self._pins is None and remove_pins(pins_of(self._run_dir)):
-            _log.info(
-                "Services are left to nftables: an earlier agent's eBPF programs were removed"
-            )
+        self.sockets.begin()
         self.kube_proxy = find_kube_proxy()
         if self.kube_proxy:
             _log.warning(
@@ -115,12 +111,10 @@ class ServiceSide:
     def start(self) -> None:
         self.source.start()
         self._gone.look_soon()
-        if self._pins is not None:
-            self._pins.follow()
+        self.sockets.start(self._pins_taken)
 
     async def stop(self) -> None:
-        if self._pins is not None:
-            self._pins.stop()
+        self.sockets.stop()
         await self.source.stop()
 
     def network_changed(self) -> None:
@@ -132,18 +126,8 @@ class ServiceSide:
         self.part.close()
 
     @property
-    def backend(self) -> str:
-        """By what pods and processes of this node are served: ebpf or nftables."""
-        return "nftables" if self.part.sockets is None or self.why_not_ebpf else "ebpf"
-
-    @property
-    def asked_backend(self) -> str:
-        return "nftables" if self.part.sockets is None else self.part.sockets.asked
-
-    @property
-    def why_not_ebpf(self) -> str:
-        """Why it is not, although it is asked for; empty: it is, or nobody asks."""
-        return "" if self.part.sockets is None else self.part.sockets.why_not
+    def catalog(self) -> Catalog:
+        return self.part.catalog
 
     @property
     def failures(self) -> list[str]:
@@ -172,15 +156,7 @@ class ServiceSide:
         self.part.look_around("nodes or this node's pods changed")
         self.watch(self._serving)
 
-    def look_at_pods(self) -> None:
-        """Pods came or went."""
-        self.part.look_around("pods came or went")
-        if self._pins is not None:
-            self._pins.follow()
-
     def _pins_taken(self) -> None:
-        if self.part.sockets is not None:
-            self.part.sockets.suspect(maps=False)
         self._loop.run("pins of eBPF programs were taken away", self.part)
 
     def watch(self, names: tuple[str, ...]) -> None:
@@ -204,6 +180,9 @@ class ServiceSide:
     def pods_changed(self) -> None:
         """A pod came or went."""
         self._gone.look_soon()
+        if self.sockets.side is not None:
+            self.part.look_around("pods came or went")
+            self.sockets.follow()
 
     def _heard(self, names: Iterable[ServiceName], why: str) -> None:
         names = tuple(names)

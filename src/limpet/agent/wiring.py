@@ -398,25 +398,20 @@ def _services(
         return None
     # Only here: other nodes need neither a client of an API server in memory nor all Services.
     from limpet.agent.services import ServiceSide, give_back
-    from limpet.agent.serving.sockets import socket_side
+    from limpet.agent.serving.sockets import AtSocket
 
     if not is_on:
         give_back(settings.folders, keep=settings.dns.dns == "on")
         return None
     return ServiceSide(
-        settings.folders,
-        settings.source,
+        settings,
         loop=loop,
         membership=cluster.membership,
         node=lambda: node_part.node,
         probing=cluster.probing,
         attached=ledgers.attached,
         random=random.random,
-        sockets=socket_side(
-            settings.services,
-            settings.folders.run_dir,
-            node_part.pod_namespaces,
-        ),
+        sockets=AtSocket(settings.services, settings.folders.run_dir, node_part.pod_namespaces),
     )
 
 

@@ -264,10 +264,10 @@ def services_status(choice: Choice | None, side: ServiceSide | None) -> Services
     return ServicesStatus(
         on=decision.on,
         why=decision.why,
-        backend=side.backend if side is not None else "",
+        backend="" if side is None else side.sockets.backend,
         kube_proxy=choice.kube_proxy,
-        why_not_ebpf=side.why_not_ebpf if side is not None else "",
-        asked_backend=side.asked_backend if side is not None else "nftables",
+        why_not_ebpf="" if side is None else side.sockets.why_not,
+        asked_backend="nftables" if side is None else side.sockets.asked,
     )
 
 

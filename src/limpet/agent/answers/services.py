@@ -45,8 +45,8 @@ class ServiceAdmin:
             connected=side.source.is_connected,
             error=side.source.error,
             kube_proxy=side.kube_proxy,
-            backend=side.backend,
-            why_not_ebpf=side.why_not_ebpf,
+            backend=side.sockets.backend,
+            why_not_ebpf=side.sockets.why_not,
             failed=side.failures,
         )
 

@@ -7,41 +7,68 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import structlog
+
 from limpet.base import faults
 from limpet.base.settings import ServiceSettings
-from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel, pins_of
+from limpet.datapath.services.sockets.apply import (
+    Place,
+    PodNamespaces,
+    SocketKernel,
+    pins_of,
+    remove_pins,
+)
 from limpet.datapath.services.sockets.side import SocketSide
 from limpet.linux.file_changes import FileChanges
 
-
-def socket_side(
-    settings: ServiceSettings, run_dir: Path, pods: Callable[[], Iterable[str]]
-) -> SocketSide | None:
-    """None: nftables is asked for. `pods`: paths of their network namespaces.
-
-    Raises: KernelError.
-    """
-    if settings.backend == "nftables":
-        return None
-    place = Place(pins_of(run_dir), settings.cgroup)
-    return SocketSide(SocketKernel(place, PodNamespaces(pods)), settings.backend)
+_log = structlog.get_logger("services")
 
 
-class PinWatch:
-    """Hears of pins that somebody takes away, on the event loop."""
+class AtSocket:
+    """The backend at the socket, on the event loop; also one that nobody asks for."""
 
-    def __init__(self, sockets: SocketSide, taken: Callable[[], None]) -> None:
-        """`taken`: told of it."""
-        self._sockets = sockets
-        self._taken = taken
+    def __init__(
+        self, settings: ServiceSettings, run_dir: Path, pods: Callable[[], Iterable[str]]
+    ) -> None:
+        """`pods`: paths of their network namespaces. Raises: KernelError."""
+        self._pins = pins_of(run_dir)
+        self.asked = settings.backend
+        self.side: SocketSide | None = None
+        """None: nftables is asked for."""
+        if settings.backend != "nftables":
+            place = Place(self._pins, settings.cgroup)
+            self.side = SocketSide(SocketKernel(place, PodNamespaces(pods)))
         self._changes: FileChanges | None = None
         self._watched: frozenset[tuple[int, int]] = frozenset()
+        self._taken: Callable[[], None] = _nobody
+
+    @property
+    def backend(self) -> str:
+        """By what pods and processes of this node are served: ebpf or nftables."""
+        return "nftables" if self.side is None or self.side.why_not else "ebpf"
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not ebpf although that is asked for; empty: it is, or nobody asks."""
+        return "" if self.side is None else self.side.why_not
+
+    def begin(self) -> None:
+        """After nftables serves. Raises: KernelError."""
+        if self.side is None and remove_pins(self._pins):
+            _log.info(
+                "Services are left to nftables: an earlier agent's eBPF programs were removed"
+            )
+
+    def start(self, taken: Callable[[], None]) -> None:
+        """`taken`: told when somebody takes pins away. Raises: KernelError."""
+        self._taken = taken
+        self.follow()
 
     def follow(self) -> None:
         """Watches the folders of pins that there are now. Raises: KernelError."""
-        paths = self._sockets.pin_paths
+        paths = () if self.side is None else self.side.pin_paths
         folders = frozenset(_id(each) for each in {path.parent for path in paths})
-        if folders != self._watched or not folders:
+        if folders != self._watched:
             self.stop()
             if paths:
                 self._changes = FileChanges(paths)
@@ -57,9 +84,14 @@ class PinWatch:
 
     def _heard(self) -> None:
         with faults.noted("pins of eBPF programs"):
-            if self._changes is not None and self._changes.drain():
+            if self._changes is not None and self.side is not None and self._changes.drain():
+                self.side.suspect(maps=False)
                 self._taken()
                 self.follow()
+
+
+def _nobody() -> None:
+    """Nobody is told."""
 
 
 def _id(folder: Path) -> tuple[int, int]:

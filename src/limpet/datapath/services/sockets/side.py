@@ -30,10 +30,8 @@ class SocketSide:
     longer: there is no state in which they send somewhere else than the table would.
     """
 
-    def __init__(self, kernel: SocketKernel, asked: str = "ebpf") -> None:
-        """`asked`: what a person wants, "ebpf" or "auto"."""
+    def __init__(self, kernel: SocketKernel) -> None:
         self._kernel = kernel
-        self.asked = asked
         self._is_known = False
         """What is in the maps is as it was read or put last."""
         self._is_checked = False
