@@ -1,6 +1,7 @@
 """Names: the process that answers them, asked by a client of its own process in one namespace.
 
     client ── 169.254.20.10 on limdns0 ── limpet dns serve ── 127.0.0.9: an upstream that knows all
+           └─ 127.0.0.10 ── CoreDNS, with an API server that has the same Services ─┘
 
 Questions come at a fixed rate, whatever becomes of those before, as those of many pods do; and then
 as fast as they are answered. Processor time is that of the process that answers.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.waiting import wait_until
 
+from bench.coredns import start_coredns
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.part import Part
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 SERVICES = 1000
 RATE = 2000
 _UPSTREAM = "127.0.0.9"
+_OURS, _COREDNS = "169.254.20.10", "127.0.0.10"
+_Found = dict[tuple[str, str, str], list[float]]
+"""Samples by side, kind of names, and what they are of."""
 _P99_MS = 2.0
 _KINDS = (
     ("cluster", "names of the cluster"),
@@ -41,61 +46,88 @@ _KINDS = (
 
 
 def dns(bed: Bed, rounds: int) -> list[Figure]:
-    """Latency at 2,000 questions a second, processor time of each, and the most in a second."""
+    """Latency at 2,000 questions a second, processor time of each, and the most in a second; where
+    it is built, of CoreDNS too, on the same cores in turn."""
     if bed.reference_only:
         return []
-    found: dict[tuple[str, str], list[float]] = {}
+    found: _Found = {}
     with ExitStack() as undo:
         netns = Netns("dns")
         undo.callback(netns.close)
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
-        pid = _start(netns, folder, undo)
+        pids = {_OURS: _start(netns, folder, undo)}
         Part(netns, ["bench.dns_part", "upstream", _UPSTREAM], undo)
-        client = Part(netns, ["bench.dns_part", "client", "169.254.20.10"], undo)
+        names = [f"web-{number}" for number in range(SERVICES)]
+        other = start_coredns(
+            netns, folder, undo, address=_COREDNS, upstream=_UPSTREAM, names=names
+        )
+        if other is None:
+            bed.notes.append(
+                "dns: CoreDNS is left out: it is not built (scripts/fetch-kubernetes coredns "
+                "etcd kube-apiserver kubectl; the first of each takes minutes)"
+            )
+        else:
+            pids[_COREDNS] = other
+        clients = {side: Part(netns, ["bench.dns_part", "client", side], undo) for side in pids}
         for number in range(rounds):
             for kind, _ in _KINDS:
                 for rate in (RATE, 0):
-                    question = {"kind": kind, "rate": rate, "names": SERVICES, "round": number}
-                    before_s = cpu_s(pid)
-                    answer = client.ask(question)
-                    if rate:
-                        used_s = cpu_s(pid) - before_s
-                        _put(found, kind, "p50", answer["p50_ms"])
-                        _put(found, kind, "p99", answer["p99_ms"])
-                        _put(found, kind, "cpu", used_s / answer["answered"] * 1e6)
-                        _put(found, kind, "lost", answer["asked"] - answer["answered"])
-                    else:
-                        _put(found, kind, "most", answer["answered"] / answer["took_s"])
+                    for side, pid in pids.items():
+                        question = {"kind": kind, "rate": rate, "names": SERVICES, "round": number}
+                        _measure(found, clients[side], side, pid, question)
         bed.notes += [
-            f"dns: {sum(found[kind, 'lost']):.0f} of {words} were never answered"
+            f"dns: {sum(found[side, kind, 'lost']):.0f} of {words} were never answered by {side}"
+            for side in pids
             for kind, words in _KINDS
-            if sum(found[kind, "lost"])
+            if sum(found[side, kind, "lost"])
         ]
-        resident_mb = resident_kib(pid) / 1024
+        resident = {side: [resident_kib(pid) / 1024] for side, pid in pids.items()}
     return [
         *(each for kind, words in _KINDS for each in _figures(kind, words, found)),
-        Figure("dns-memory", f"dns: resident, {SERVICES} Services", "MB", [resident_mb]),
+        Figure(
+            "dns-memory",
+            f"dns: resident, {SERVICES} Services",
+            "MB",
+            resident[_OURS],
+            resident.get(_COREDNS, ()),
+        ),
     ]
 
 
-def _figures(kind: str, words: str, found: dict[tuple[str, str], list[float]]) -> list[Figure]:
-    median = statistics.median(found[kind, "p50"])
+def _measure(found: _Found, client: Part, side: str, pid: int, question: dict[str, Any]) -> None:
+    kind, before_s = question["kind"], cpu_s(pid)
+    answer = client.ask(question)
+    if question["rate"]:
+        used_s = cpu_s(pid) - before_s
+        values = {
+            "p50": answer["p50_ms"],
+            "p99": answer["p99_ms"],
+            "cpu": used_s / max(answer["answered"], 1) * 1e6,
+            "lost": answer["asked"] - answer["answered"],
+        }
+    else:
+        values = {"most": answer["answered"] / answer["took_s"]}
+    for what, value in values.items():
+        found.setdefault((side, kind, what), []).append(value)
+
+
+def _figures(kind: str, words: str, found: _Found) -> list[Figure]:
+    def both(what: str) -> tuple[list[float], list[float]]:
+        return found[_OURS, kind, what], found.get((_COREDNS, kind, what), [])
+
+    median = statistics.median(found[_OURS, kind, "p50"])
     title = f"dns: {words}: p99 at {RATE:,}/s (p50 {median:.2f} ms)"
     return [
         Figure(
             f"dns-{kind}-p99",
             title,
             "ms",
-            found[kind, "p99"],
+            *both("p99"),
             target=Target(_P99_MS, of_ratio=False),
         ),
-        Figure(f"dns-{kind}-cpu", "... processor time of each", "CPU us", found[kind, "cpu"]),
-        Figure(f"dns-{kind}-most", "... the most answered", "1/s", found[kind, "most"]),
+        Figure(f"dns-{kind}-cpu", "... processor time of each", "CPU us", *both("cpu")),
+        Figure(f"dns-{kind}-most", "... the most answered", "1/s", *both("most")),
     ]
-
-
-def _put(found: dict[tuple[str, str], list[float]], kind: str, what: str, value: float) -> None:
-    found.setdefault((kind, what), []).append(value)
 
 
 def _start(netns: Netns, folder: Path, undo: ExitStack) -> int:
