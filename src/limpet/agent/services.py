@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
 import structlog
 
 from limpet.agent.gone_pods import GonePods
+from limpet.agent.names.here import here_of
 from limpet.agent.serving.sockets import AtSocket
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Address
@@ -23,7 +25,6 @@ from limpet.base.settings import Folders
 from limpet.cloud.api_server import find_api_server
 from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
-from limpet.cluster.topology.transports import TRANSPORTS
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
 from limpet.datapath.services.elements import NUMBERS
@@ -40,9 +41,6 @@ from limpet.services.rotation import Here
 from limpet.services.values import Service, ServiceName
 
 _log = structlog.get_logger("services")
-_RANKS = {name: rank for rank, name in enumerate(TRANSPORTS, start=1)}
-_ROUND_TRIPS = 8
-"""More than there are classes of round trips: within a rung they decide."""
 _MOST_WATCHED = 32
 """Nodes with endpoints that are asked every second whether they are there, at two milliseconds of a
 processor for all of them; of further ones the ladder finds out as of any peer."""
@@ -209,17 +207,9 @@ class ServiceSide:
         return grant.name if grant is not None else self._membership.identity.name
 
     def _here(self) -> Here:
-        reach, name_of, node = self._probing.reach, self._membership.name_of, self._name()
-        return Here(
-            node=node,
-            zone=self.catalog.zone_of(node),
-            silent=frozenset(map(name_of, reach.silent)),
-            gone=self._gone.addresses,
-            distances={
-                name_of(uid): _RANKS[path.rung.name] * _ROUND_TRIPS + reach.round_trips.get(uid, 0)
-                for uid, path in self._probing.paths.items()
-            },
-        )
+        here = here_of(self._membership, self._probing)
+        zone = self.catalog.zone_of(here.node)
+        return replace(here, zone=zone, gone=self._gone.addresses)
 
 
 def give_back(folders: Folders, *, keep: bool) -> None:

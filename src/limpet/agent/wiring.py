@@ -162,7 +162,7 @@ class ClusterSide:
             _api_server(settings.source, self.membership, self.session),
             choice,
             services,
-            _names(settings, services, self.membership),
+            _names(settings, services, self.membership, self.probing),
             asyncio.Event(),
         )
         self.node = NodeInCluster(
@@ -416,20 +416,19 @@ def _services(
 
 
 def _names(
-    settings: Settings, services: ServiceSide | None, membership: Membership
+    settings: Settings, services: ServiceSide | None, membership: Membership, probing: Prober
 ) -> NamesSide | None:
     if settings.dns.dns != "on" or settings.source.source != "kubernetes":
         return None
     # Only here: the process that answers names is for few nodes to have.
+    from limpet.agent.names.here import here_of
     from limpet.agent.names.side import NamesSide, source_of_names
-    from limpet.services.rotation import Here
 
     run_dir = settings.folders.run_dir
     if services is not None:
         return NamesSide(run_dir, lambda: services.part.here)
     source = source_of_names(settings.folders, settings.source, random.random)
-    name = membership.grant.name if membership.grant is not None else membership.identity.name
-    return NamesSide(run_dir, lambda: Here(node=name), source)
+    return NamesSide(run_dir, lambda: here_of(membership, probing), source)
 
 
 def _wanted_versions(
