@@ -168,7 +168,7 @@ def test_a_pod_asks_for_names_while_what_answers_them_and_the_agent_are_replaced
 
     own = next(each for each in client.addresses if ":" not in each)
     wait_until(lambda: len(addresses()) == len(pods), "all endpoints are heard of")
-    assert addresses()[0] == own, "the one of this node is the nearest"
+    wait_until(lambda: addresses()[:1] == [own], "the one of this node is the nearest")
     with client.namespace().entered():
         opened = socket.socket(type=socket.SOCK_DGRAM)
     with asking_all_the_time(opened, NAMES_ADDRESS, name) as somebody:
