@@ -90,6 +90,34 @@ def test_the_service_monitors_are_those_of_the_file_beside_it_and_metrics_are_re
     assert not wanted.keys() & rendered().keys()
 
 
+def test_names_are_those_of_the_file_beside_it_and_agents_know_of_them() -> None:
+    found = rendered({"dns.enabled": True, "agent.settings": {"dns_domain": "edge.example"}})
+
+    wanted = objects((DEPLOY / "dns.yaml").read_text())
+    for key, each in wanted.items():
+        if key[0] == "DaemonSet":
+            found[key]["spec"]["template"]["metadata"].pop("annotations")
+        assert found[key] == each
+    ours = parse_agent_settings(settings(found, "agent"), "the chart").dns
+    assert (ours.dns, ours.domain) == ("on", "edge.example")
+    assert not wanted.keys() & rendered().keys()
+    more = rendered(
+        {
+            "dns.enabled": True,
+            "dns.maxSurge": 2,
+            "dns.nodeSelector": {"edge": "yes"},
+            "dns.resources": {"limits": {"memory": "96Mi"}},
+            "dns.tolerations": [{"key": "edge", "operator": "Exists"}],
+        }
+    )
+    spec = more["DaemonSet", "limpet-dns"]["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 2, "maxUnavailable": 0}
+    names = spec["template"]["spec"]
+    assert names["nodeSelector"] == {"kubernetes.io/os": "linux", "edge": "yes"}
+    assert names["containers"][0]["resources"] == {"limits": {"memory": "96Mi"}}
+    assert names["tolerations"] == [{"key": "edge", "operator": "Exists"}]
+
+
 def test_values_get_to_where_they_belong_and_both_programs_take_their_settings() -> None:
     toleration = {"key": "edge", "operator": "Exists", "effect": "NoSchedule"}
     found = rendered(
