@@ -22,6 +22,7 @@ from bench.node import Node, Pod
 from bench.node_pairs import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
+from bench.policies import policies
 from bench.relay import relay_udp
 from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
@@ -320,5 +321,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "kubernetes": (kubernetes, 3, 0),
     "dns": (dns, 5, 0),
     "services": (services, 5, 0),
+    "policies": (policies, 9, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""
