@@ -94,7 +94,7 @@ def is_refused(host: Netns, address: str) -> bool:
 
 
 def test_a_service_is_served_as_it_is_told_and_after_a_boot_without_an_api_server(
-    admin: User, joined: LabNode, tmp_path: Path
+    admin: User, joined: LabNode, controller: Controller, tmp_path: Path
 ) -> None:
     plane, node = admin.api, joined
     host = Netns(plane.netns)
@@ -159,3 +159,27 @@ def test_a_service_is_served_as_it_is_told_and_after_a_boot_without_an_api_serve
     assert "limpet_services" not in tables
     with pytest.raises(LimpetError, match="off on this node"):
         node.ask("services")
+
+    # As the cluster says, where the node's settings say nothing: the same process begins anew.
+    node.stop_agent()
+    del node.settings["services"]
+    node.start_agent()
+    pid = node.agent_pid
+    assert not who_serves(node)["on"]
+    host.run("nft", "add table ip kube-proxy; add chain ip kube-proxy services")
+    controller.ask("network.set", services="auto")
+    wait_until(lambda: "kube-proxy serves them" in who_serves(node)["why"], "it leaves them to it")
+    assert not who_serves(node)["on"]
+    assert who_serves(node)["kube_proxy"] == "nftables table kube-proxy"
+    controller.ask("network.set", services="on")
+    wait_until(lambda: who_serves(node)["on"], "it serves them")
+    assert node.agent_pid == pid
+    assert "limpet_services" in host.run("nft", "list", "tables")
+
+
+def who_serves(node: LabNode) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = node.ask("status")["cluster"]["services"]
+    except LimpetError:
+        return {"on": False, "why": ""}  # it begins anew just now
+    return found

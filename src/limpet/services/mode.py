@@ -40,9 +40,13 @@ class Choice:
         self.taken = self._decide()
 
     def look(self) -> bool:
-        """Whether it would be decided otherwise now."""
+        """Whether it would be decided otherwise now; if not, `taken` says why as it is now."""
         self.kube_proxy = self._find()
-        return self._decide().on != self.taken.on
+        now = self._decide()
+        if now.on != self.taken.on:
+            return True
+        self.taken = now
+        return False
 
     def _decide(self) -> Decision:
         return decide(self._of_node, self._of_cluster(), self.kube_proxy)

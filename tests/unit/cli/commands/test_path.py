@@ -14,10 +14,11 @@ from limpet.agent.status import (
     NatTraversalStatus,
     PathStatus,
     ProbeStatus,
+    ServicesStatus,
     ServiceWay,
 )
 from limpet.cli.commands.path import path_lines, service_lines, silent, why_relayed
-from limpet.cli.commands.status import cluster_lines, nat_traversal_lines
+from limpet.cli.commands.status import cluster_lines, nat_traversal_lines, services_lines
 
 LEG: dict[str, Any] = {
     "origin": "10.244.1.2",
@@ -446,3 +447,35 @@ def test_endpoints_that_a_service_does_not_lead_to_are_told_with_the_reason() ->
 
 def test_a_service_that_nobody_serves_says_so() -> None:
     assert service().endswith("no endpoint is in rotation here: whoever asks is refused")
+
+
+@pytest.mark.parametrize(
+    ("on", "kube_proxy", "words"),
+    [
+        (True, "", ["Services: served by this node, by nftables (said so)"]),
+        (False, "", ["Services: not served by Limpet (said so)"]),
+        (
+            False,
+            "iptables chain KUBE-SERVICES",
+            [
+                "Services: not served by Limpet (said so)",
+                "  kube-proxy has rules: iptables chain KUBE-SERVICES",
+            ],
+        ),
+        (
+            True,
+            "nftables table kube-proxy",
+            [
+                "Services: served by this node, by nftables (said so)",
+                "  kube-proxy has rules too: nftables table kube-proxy",
+            ],
+        ),
+    ],
+)
+def test_who_serves_services_is_said_with_the_reason(
+    on: bool, kube_proxy: str, words: list[str]
+) -> None:
+    backend = "nftables" if on else ""
+    told = ServicesStatus(on=on, why="said so", backend=backend, kube_proxy=kube_proxy)
+
+    assert list(services_lines(told)) == words
