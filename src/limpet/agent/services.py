@@ -34,7 +34,6 @@ from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
-from limpet.services.catalog import Catalog
 from limpet.services.kept import KEPT_FILE
 from limpet.services.own_endpoints import OwnEndpoints
 from limpet.services.rotation import Here
@@ -66,14 +65,14 @@ class ServiceSide:
         Raises: LimpetError.
         """
         path = settings.folders.cluster_dir / KEPT_FILE
-        catalog = load_catalog(path)
+        self.catalog = load_catalog(path)
         self._loop = loop
         self._membership = membership
         self._node = node
         self._probing = probing
         self._serving: tuple[str, ...] = ()
         self._watched: frozenset[str] = frozenset()
-        self._own_endpoints = OwnEndpoints(catalog)
+        self._own_endpoints = OwnEndpoints(self.catalog)
         self._gone = GonePods(
             membership,
             endpoints=lambda: self._own_endpoints.of(self._name()),
@@ -81,28 +80,25 @@ class ServiceSide:
             changed=self.look_around,
         )
         asked = Asked(self._surroundings, self._here)
-        self.part = ServicesPart(loop, catalog, asked, sockets.side)
+        self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.sockets = sockets
         self.source = ServiceSource(
-            catalog,
+            self.catalog,
             path,
             partial(find_api_server, settings.source),
             tell=self._heard,
             random=random,
         )
-        self.kube_proxy = ""
-        """Where rules of kube-proxy were found at the start; empty: nowhere."""
 
     def begin(self) -> None:
         self._gone.begin()
         self._loop.add(self.part)
         self._loop.run("start", self.part)
         self.sockets.begin()
-        self.kube_proxy = find_kube_proxy()
-        if self.kube_proxy:
+        if found := find_kube_proxy():
             _log.warning(
                 "kube-proxy has rules here, too: what this node does is the first of both",
-                found=self.kube_proxy,
+                found=found,
                 what_to_do='end kube-proxy on this node, or set services = "off"',
             )
 
@@ -122,10 +118,6 @@ class ServiceSide:
         """What is in the kernel stays."""
         self._gone.close()
         self.part.close()
-
-    @property
-    def catalog(self) -> Catalog:
-        return self.part.catalog
 
     @property
     def failures(self) -> list[str]:

@@ -36,7 +36,7 @@ class ServiceAdmin:
 
     def list(self) -> ServicesAnswer:
         """Raises: LimpetError."""
-        side = self._side()
+        side, choice = self._side(), self._cluster.services_choice
         return ServicesAnswer(
             services=[
                 _line(service, side.catalog, side.part.here)
@@ -44,7 +44,7 @@ class ServiceAdmin:
             ],
             connected=side.source.is_connected,
             error=side.source.error,
-            kube_proxy=side.kube_proxy,
+            kube_proxy="" if choice is None else choice.kube_proxy,
             backend=side.sockets.backend,
             why_not_ebpf=side.sockets.why_not,
             failed=side.failures,
