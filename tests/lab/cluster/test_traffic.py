@@ -21,6 +21,7 @@ from tests.lab.bed import (
     routes,
     vtep_macs,
 )
+from tests.lab.policies import policies_hold
 from tests.lab.rungs import until_on
 from tests.waiting import wait_until
 
@@ -56,6 +57,17 @@ def test_pods_of_different_nodes_exchange_full_size_packets(
             assert echo(pod.netns, "udp", address.ip, 64) == "same"
             assert echo(pod.netns, "udp", address.ip, largest, whole=True) == "same"
             assert echo(pod.netns, "udp", address.ip, 8000) == "same"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "rung"),
+    [("crane-1", "crane-2", "route"), ("crane-2", "digger-1", "vxlan")],
+)
+def test_policies_hold_on_a_plain_route_and_in_vxlan(
+    sites: World, source: str, target: str, rung: str
+) -> None:
+    until_on(sites, source, target, rung)
+    policies_hold(sites.machine(source), sites.machine(target))
 
 
 def test_nodes_reach_pods_and_pods_reach_nodes_by_overlay_address(sites: World) -> None:

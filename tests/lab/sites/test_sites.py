@@ -15,6 +15,7 @@ from limpet.lab.world.world import World
 from tests.beds.silence import Silence
 from tests.lab.bed import a_world, doctor, echo, echoing, limpet
 from tests.lab.forging import hearing
+from tests.lab.policies import policies_hold
 from tests.lab.rungs import (
     FAR,
     NATED,
@@ -72,6 +73,17 @@ def test_pods_of_different_sites_exchange_packets_of_every_size(
             assert echo(pod.netns, "udp", address.ip, largest, whole=True) == "same"
             assert echo(pod.netns, "udp", address.ip, 8000) == "same"
             assert pod.reaches(address.ip)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "rung"),
+    [("crane-1", "digger-1", "tunnel"), ("digger-1", "radio-1", "relay")],
+)
+def test_policies_hold_in_tunnels_and_by_way_of_a_relay(
+    world: World, source: str, target: str, rung: str
+) -> None:
+    until_on(world, source, target, rung)
+    policies_hold(world.machine(source), world.machine(target))
 
 
 def test_nodes_say_how_they_are_mapped(world: World) -> None:
