@@ -7,6 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,19 +24,22 @@ from limpet.services.values import (
     ServicePort,
 )
 from tests.beds.tcp import serving
+from tests.waiting import PATIENCE_S
 
 ADDRESS, PORT, TARGET_PORT = "10.96.0.7", 80, 8080
 NAME = "shop/web"
 
 
-def web(*pods: tuple[Machine, LabPod], **says: Any) -> list[Service | EndpointSlice]:
+def web(
+    *pods: tuple[Machine, LabPod], name: str = "web", address: str = ADDRESS, **says: Any
+) -> list[Service | EndpointSlice]:
     """A Service of these pods; `says`: what else it says."""
     service = Service(
-        "shop", "web", cluster_ips=(ADDRESS,), ports=(ServicePort("http", "TCP", PORT),), **says
+        "shop", name, cluster_ips=(address,), ports=(ServicePort("http", "TCP", PORT),), **says
     )
     found = tuple(Endpoint(ipv4(pod), node=machine.label, pod=pod.name) for machine, pod in pods)
     ports = (EndpointPort("http", "TCP", TARGET_PORT),)
-    return [service, EndpointSlice("shop", "web-1", "web", 4, ports, found)]
+    return [service, EndpointSlice("shop", f"{name}-1", name, 4, ports, found)]
 
 
 def ipv4(pod: LabPod) -> str:
@@ -56,9 +60,9 @@ def tell(machine: Machine, items: list[Service | EndpointSlice]) -> None:
     machine.start_agent()
 
 
-def endpoints(machine: Machine) -> dict[str, tuple[int, str]]:
+def endpoints(machine: Machine, name: str = NAME) -> dict[str, tuple[int, str]]:
     """By node: how often its endpoint is drawn, and why it is not."""
-    shown = machine.ask("service", name=NAME)
+    shown = machine.ask("service", name=name)
     return {each["node"]: (each["weight"], each["why"]) for each in shown["endpoints"]}
 
 
@@ -102,11 +106,11 @@ class Connecting:
         self._process.communicate()
 
     def until(self, answer: str) -> Tried:
-        """The first that is answered so from now on."""
-        while True:
-            tried = self.next()
-            if tried.answer == answer:
-                return tried
+        """The first that is answered so from now on. Raises: AssertionError when none is."""
+        end_s = time.monotonic() + PATIENCE_S
+        while (tried := self.next()).answer != answer:
+            assert time.monotonic() < end_s, f"{answer} does not answer: {self.tried[-5:]}"
+        return tried
 
     def next(self) -> Tried:
         assert self._process.stdout is not None

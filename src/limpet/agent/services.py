@@ -14,9 +14,11 @@ from ipaddress import ip_address
 
 import structlog
 
-from limpet.agent.gone_pods import GonePods
 from limpet.agent.names.here import here_of
+from limpet.agent.serving.gone_pods import GonePods
+from limpet.agent.serving.health import ServiceHealth
 from limpet.agent.serving.sockets import AtSocket
+from limpet.agent.serving.watched_nodes import WatchedNodes
 from limpet.agent.settings import Settings
 from limpet.base.addresses import Address
 from limpet.base.disk import remove_durably
@@ -40,9 +42,6 @@ from limpet.services.rotation import Here
 from limpet.services.values import Service, ServiceName
 
 _log = structlog.get_logger("services")
-_MOST_WATCHED = 32
-"""Nodes with endpoints that are asked every second whether they are there, at two milliseconds of a
-processor for all of them; of further ones the ladder finds out as of any peer."""
 
 
 class ServiceSide:
@@ -70,8 +69,7 @@ class ServiceSide:
         self._membership = membership
         self._node = node
         self._probing = probing
-        self._serving: tuple[str, ...] = ()
-        self._watched: frozenset[str] = frozenset()
+        self.watched = WatchedNodes(membership, probing)
         self._own_endpoints = OwnEndpoints(self.catalog)
         self._gone = GonePods(
             membership,
@@ -80,6 +78,7 @@ class ServiceSide:
             changed=self.look_around,
         )
         asked = Asked(self._surroundings, self._here)
+        self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.sockets = sockets
         self.source = ServiceSource(
@@ -105,11 +104,13 @@ class ServiceSide:
     def start(self) -> None:
         self.source.start()
         self._gone.look_soon()
+        self.health.changed(each.key for each in self.catalog)
         self.sockets.start(self._pins_taken)
 
     async def stop(self) -> None:
         self.sockets.stop()
         await self.source.stop()
+        await self.health.stop()
 
     def network_changed(self) -> None:
         self.source.network_changed()
@@ -144,28 +145,10 @@ class ServiceSide:
     def look_around(self) -> None:
         """The cluster, the paths, who answers, or this node's segments are others than before."""
         self.part.look_around("nodes or this node's pods changed")
-        self.watch(self._serving)
+        self.watched.look()
 
     def _pins_taken(self) -> None:
         self._loop.run("pins of eBPF programs were taken away", self.part)
-
-    def watch(self, names: tuple[str, ...]) -> None:
-        """These nodes serve, the most important first: whether they answer has to be known soon.
-
-        Those that fell silent while they were watched are watched on, until they answer.
-        """
-        self._serving = names
-        wanted = set(names[:_MOST_WATCHED])
-        nodes = self._membership.snapshot.nodes
-        watched = {
-            uid
-            for uid, entry in nodes.items()
-            if entry.grant.name in wanted and uid != self._membership.uid
-        }
-        watched |= self._watched & self._probing.reach.silent & nodes.keys()
-        if watched != self._watched:
-            self._watched = frozenset(watched)
-            self._probing.set_watched(self._watched)
 
     def pods_changed(self) -> None:
         """A pod came or went."""
@@ -177,6 +160,7 @@ class ServiceSide:
     def _heard(self, names: Iterable[ServiceName], why: str) -> None:
         names = tuple(names)
         self._own_endpoints.changed(names)
+        self.health.changed(names)
         self._gone.look_soon()
         self.part.changed(names, why)
         here = self.part.here

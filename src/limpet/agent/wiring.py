@@ -303,7 +303,7 @@ class ClusterSide:
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
                 if self.services is not None:
-                    self.services.watch(names)
+                    self.services.watched.put(names)
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.datapath.services.apply import count_connections
 from limpet.datapath.services.elements import NUMBERS, packed
@@ -221,6 +222,31 @@ def test_traffic_that_must_stay_on_the_node_keeps_its_source_or_goes_nowhere(
     bed.put(*slices(*endpoints_of(*two.addresses)))
     with ExitStack() as stack:
         talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+
+def test_only_who_is_named_gets_in_by_a_load_balancers_address(plain: ServiceBed) -> None:
+    bed = plain
+    one, two = bed.pods
+    bed.put(*slices(*endpoints_of(*two.addresses)))
+
+    def let_in(*ranges: str) -> None:
+        exposure = Exposure(load_balancer_ips=EXTERNAL, source_ranges=ranges)
+        bed.put(replace(WEB, exposure=exposure))
+
+    with ExitStack() as stack:
+        servers = [listening(stack, two.netns, family(address)) for address in ADDRESSES]
+        let_in(f"{OUTSIDE[0]}/32", "192.0.0.0/16", "192.0.2.0/24", f"{OUTSIDE[1]}/128")
+        for number, server in enumerate(servers):
+            talk(bed.outside, EXTERNAL[number], 80, server)
+            assert is_silent(one.netns, EXTERNAL[number], 80)
+            talk(one.netns, ADDRESSES[number], 80, server)
+        let_in("203.0.113.0/24", "2001:db8:9::/48")
+        for number, server in enumerate(servers):
+            assert is_silent(bed.outside, EXTERNAL[number], 80)
+            talk(bed.outside, NODE[number], 30080, server)
+        let_in("203.0.113.0/24")  # of one family: the other has no bounds
+        assert is_silent(bed.outside, EXTERNAL[0], 80)
+        talk(bed.outside, EXTERNAL[1], 80, servers[1])
 
 
 def test_endpoints_of_a_silent_node_leave_and_come_back(plain: ServiceBed) -> None:

@@ -1,4 +1,6 @@
-"""Services in the agent, beside `agent.services`: what their backend at the socket needs.
+"""What an agent does for Services beside their rules: whose containers are gone, which nodes are
+watched, the answer to load balancers that ask whether this node serves, and what the backend at the
+socket needs.
 
-In memory only where Services are on.
+Called by `agent.services`. In memory only where Services are on.
 """

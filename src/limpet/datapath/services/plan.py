@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
@@ -24,8 +23,10 @@ from limpet.datapath.services.ruleset import (
     record_name,
     record_rules,
     slots_name,
+    sources_of,
     surroundings_text,
 )
+from limpet.datapath.services.serving_nodes import ServingNodes
 from limpet.datapath.services.sockets.layout import SOCKET_MAPS
 from limpet.datapath.services.sockets.plan import socket_elements
 from limpet.datapath.services.state import (
@@ -53,6 +54,8 @@ class Frontend(NamedTuple):
     port: int
     is_outside: bool
     """Meant for who comes from outside of the cluster."""
+    sources: tuple[str, ...] = ()
+    """Prefixes that may ask; empty: all."""
 
 
 class SocketWishes(NamedTuple):
@@ -80,9 +83,7 @@ class Planner:
         """Whose a frontend is, of two Services that ask for it."""
         self._contested: dict[tuple[str, bytes], set[ServiceName]] = {}
         """Who has come too late."""
-        self._serving: Counter[str] = Counter()
-        """Nodes whose endpoints are in rotation here, by name: of how many Services."""
-        self._nodes: dict[ServiceName, frozenset[str]] = {}
+        self._nodes = ServingNodes()
         self._stale: dict[str, dict[tuple[bytes, int], frozenset[tuple[bytes, int]]]] = {
             "UDP": {},
             "TCP": {},
@@ -110,7 +111,7 @@ class Planner:
 
     def serving(self) -> tuple[str, ...]:
         """Nodes with endpoints in rotation, those of the most Services first."""
-        return tuple(name for name, count in self._serving.most_common() if count > 0 and name)
+        return self._nodes.names
 
     def stale(self) -> StaleFlows:
         udp, tcp = self._stale["UDP"], self._stale["TCP"]
@@ -153,7 +154,7 @@ class Planner:
                         rotations[version] = rotate(service, found, here)
                         nodes.update(each.node for each in rotations[version].near)
                     self._add(service, port, frontend, rotations[version], before, after)
-        self._note_nodes(name, frozenset(nodes))
+        self._nodes.note(name, frozenset(nodes))
         for (map_name, key), value in after.items():
             self.elements[map_name][key] = value
         if after:
@@ -193,7 +194,8 @@ class Planner:
         if near:
             sticky = service.affinity_s > 0
             count = len(local) if is_local else -1
-            pick = Pick(version, port.protocol, at_node, len(near), count, sticky)
+            sources = sources_of(frontend.sources, version)
+            pick = Pick(version, port.protocol, at_node, len(near), count, sticky, sources)
             self.chains.setdefault(pick.name, pick.rules())
             after[verdicts, key] = _GOTO + pick.name.encode()
             if sticky and version in REMEMBERING:
@@ -231,14 +233,6 @@ class Planner:
         self._contested.setdefault((name, key), set()).add(service.key)
         return False
 
-    def _note_nodes(self, name: ServiceName, nodes: frozenset[str]) -> None:
-        before = self._nodes.pop(name, frozenset())
-        if nodes:
-            self._nodes[name] = nodes
-        if nodes != before:
-            self._serving.subtract(before)
-            self._serving.update(nodes)
-
     def _note_stale(
         self,
         port: ServicePort,
@@ -269,7 +263,9 @@ def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
     for address in (*exposure.external_ips, *exposure.load_balancer_ips):
         if address not in seen:
             seen.add(address)
-            yield Frontend(_version(key := packed(address)), key, port.port, True)
+            is_balanced = address in exposure.load_balancer_ips
+            sources = exposure.source_ranges if is_balanced else ()
+            yield Frontend(_version(key := packed(address)), key, port.port, True, sources)
     if port.node_port and not service.is_headless:
         for version in VERSIONS:
             if version in versions:

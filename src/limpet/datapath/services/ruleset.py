@@ -8,8 +8,9 @@ of flows that are known do not come here: chains of type nat are asked for the f
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from ipaddress import collapse_addresses
+from ipaddress import collapse_addresses, ip_network
 from typing import NamedTuple
 
 from limpet.base.addresses import Prefix
@@ -39,6 +40,8 @@ class Pick(NamedTuple):
     local: int = -1
     """Slots for what comes from outside of the cluster and must not leave the node; -1: it may."""
     sticky: bool = False
+    sources: tuple[str, ...] = ()
+    """Prefixes of this IP version: who comes from elsewhere is dropped; empty: nobody is."""
 
     @property
     def name(self) -> str:
@@ -46,6 +49,8 @@ class Pick(NamedTuple):
         parts += [str(self.version), str(self.near)]
         if self.local >= 0:
             parts.append(f"local{self.local}")
+        if self.sources:
+            parts.append("from" + hashlib.sha256(" ".join(self.sources).encode()).hexdigest()[:16])
         return "_".join([*parts, "sticky"] if self.sticky else parts)
 
     def rules(self) -> str:
@@ -58,6 +63,9 @@ class Pick(NamedTuple):
         stick = f"{ip} saddr . {ip} daddr . {asked} map @{affinity_name(version, self.protocol)}"
         mark = f"meta mark set meta mark | {_MARK}"
         near = f"dnat {ip} to {own} . numgen random mod {self.near} map @{slots}"
+        allowed = []
+        if self.sources:
+            allowed = [f"{ip} saddr != {{ {', '.join(self.sources)} }} drop"]
         sticky = []
         if self.sticky and version in REMEMBERING:
             sticky = [f"dnat {ip} to {stick}"]
@@ -65,11 +73,13 @@ class Pick(NamedTuple):
             draw = f"jhash {ip} saddr mod {self.near} seed {_SEED:#x}"
             near = f"dnat {ip} to {own} . {draw} map @{slots}"
         if self.local < 0:
-            return _chain(self.name, [f"{ip} saddr != @cluster{version} {mark}", *sticky, near])
+            marked = f"{ip} saddr != @cluster{version} {mark}"
+            return _chain(self.name, [*allowed, marked, *sticky, near])
         inside = [f"{ip} saddr @cluster{version} {near}", f"meta mark & {_MARK} != 0 {near}"]
         local = f"{own} . numgen random mod {self.local} offset {LOCAL_SLOTS} map @{slots}"
         outside = [f"dnat {ip} to {local}"] if self.local else ["drop"]
-        return _chain(self.name, [f"fib saddr type local {mark}", *sticky, *inside, *outside])
+        own = f"fib saddr type local {mark}"
+        return _chain(self.name, [*allowed, own, *sticky, *inside, *outside])
 
 
 REFUSE, HAIRPIN = "refuse", "hairpin"
@@ -138,6 +148,11 @@ def surroundings_text(around: Surroundings) -> str:
                 rules.append(f"{ip} daddr @cluster{version} snat {ip} to {gateway}")
     rules += ["fib saddr type local return", "masquerade"]
     return "\n".join([*lines, *(f"add rule {table} leave {rule}" for rule in rules)]) + "\n"
+
+
+def sources_of(ranges: Iterable[str], version: int) -> tuple[str, ...]:
+    """Those of one IP version, without what others of them hold."""
+    return tuple(_merged(map(ip_network, ranges), version))
 
 
 def _merged(prefixes: Iterable[Prefix], version: int) -> list[str]:

@@ -1,0 +1,178 @@
+"""healthCheckNodePort: a load balancer asks each node whether it has an endpoint of a Service.
+
+Source: pkg/proxy/healthcheck of Kubernetes, for what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from http import HTTPStatus
+
+import msgspec
+import structlog
+
+from limpet.base.process import close_server, open_listener
+from limpet.base.timer import Timer
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+from limpet.services.values import Service, ServiceName
+
+_log = structlog.get_logger("services")
+
+_MOST_BYTES = 8192
+_MOST_CONNECTIONS = 64
+_PATIENCE_S = 5.0
+_RETRY_S = 10.0
+_EVERYWHERE = ("::", "0.0.0.0")
+"""The second where a machine has no IPv6."""
+
+
+class ServiceHealth:
+    """For one event loop. A port that is taken is told, and tried again."""
+
+    def __init__(self, catalog: Catalog, here: Callable[[], Here]) -> None:
+        self._catalog = catalog
+        self._here = here
+        self._servers: dict[int, asyncio.Server] = {}
+        self._whose: dict[int, ServiceName] = {}
+        self.troubles: dict[int, str] = {}
+        """Ports where nobody can ask, and why."""
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Lock()
+        self._timer = Timer("health of Services", lambda: self._run(self._follow()))
+
+    def changed(self, names: Iterable[ServiceName]) -> None:
+        """These Services may ask for other ports than before."""
+        wanted = dict(self._whose)
+        for name in names:
+            for port in [port for port, whose in wanted.items() if whose == name]:
+                del wanted[port]
+            service = self._catalog.service(*name)
+            port = health_port(service) if service is not None else 0
+            if port:
+                wanted.setdefault(port, name)
+        if wanted != self._whose:
+            self._whose = wanted
+            self._timer.set_in(0)
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """Where it answers."""
+        return frozenset(self._servers)
+
+    async def stop(self) -> None:
+        self._timer.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        for server in self._servers.values():
+            await close_server(server)
+        for writer in list(self._connections):
+            writer.transport.abort()
+
+    # Ports
+
+    async def _follow(self) -> None:
+        async with self._opening:
+            for port in self._servers.keys() - self._whose.keys():
+                await close_server(self._servers.pop(port))
+            self.troubles = {p: why for p, why in self.troubles.items() if p in self._whose}
+            for port in sorted(self._whose.keys() - self._servers.keys()):
+                await self._open(port)
+        if self.troubles:
+            self._timer.set_in(_RETRY_S)
+
+    async def _open(self, port: int) -> None:
+        why = ""
+        for address in _EVERYWHERE:
+            try:
+                listener = open_listener((address, port))
+                self._servers[port] = await asyncio.start_server(
+                    lambda reader, writer: self._connected(port, reader, writer),
+                    sock=listener,
+                    limit=_MOST_BYTES,
+                )
+            except OSError as error:
+                why = error.strerror or str(error)
+                continue
+            self.troubles.pop(port, None)
+            return
+        if self.troubles.get(port) != why:
+            namespace, name = self._whose[port]
+            _log.warning(
+                "nobody can ask whether this node serves a Service",
+                service=f"{namespace}/{name}",
+                port=port,
+                error=why,
+                what_to_do="free the port: the load balancer takes this node for one that does not",
+            )
+        self.troubles[port] = why
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Answers
+
+    def _connected(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._connections.add(writer)
+        self._run(self._serve(port, reader, writer))
+
+    async def _serve(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Reads one request, whatever it asks for, and writes one answer."""
+        try:
+            with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(port))
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._connections.discard(writer)
+            writer.transport.abort()
+
+    def _answer(self, port: int) -> bytes:
+        namespace, name = self._whose.get(port, ("", ""))
+        count = local_endpoints(self._catalog, (namespace, name), self._here())
+        status = HTTPStatus.OK if count else HTTPStatus.SERVICE_UNAVAILABLE
+        said = {
+            "service": {"namespace": namespace, "name": name},
+            "localEndpoints": count,
+            "serviceProxyHealthy": True,
+        }
+        body = msgspec.json.encode(said)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+            f"X-Content-Type-Options: nosniff\r\nX-Load-Balancing-Endpoint-Weight: {count}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+def health_port(service: Service) -> int:
+    """0: nobody may ask."""
+    return service.exposure.health_check_node_port if service.exposure.is_local else 0
+
+
+def local_endpoints(catalog: Catalog, name: ServiceName, here: Here) -> int:
+    """Of this node: those that are ready, and whose containers are there."""
+    return len(
+        {
+            endpoint.address
+            for piece in catalog.slices(*name)
+            for endpoint in piece.endpoints
+            if endpoint.is_ready
+            and endpoint.node == here.node
+            and endpoint.address not in here.gone
+        }
+    )

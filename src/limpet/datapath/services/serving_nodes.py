@@ -1,0 +1,30 @@
+"""The nodes whose endpoints are in rotation here. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from limpet.services.values import ServiceName
+
+
+class ServingNodes:
+    """Kept up Service by Service."""
+
+    def __init__(self) -> None:
+        self._of: dict[ServiceName, frozenset[str]] = {}
+        self._count: Counter[str] = Counter()
+        """By the node's name: of how many Services."""
+
+    def note(self, name: ServiceName, nodes: frozenset[str]) -> None:
+        """That serve this Service; none: it is gone, or nobody does."""
+        before = self._of.pop(name, frozenset())
+        if nodes:
+            self._of[name] = nodes
+        if nodes != before:
+            self._count.subtract(before)
+            self._count.update(nodes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the most Services first."""
+        return tuple(name for name, count in self._count.most_common() if count > 0 and name)

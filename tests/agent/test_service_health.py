@@ -1,0 +1,111 @@
+"""A load balancer asks whether a node has an endpoint of a Service (healthCheckNodePort)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+from limpet.agent.serving.health import ServiceHealth
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+from limpet.services.values import (
+    READY,
+    SERVING,
+    TERMINATING,
+    Endpoint,
+    EndpointSlice,
+    Exposure,
+    Service,
+)
+from tests.beds.namespaces import NetnsFactory
+from tests.waiting import until
+
+PORT = 31234
+
+
+def balanced(name: str, port: int, *, is_local: bool = True) -> Service:
+    exposure = Exposure(is_local=is_local, health_check_node_port=port)
+    return Service("shop", name, type="LoadBalancer", exposure=exposure)
+
+
+def piece(name: str, *endpoints: Endpoint) -> EndpointSlice:
+    return EndpointSlice("shop", f"{name}-1", name, 4, (), endpoints)
+
+
+async def ask(address: str, port: int) -> tuple[int, str, dict[str, object]]:
+    """Status, weight, and what is said."""
+    reader, writer = await asyncio.open_connection(address, port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    lines = head.split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines[1:])
+    return int(lines[0].split()[1]), headers["X-Load-Balancing-Endpoint-Weight"], json.loads(body)
+
+
+class World:
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.here = Here("here")
+        self.health = ServiceHealth(self.catalog, lambda: self.here)
+
+    def put(self, item: Service | EndpointSlice) -> None:
+        self.health.changed(self.catalog.put(item))
+
+
+def test_it_is_told_how_many_of_its_endpoints_are_ready_here(make_netns: NetnsFactory) -> None:
+    async def play() -> None:
+        world = World()
+        world.put(balanced("web", PORT))
+        world.put(
+            piece(
+                "web",
+                Endpoint("10.244.0.1", node="here"),
+                Endpoint("10.244.0.2", SERVING | TERMINATING, node="here"),
+                Endpoint("10.244.0.3", READY | SERVING, node="here"),
+                Endpoint("10.244.1.1", node="far"),
+            )
+        )
+        await until(lambda: world.health.ports == {PORT})
+        for address in ("127.0.0.1", "::1"):
+            status, weight, said = await ask(address, PORT)
+            assert (status, weight) == (200, "2")
+            assert said["service"] == {"namespace": "shop", "name": "web"}
+            assert said["localEndpoints"] == 2
+        world.here = Here("here", gone={"10.244.0.1"})
+        assert (await ask("127.0.0.1", PORT))[:2] == (200, "1")
+        world.put(piece("web", Endpoint("10.244.1.1", node="far")))
+        assert (await ask("127.0.0.1", PORT))[:2] == (503, "0")
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
+
+
+def test_ports_follow_services_and_one_that_is_taken_holds_up_no_other(
+    make_netns: NetnsFactory,
+) -> None:
+    async def play() -> None:
+        world = World()
+        with socket.create_server(("127.0.0.1", PORT)):
+            world.put(balanced("taken", PORT))
+            world.put(balanced("other", PORT + 1))
+            world.put(balanced("everywhere", PORT + 2, is_local=False))
+            await until(lambda: world.health.ports == {PORT + 1})
+            await until(lambda: world.health.troubles.keys() == {PORT})
+        world.put(balanced("other", PORT + 3))
+        await until(lambda: world.health.ports == {PORT, PORT + 3})
+        assert world.health.troubles == {}
+        # Who says nothing, or nonsense, gets no answer and holds up nobody.
+        _reader, idle = await asyncio.open_connection("127.0.0.1", PORT + 3)
+        idle.write(b"\0" * 20_000)
+        assert (await ask("127.0.0.1", PORT + 3))[0] == 503
+        for name in ("taken", "other"):
+            world.health.changed(world.catalog.remove_service("shop", name))
+        await until(lambda: world.health.ports == frozenset())
+        idle.close()
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
