@@ -91,6 +91,7 @@ class ServiceSide:
 
     def begin(self) -> None:
         self._gone.begin()
+        self.part.look()
         self._loop.add(self.part)
         self._loop.run("start", self.part)
         self.sockets.begin()
