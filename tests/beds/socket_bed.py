@@ -107,6 +107,15 @@ class SocketBed(ServiceBed):
             self.loop.add(part)
         return part
 
+    def end_agent(self, place: Place | None = None) -> None:
+        """What an agent leaves in the kernel is as it was; the next round is a new one's.
+
+        `place`: where that one pins and attaches.
+        """
+        self.part.close()
+        self.place = place or self.place
+        self.part = self.new_part()
+
     @property
     def why_not(self) -> str:
         assert self.part.sockets is not None

@@ -256,10 +256,9 @@ def test_a_new_agent_takes_over_and_connections_stay(bed: SocketBed) -> None:
         server = stack.enter_context(two.netns.listening("0.0.0.0", 8080))
         here = stack.enter_context(one.netns.connected(address, 80))
         there = stack.enter_context(server.accept()[0])
-        bed.part.close()
+        bed.end_agent()
         # While there is no agent at all the programs go on.
         assert talk(one.netns, address, 80, server) == one.addresses[0]
-        bed.part = bed.new_part()
         bed.run()
         assert bed.why_not == ""
         assert talk(one.netns, address, 80, server) == one.addresses[0]
@@ -323,23 +322,20 @@ def test_what_others_take_away_is_put_back(bed: SocketBed) -> None:
 def test_after_they_are_removed_nftables_serves_alone(bed: SocketBed) -> None:
     one, two = bed.pods
     bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
-    bed.part.close()
+    bed.end_agent()
     assert remove_pins(bed.place.pins)
     assert not remove_pins(bed.place.pins)
     assert not bed.place.pins.exists()
     with two.netns.listening("0.0.0.0", 8080) as server:
         talk(one.netns, ADDRESSES[0], 80, server)
     assert tracked(bed.node, ADDRESSES[0]) != ""
-    bed.part = bed.new_part()
 
 
 def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
     bed: SocketBed,
 ) -> None:
     one, two = bed.pods
-    bed.part.close()
-    bed.place = Place(Path("/proc/limpet"), bed.cgroup.path)
-    bed.part = bed.new_part()
+    bed.end_agent(Place(Path("/proc/limpet"), bed.cgroup.path))
     bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
     assert "no bpffs there" in bed.why_not
     with two.netns.listening("0.0.0.0", 8080) as server:
