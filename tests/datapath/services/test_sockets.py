@@ -19,7 +19,7 @@ from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
 from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.socket_bed import SocketBed
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 ANY = {4: "0.0.0.0", 6: "::"}
 
@@ -326,9 +326,14 @@ def test_after_they_are_removed_nftables_serves_alone(bed: SocketBed) -> None:
     assert remove_pins(bed.place.pins)
     assert not remove_pins(bed.place.pins)
     assert not bed.place.pins.exists()
-    with two.netns.listening("0.0.0.0", 8080) as server:
+
+    def is_translated() -> bool:
         talk(one.netns, ADDRESSES[0], 80, server)
-    assert tracked(bed.node, ADDRESSES[0]) != ""
+        return tracked(bed.node, ADDRESSES[0]) != ""
+
+    with two.netns.listening("0.0.0.0", 8080) as server:
+        # The kernel takes a program from its cgroup a moment after its last pin is gone.
+        wait_until(is_translated)
 
 
 def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(
