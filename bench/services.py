@@ -83,18 +83,30 @@ def _measure(cluster: _Cluster, size: int, rounds: int) -> Iterator[tuple[str, d
     sides = cluster.sides
     yield f"start-{size}", {side.name: side.restart() for side in sides}
     yield f"memory-{size}", {side.name: resident_kib(side.pid) / 1024 for side in sides}
-    for _ in range(rounds):
-        told = {side.name: side.client("connect", _ASKED, 80) for side in sides}
-        told["direct"] = sides[0].client("connect", _SERVER, NAME_PORTS[0])
+    for number in range(rounds):
+        told = _in_turn(cluster, "connect", (80, NAME_PORTS[0]), number)
         for key, scale in (("rate", 1.0), ("p50_us", 1e-3), ("p99_us", 1e-3)):
             yield f"{key}-{size}", {name: each[key] * scale for name, each in told.items()}
         for _ in range(_CHANGES):
             yield f"change-{size}", cluster.change()
     if size == SIZES[-1]:
-        for _ in range(rounds):
+        for number in range(rounds):
             for what, port in (("ask", ECHO_PORT), ("send", SINK_PORT)):
-                values = {side.name: side.client(what, _ASKED, port) for side in sides}
-                yield what, {**values, "direct": sides[0].client(what, _SERVER, port)}
+                yield what, _in_turn(cluster, what, (port, port), number)
+
+
+def _in_turn(cluster: _Cluster, what: str, ports: tuple[int, int], number: int) -> dict[str, Any]:
+    """Of each side by the Service, and from pod to pod; each begins a round as often as others.
+
+    `ports`: of the Service, and of the pod that serves.
+    """
+    ways = [(side.name, side, _ASKED, ports[0]) for side in cluster.sides]
+    ways.append(("direct", cluster.sides[0], _SERVER, ports[1]))
+    first = number % len(ways)
+    return {
+        name: side.client(what, address, port)
+        for name, side, address, port in (*ways[first:], *ways[:first])
+    }
 
 
 class _Side:

@@ -6,6 +6,7 @@ All clocks are `time.monotonic`, which the processes of one machine share.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
 import struct
@@ -37,6 +38,11 @@ _PATIENCE_S, _REQUEST_S = 120.0, 10.0
 
 
 class _Client:
+    def __init__(self) -> None:
+        self._own_ports = itertools.cycle(range(20_000, 32_000))
+        """Not those that the kernel gives: of what was asked while nobody served, it remembers for
+        two minutes that it leads nowhere, and who got the same port then would get there."""
+
     async def answer(self, asked: dict[str, Any]) -> Any:
         return getattr(self, asked.pop("do"))(**asked) if asked else {}
 
@@ -91,7 +97,8 @@ class _Client:
         end_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end_s:
             try:
-                with socket.create_connection((address, port), timeout=0.2) as client:
+                own = ("", next(self._own_ports))
+                with socket.create_connection((address, port), 0.2, own) as client:
                     if client.recv(1) == name.encode():
                         return time.monotonic()
             except OSError:
