@@ -104,7 +104,16 @@ async def serving(serve: Serve, context: ssl.SSLContext | None) -> AsyncIterator
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for transport in _transports():
+            if transport.get_extra_info("sockname") == (host, port):
+                transport.abort()
         await asyncio.sleep(0)  # aborted transports end
+
+
+def _transports() -> list[asyncio.Transport]:
+    """All of the loop's, also of a client that left as its TLS handshake began: no server of
+    asyncio's knows of it, and the loop may end before it does."""
+    return list(getattr(asyncio.get_running_loop(), "_transports", {}).values())
 
 
 def says(data: bytes) -> Serve:
