@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limpet.agent.client import typed
-from limpet.agent.status import ClusterStatus
+from limpet.agent.status.cluster import ClusterStatus
 from limpet.cli.commands.status import cluster_lines
 from limpet.cli.doctor.cluster import cluster_findings
 from limpet.lab.clock import LONG_AGO, clock_environment

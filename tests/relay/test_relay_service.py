@@ -8,7 +8,7 @@ import pytest
 from msgspec import convert
 from msgspec.structs import replace
 
-from limpet.agent.status import Relaying
+from limpet.agent.status.relays import Relaying
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import own_relay_findings
 from limpet.cluster.kinds.grant import Role

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from limpet.agent.status import RelayingTls
+from limpet.agent.status.relays import RelayingTls
 from limpet.base.errors import LimpetError
 from limpet.base.process import allow_many_files
 from limpet.cli.doctor.findings import Level

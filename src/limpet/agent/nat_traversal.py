@@ -7,7 +7,7 @@ import structlog
 
 from limpet.agent.relay_role import RelayRole
 from limpet.agent.settings import Settings
-from limpet.agent.status import NatTraversalStatus
+from limpet.agent.status.cluster import NatTraversalStatus
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cluster.membership import Membership

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from limpet.agent.answers.cluster import peer_statuses
-from limpet.agent.status import PeerStatus
+from limpet.agent.status.paths import PeerStatus
 from limpet.base import process as companion
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.kinds.network import TunnelBackend

@@ -16,7 +16,8 @@ import sys, threading
 from typing import Any
 import msgspec
 from limpet.agent.client import typed
-from limpet.agent.status import PathAnswer, Status
+from limpet.agent.status.node import Status
+from limpet.agent.status.paths import PathAnswer
 from limpet.base.decoding import convert, decode_json, json_decoder, msgpack_decoder
 
 sys.setswitchinterval(1e-6)

@@ -17,21 +17,17 @@ from limpet.agent.answers.path import (
     peer_between,
 )
 from limpet.agent.answers.services import ServiceAdmin
-from limpet.agent.status import (
+from limpet.agent.status.cluster import (
     ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
-    PathAnswer,
     PeerRound,
-    Peers,
-    PeerStatus,
-    ProbeStatus,
-    ServicesStatus,
-    ServiceWay,
     SharedEndpoint,
     TunnelStatus,
 )
+from limpet.agent.status.paths import PathAnswer, Peers, PeerStatus, ProbeStatus
+from limpet.agent.status.services import ServicesStatus, ServiceWay
 from limpet.agent.wiring import ClusterSide
 from limpet.base.addresses import Address, Endpoint, endpoint_text
 from limpet.base.decoding import convert

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
-from limpet.agent import status
-from limpet.agent.status import LetIn, PathStatus
+from limpet.agent.status import paths as status
+from limpet.agent.status.paths import LetIn, PathStatus
 from limpet.base.addresses import Address, endpoint_text
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_IFNAME

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from limpet.agent.status import (
+from limpet.agent.status.services import (
     EndpointStatus,
     ServiceAnswer,
     ServiceLine,

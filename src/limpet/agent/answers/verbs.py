@@ -13,26 +13,23 @@ from typing import TYPE_CHECKING, Any
 from limpet import __version__
 from limpet.agent.policies.slot import VERBS as POLICY_VERBS
 from limpet.agent.policies.slot import PolicySlot
-from limpet.agent.status import (
+from limpet.agent.status.node import (
     Attached,
-    LastRound,
     Leak,
     NetworkUse,
-    PathAnswer,
-    Peers,
     RecordCheck,
     RecordFinding,
     Records,
     Released,
     Repaired,
-    Said,
     SegmentUse,
-    ServiceAnswer,
-    ServicesAnswer,
     Status,
     UnknownKey,
     record_line,
 )
+from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.said import LastRound, Said
+from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.addresses import Address
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from limpet.agent.policies.said import Applied, FlowLine, Judged, PodLabels, PodPolicies
 from limpet.agent.policies.said import Policies as SaidPolicies
 from limpet.agent.policies.words import end_line, pod_policies, policy_line
-from limpet.agent.status import Said
+from limpet.agent.status.said import Said
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError
 from limpet.datapath.loop import Loop

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from limpet.agent.policies.keeper import Arguments, Policies
-from limpet.agent.status import Said
+from limpet.agent.status.said import Said
 from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings

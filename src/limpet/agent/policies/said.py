@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.agent.status import Said
+from limpet.agent.status.said import Said
 
 
 class PolicyLine(Said, frozen=True, kw_only=True):

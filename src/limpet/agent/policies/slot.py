@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from limpet.agent.settings import Settings
-from limpet.agent.status import Said
+from limpet.agent.status.said import Said
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.attachment import Attachment

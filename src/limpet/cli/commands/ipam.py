@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
-from limpet.agent.status import (
+from limpet.agent.status.node import (
     AddressRecord,
     RecordCheck,
     RecordFinding,

@@ -14,16 +14,8 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.policies.said import FlowLine, Judged
 from limpet.agent.settings import load_settings
-from limpet.agent.status import (
-    EndpointStatus,
-    Leg,
-    PathAnswer,
-    PathStatus,
-    Peers,
-    PeerStatus,
-    ProbeStatus,
-    ServiceWay,
-)
+from limpet.agent.status.paths import Leg, PathAnswer, PathStatus, Peers, PeerStatus, ProbeStatus
+from limpet.agent.status.services import EndpointStatus, ServiceWay
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, duration, put, put_table, say, show, show_table

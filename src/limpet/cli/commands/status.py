@@ -9,18 +9,17 @@ from msgspec.structs import asdict
 
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
-from limpet.agent.status import (
+from limpet.agent.status.cluster import (
     ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
     NatTraversalStatus,
-    RelayStatus,
-    ServicesStatus,
-    Status,
-    TlsRelay,
     TunnelStatus,
 )
+from limpet.agent.status.node import Status
+from limpet.agent.status.relays import RelayStatus, TlsRelay
+from limpet.agent.status.services import ServicesStatus
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
 from limpet.cli.output import Output, duration, off_by, put, put_json, put_table

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet.agent.client import ask as ask_agent
-from limpet.agent.status import PathAnswer
+from limpet.agent.status.paths import PathAnswer
 from limpet.base.errors import LimpetError
 from limpet.cli.connectivity.sockets import Echo
 from limpet.cli.connectivity.tasks import (

@@ -9,7 +9,8 @@ import msgspec
 from limpet import __version__
 from limpet.agent.client import AnotherVersion, call
 from limpet.agent.settings import Settings
-from limpet.agent.status import LastRound, SegmentUse, Status
+from limpet.agent.status.node import SegmentUse, Status
+from limpet.agent.status.said import LastRound
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.install.service import UNIT, systemd_runs

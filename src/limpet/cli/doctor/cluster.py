@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.agent.status import (
+from limpet.agent.status.cluster import (
     ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
-    ServicesStatus,
     TunnelStatus,
 )
+from limpet.agent.status.services import ServicesStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.commands.status import MADE_BY
 from limpet.cli.doctor.findings import Finding, error, ok, warn

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
-from limpet.agent.status import Status
+from limpet.agent.status.node import Status
 from limpet.base.errors import LimpetError
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.agent import agent_findings, examine_host_ports, unheard

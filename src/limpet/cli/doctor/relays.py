@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from limpet.agent.settings import Settings
-from limpet.agent.status import (
-    ClusterStatus,
-    RelayedPair,
-    Relaying,
-    RelayingTls,
-    RelaysStatus,
-    SharedEndpoint,
-)
+from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
+from limpet.agent.status.relays import RelayedPair, Relaying, RelayingTls, RelaysStatus
 from limpet.base.errors import LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import InboundPort

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings, load_settings, parse_settings
-from limpet.agent.status import Process
+from limpet.agent.status.node import Process
 from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import examine

@@ -19,7 +19,7 @@ import typer
 
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
-from limpet.agent.status import Attached, Process
+from limpet.agent.status.node import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP

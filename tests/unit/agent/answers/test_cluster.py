@@ -18,7 +18,8 @@ from limpet.agent.answers.cluster import (
     shared_endpoints,
 )
 from limpet.agent.answers.path import LocalPod, NodeWords, addresses_of, pairs_of, path_status
-from limpet.agent.status import PathStatus, PeerStatus, SharedEndpoint
+from limpet.agent.status.cluster import SharedEndpoint
+from limpet.agent.status.paths import PathStatus, PeerStatus
 from limpet.base.errors import LimpetError
 from limpet.cloud.session import SessionState
 from limpet.cluster.nodes import NodeEntry, Snapshot

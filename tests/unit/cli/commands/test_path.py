@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from limpet.agent.status import (
-    ClusterStatus,
-    EndpointStatus,
-    LinkStatus,
-    NatTraversalStatus,
-    PathStatus,
-    ProbeStatus,
-    ServicesStatus,
-    ServiceWay,
-)
+from limpet.agent.status.cluster import ClusterStatus, LinkStatus, NatTraversalStatus
+from limpet.agent.status.paths import PathStatus, ProbeStatus
+from limpet.agent.status.services import EndpointStatus, ServicesStatus, ServiceWay
 from limpet.cli.commands.path import path_lines, service_lines, silent, why_relayed
 from limpet.cli.commands.status import cluster_lines, nat_traversal_lines, services_lines
 

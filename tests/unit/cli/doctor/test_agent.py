@@ -10,7 +10,7 @@ import pytest
 from limpet import __version__
 from limpet.agent.client import AnotherVersion, typed
 from limpet.agent.settings import Settings
-from limpet.agent.status import Status
+from limpet.agent.status.node import Status
 from limpet.cli.doctor.agent import agent_findings, host_port_findings, unheard
 from limpet.cli.doctor.findings import Level
 from limpet.datapath.node.pod.attachment import Attachment, Netns, PodName, PortMapping

@@ -11,7 +11,7 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.settings import Settings
-from limpet.agent.status import ClusterStatus
+from limpet.agent.status.cluster import ClusterStatus
 from limpet.base.settings import Folders
 from limpet.cli.doctor.cluster import cluster_findings, examine_identity
 from limpet.cli.doctor.findings import Finding, Level

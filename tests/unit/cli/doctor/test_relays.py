@@ -8,7 +8,8 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.settings import Settings
-from limpet.agent.status import ClusterStatus, Relaying, RelaysStatus, SharedEndpoint
+from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
+from limpet.agent.status.relays import Relaying, RelaysStatus
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.relays import (
     inbound_ports,

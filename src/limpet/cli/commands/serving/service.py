@@ -8,7 +8,7 @@ import typer
 
 from limpet.agent.client import ask
 from limpet.agent.settings import load_settings
-from limpet.agent.status import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
+from limpet.agent.status.services import EndpointStatus, ServiceAnswer, ServiceLine, ServicesAnswer
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_table, say, show, show_table

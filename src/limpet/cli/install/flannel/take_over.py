@@ -11,7 +11,8 @@ from pathlib import Path
 
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
-from limpet.agent.status import Peers, Status
+from limpet.agent.status.node import Status
+from limpet.agent.status.paths import Peers
 from limpet.base.disk import remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.base.ownership import VXLAN_GROUPS

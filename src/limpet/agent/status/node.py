@@ -1,0 +1,137 @@
+"""Of a node and its pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.agent.status.cluster import ClusterStatus
+from limpet.agent.status.said import LastRound, Said, Seconds
+from limpet.ipam import leases
+
+
+class SegmentUse(Said, frozen=True, kw_only=True):
+    """A segment of this node, and how many of its addresses are in each state."""
+
+    prefix: str
+    size: int
+    free: int
+    live: int
+    resting: int
+    bound: int
+
+
+class NetworkUse(Said, frozen=True, kw_only=True):
+    """A CNI network, and how many addresses it has in use and keeps for absent pods."""
+
+    name: str
+    live: int
+    bound: int
+
+
+class UnknownKey(Said, frozen=True, kw_only=True):
+    """A key of a network's configuration that nobody knows."""
+
+    network: str
+    key: str
+
+
+class RecordFinding(Said, frozen=True, kw_only=True):
+    """What is wrong with a file of the records of addresses."""
+
+    path: str
+    problem: str
+    advice: str
+
+
+class Process(Said, frozen=True, kw_only=True):
+    """The process of the agent, and whether pods can be started."""
+
+    version: str
+    pid: int
+    uptime_s: Seconds
+    ready: bool
+    reasons: list[str]
+
+
+class Status(Process, frozen=True, kw_only=True):
+    """`limpet status`."""
+
+    cluster: ClusterStatus | None
+    bridge: str
+    mtu_bytes: int
+    cluster_cidrs: list[str]
+    segments: list[SegmentUse]
+    networks: list[NetworkUse]
+    attachments: int
+    unknown_keys: list[UnknownKey]
+    findings: list[RecordFinding]
+    last_round: LastRound
+
+
+class AddressRecord(Said, frozen=True, kw_only=True):
+    """A line of `limpet ipam list`."""
+
+    network: str
+    address: str
+    state: str
+    container_id: str
+    ifname: str
+    pod_namespace: str
+    pod: str
+    order: int
+
+
+def record_line(network: str, record: leases.AddressRecord) -> AddressRecord:
+    """One line of `limpet ipam list`."""
+    return AddressRecord(
+        network=network,
+        address=str(record.address),
+        state=record.state.value,
+        container_id=record.holder.container_id if record.holder else "",
+        ifname=record.holder.ifname if record.holder else "",
+        pod_namespace=record.key.namespace if record.key else "",
+        pod=record.key.pod if record.key else "",
+        order=record.order,
+    )
+
+
+class Leak(Said, frozen=True, kw_only=True):
+    """An address that is held, and that nothing uses."""
+
+    network: str
+    address: str
+    container_id: str
+    ifname: str
+    why: str
+
+
+class Records(Said, frozen=True, kw_only=True):
+    """`limpet ipam list`."""
+
+    records: list[AddressRecord]
+
+
+class RecordCheck(Said, frozen=True, kw_only=True):
+    """`limpet ipam check`."""
+
+    leaks: list[Leak] | None
+    """None: only an agent can tell which addresses are in use."""
+    findings: list[RecordFinding]
+
+
+class Repaired(Said, frozen=True, kw_only=True):
+    """`limpet ipam repair`."""
+
+    released: list[Leak]
+
+
+class Released(Said, frozen=True, kw_only=True):
+    """`limpet ipam release`."""
+
+    released: list[str]
+
+
+class Attached(Said, frozen=True, kw_only=True):
+    """What is attached, as it is kept in /run."""
+
+    attachments: list[dict[str, Any]]

@@ -1,0 +1,87 @@
+"""Of relays that a node uses, and of what it relays for others."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from limpet.agent.status.said import Said, Seconds
+
+
+class PortMappingStatus(Said, frozen=True, kw_only=True):
+    """What a gateway was asked for."""
+
+    by: str | None
+    gateway: str | None
+    problem: str
+
+
+class RelayStatus(Said, frozen=True, kw_only=True):
+    """A relay that this node may use."""
+
+    name: str
+    uid: str
+    answers: bool
+    endpoint: str | None
+    rtt_ms: float | None
+
+
+class RelayedPair(Said, frozen=True, kw_only=True):
+    """A way to a peer by a relay."""
+
+    peer: str
+    relay: str
+    over: str
+    endpoint: str | None
+    problem: str
+
+
+class RelaysStatus(Said, frozen=True, kw_only=True):
+    """NATs in front of this node, and relays that it uses."""
+
+    nat: dict[str, str]
+    """Kind of NAT, by IP version."""
+    endpoints: list[str]
+    mapped: list[str]
+    port_mapping: PortMappingStatus | None
+    relays: list[RelayStatus]
+    pairs: list[RelayedPair]
+
+
+class RelayingPair(Said, frozen=True, kw_only=True):
+    """Two nodes that this relay joins."""
+
+    nodes: list[str]
+    ways: list[str]
+
+
+class Relaying(Said, frozen=True, kw_only=True):
+    """The relay that this node is; only the first two are meant while it is not active."""
+
+    active: bool
+    trouble: str
+    for_s: Seconds = 0.0
+    heard_s: dict[str, Seconds | None] = field(default_factory=dict)
+    ports: tuple[int, int] = (0, 0)
+    pairs: list[RelayingPair] = field(default_factory=list)
+    packets: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class RelayingTls(Said, frozen=True, kw_only=True):
+    """What this node relays in TLS connections."""
+
+    listen: list[str]
+    troubles: dict[str, str]
+    nodes: dict[str, list[str]]
+    """Uids that each node has a channel for, by its uid."""
+    greeting: int
+    refused: dict[str, int]
+
+
+class TlsRelay(Said, frozen=True, kw_only=True):
+    """A relay that this node is connected with in TLS."""
+
+    rtt_ms: float
+    peers: list[str]
+    """Uids that it has a channel for."""
+    lost: int
