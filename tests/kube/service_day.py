@@ -22,7 +22,9 @@ IMAGE = f"limpet.dev/limpet:{__version__}"
 PYTHON = "python3.11"
 PORT = 80
 _LOGS = "/var/log/day"
-_REQUEST_S = 1.0
+_PATIENCE_S = 300.0
+_REQUEST_S = 3.0
+"""A SYN that is lost is sent again after a second."""
 _AGAIN_S = 20.0
 
 SERVER = f"""
@@ -203,6 +205,14 @@ def is_served(machine: KubeMachine, since_s: float, count: int = 20) -> bool:
     """The last requests since then, so many, were all answered."""
     last = requests_of(machine, since_s=since_s)[-count:]
     return len(last) == count and all(each.said for each in last)
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Nodes that boot on a busy machine take longer than `tests.waiting` is patient."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while not (value := holds()):
+        assert time.monotonic() < end_s, f"{what} (last: {value!r})"
+        time.sleep(0.05)
 
 
 def now_s() -> float:
