@@ -23,6 +23,9 @@ T = TypeVar("T")
 def seal(kind: Kind[T], value: T, private_key: bytes) -> Document:
     """Raises: SealError for a key that is none."""
     plain = msgspec.to_builtins(value, enc_hook=_encode, str_keys=True)
+    for name, unsaid in kind.unsaid.items():
+        if plain[name] == unsaid:
+            del plain[name]
     body = msgspec.json.encode(plain, order="deterministic")
     sealed = Sealed(kind.name, body, sign(_what(kind), body, private_key))
     return _document(kind, sealed, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def test_after_a_crash_of_containerd_in_the_middle_of_starts_everything_can_be_r
     wait_until(lambda: network.reservations() == {}, "no address is held")
     wait_until(lambda: not machine.links("veth"), "no interface of a pod is left")
 
-    pods = [containerd.run_pod(containerd.pod_config(name, attempt=1)) for name in names]
+    pods = [run_as_kubelet(containerd, name) for name in names]
     assert len({address for pod in pods for address in pod.addresses}) == 2 * len(names)
     machine.ping_all(address for pod in pods for address in pod.addresses)
 
@@ -180,12 +181,21 @@ def test_a_namespace_that_vanished_without_a_del_gives_its_addresses_back(
     machine.ping_all(kept.addresses)
 
 
-def try_run_pod(containerd: Containerd, name: str) -> Pod | None:
-    """None where the runtime goes away meanwhile."""
+def try_run_pod(containerd: Containerd, name: str, *, attempt: int = 0) -> Pod | None:
+    """None where the runtime goes away meanwhile, or cannot."""
     try:
-        return containerd.run_pod(containerd.pod_config(name))
+        return containerd.run_pod(containerd.pod_config(name, attempt=attempt))
     except grpc.RpcError:
         return None
+
+
+def run_as_kubelet(containerd: Containerd, name: str) -> Pod:
+    """Tries again: a crash may leave a folder of a snapshot that containerd does not know, and it
+    says "file exists" until it has cleaned up."""
+    attempts = itertools.count(1)
+    pod = wait_until(lambda: try_run_pod(containerd, name, attempt=next(attempts)), f"{name} runs")
+    assert pod is not None
+    return pod
 
 
 def request_waits(machine: Machine) -> bool:

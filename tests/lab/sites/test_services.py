@@ -13,7 +13,11 @@ from tests.lab.bed import a_world
 from tests.lab.services import Connecting, endpoints, serving_all, tell, web
 from tests.waiting import wait_until
 
+# Addresses of its own: an address that a namespace has is not taken for a container's that is gone,
+# and the worlds of other tests are on this machine, too.
 TOPOLOGY = """
+[controller]
+pod_cidrs = ["10.251.0.0/16", "fd00:251::/48"]
 [cloud]
 addresses = ["203.0.113.10/24", "2001:db8:c::10/64"]
 nodes = { hub = 1 }

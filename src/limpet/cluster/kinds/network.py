@@ -100,7 +100,6 @@ def _parse(found: dict[str, Any]) -> Network:
             "community_backends": {
                 name: TunnelBackend(each) for name, each in found["community_backends"].items()
             },
-            # Older controllers say nothing of it.
             "services": ServicesMode(found.get("services", ServicesMode.OFF.value)),
         }
     )
@@ -112,6 +111,7 @@ NETWORK = Kind(
     signers=lambda network, known: trusted_keys(known.pinned, network.keys),
     head=lambda network: Head(NAME, network.generation),
     root=True,
+    unsaid={"services": ServicesMode.OFF.value},
 )
 
 
