@@ -86,7 +86,7 @@ def _controllers(beds: Iterable[object]) -> Iterator[Controller]:
     for bed in beds:
         if isinstance(bed, Controller):
             yield bed
-        elif isinstance(bed, dict):
-            yield from _controllers(bed.values())
+        elif isinstance(bed, dict | list):
+            yield from _controllers(bed.values() if isinstance(bed, dict) else bed)
         elif isinstance(held := getattr(bed, "controller", None), Controller):
             yield held

@@ -183,7 +183,6 @@ def test_a_pod_asks_for_names_while_what_answers_them_and_the_agent_are_replaced
         rollout(world, "daemonset/limpet-agent")
         somebody.await_answers(50)
         assert somebody.end() == 0, "no question is lost"
-    kubectl("delete", "daemonset/limpet-dns", "-n", SPACE, "--timeout=60s")
 
 
 def names_pod(world: KubeWorld) -> str | None:

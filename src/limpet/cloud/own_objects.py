@@ -9,6 +9,7 @@ has: nothing else would tell it, since a node that hears the API server holds no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -107,7 +108,15 @@ class OwnObjects:
                 _log.info("the controller does not know this node's grant, and is told")
                 self._say_hello()
                 is_awaited = False
-                await asyncio.sleep(_AGAIN_S * (1 + self._random()))
+                if await self._is_doubted_within(_AGAIN_S * (1 + self._random())):
+                    break
+
+    async def _is_doubted_within(self, wait_s: float) -> bool:
+        """Something was taken away again, or a recovery began: that is looked at anew."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._doubt.wait()
+        return self._doubt.is_set()
 
     async def _is_there(self, client: Client) -> bool:
         """Also when that cannot be found out: the reflectors say that the server is away, and list
