@@ -172,6 +172,10 @@ class Kinds:
     def __iter__(self) -> Iterator[Kind[Any]]:
         return iter(self._by_name.values())
 
+    def published(self) -> Iterator[Kind[Any]]:
+        """Those that the cloud keeps and feeds."""
+        return (kind for kind in self if not kind.among_nodes)
+
     def order(self, name: str) -> int:
         """Such that what is checked comes after what it is checked with."""
         return self._order.get(name, len(self._order))

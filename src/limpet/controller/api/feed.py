@@ -55,7 +55,7 @@ class Feed:
         names: set[str] = set()
         size = 0
         # What goes, goes with a tombstone, which is told; deletions are not.
-        async for event in self._store.watch([kind.name for kind in KINDS], since):
+        async for event in self._store.watch([kind.name for kind in KINDS.published()], since):
             if isinstance(event, Bookmark):
                 pending.append(_bookmark(event.version))
             elif isinstance(event, Item):
@@ -75,7 +75,7 @@ class Feed:
         return self._list
 
     async def _make_list(self) -> tuple[list[bytes], str]:
-        listings = [await self._store.listing(kind.name) for kind in KINDS]
+        listings = [await self._store.listing(kind.name) for kind in KINDS.published()]
         lines = [_document_line(item) for listing in listings for item in listing.items]
         chunks: list[list[bytes]] = [[]]
         size = 0

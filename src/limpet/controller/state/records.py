@@ -145,5 +145,6 @@ def record_types() -> dict[str, type[Record]]:
     """Of all kinds that are held in memory, in the order in which they are read: what is signed
     comes after what it is checked with. Reports are not: they are many, and read by a person alone.
     """
-    documents = {kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in kinds.KINDS}
+    published = kinds.KINDS.published()
+    documents = {kind.name: _RECORDS.get(kind.name, DocumentRecord) for kind in published}
     return {AUTHORITY: AuthorityRecord, STATE: StateRecord, **documents, **_RECORDS}
