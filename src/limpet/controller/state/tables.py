@@ -154,7 +154,7 @@ class Tables:
 
     def versions(self, uid: str) -> dict[str, int]:
         """Versions of what the node has published under its own name, by kind."""
-        found = (self.find((kind.name, uid)) for kind in KINDS if kind.under)
+        found = (self.find((kind.name, uid)) for kind in KINDS.published() if kind.under)
         return {document.kind: document.version for document in found if document is not None}
 
     def uids_of(self, name: str) -> list[str]:
@@ -184,7 +184,7 @@ class Tables:
         self._undo.append((document.key, self._records[kind].get(name)))
         self._set(kind, name, replace_fields(record, sealed=document.sealed, **changes), document)
         if document.tombstone:
-            for below in [each for each in KINDS if each.under == kind]:
+            for below in [each for each in KINDS.published() if each.under == kind]:
                 for each in [
                     each for each in self._records[below.name] if below.parent(each) == document.key
                 ]:
