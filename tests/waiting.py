@@ -18,9 +18,14 @@ PATIENCE_S = 50.0
 notification should have brought is not put down to the timer."""
 
 
-def wait_until(holds: Callable[[], T], what: str = "it never came to be so") -> T:
+def wait_until(
+    holds: Callable[[], T],
+    what: str = "it never came to be so",
+    *,
+    patience_s: float = PATIENCE_S,
+) -> T:
     """The first true value of `holds`. Raises: AssertionError with `what` and the last value."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + patience_s
     while not (value := holds()):
         assert time.monotonic() < end_s, f"{what} (last: {value!r})"
         time.sleep(0.01)

@@ -16,6 +16,7 @@ from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.node_system import STATIC_PODS
 from limpet.lab.kube.world import KubeWorld
 from tests.kube.installed import deployment, manifest_for
+from tests.waiting import wait_until
 
 IMAGE = f"limpet.dev/limpet:{__version__}"
 """It has a Python: what asks and what serves are real processes in real containers."""
@@ -209,10 +210,7 @@ def is_served(machine: KubeMachine, since_s: float, count: int = 20) -> bool:
 
 def eventually(holds: Callable[[], object], what: str) -> None:
     """Nodes that boot on a busy machine take longer than `tests.waiting` is patient."""
-    end_s = time.monotonic() + _PATIENCE_S
-    while not (value := holds()):
-        assert time.monotonic() < end_s, f"{what} (last: {value!r})"
-        time.sleep(0.05)
+    wait_until(holds, what, patience_s=_PATIENCE_S)
 
 
 def now_s() -> float:
