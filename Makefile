@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo image test test-kube test-vm static check bench bench-quick format setup clean
+.PHONY: demo image test test-kube test-vm static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -26,8 +26,8 @@ image: setup
 
 # What this machine's kernel may not have, on Debian's own in a virtual machine: see CONTRIBUTING.md.
 vm_tests := $(addprefix tests/datapath/,tunnel/test_wireguard_device.py tunnel/test_wireguard.py tunnel/test_tunnels.py \
-	tunnel/test_ipsec.py tunnel/test_ipsec_kernel.py overlay/test_overlay.py) \
-	-k "wireguard-kernel or ipsec-kernel or test_ipsec_kernel or (test_ipsec.py and kernel) or changed_peer"
+	tunnel/test_ipsec.py tunnel/test_ipsec_kernel.py overlay/test_overlay.py services/test_sockets.py services/test_backends_alike.py) \
+	-k "wireguard-kernel or ipsec-kernel or test_ipsec_kernel or (test_ipsec.py and kernel) or changed_peer or test_sockets or test_backends_alike"
 
 test-vm: setup
 	scripts/fetch-wireguard >/dev/null
@@ -50,6 +50,11 @@ bench: setup
 # What a change is likely to hurt, in less than four minutes.
 bench-quick: setup
 	$(py) -m bench --quick
+
+# k8s-bench-suite's table, for Limpet and for flannel with kube-proxy.
+bench-suite: setup
+	scripts/fetch-kubernetes >/dev/null
+	$(py) -m bench --only suite
 
 format: setup
 	.venv/bin/ruff format src tests bench

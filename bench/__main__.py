@@ -12,8 +12,9 @@ import time
 import traceback
 from pathlib import Path
 
+from bench.bed import Bed
 from bench.figures import Figure, table
-from bench.measures import MEASURES, Bed
+from bench.measures import MEASURES
 from bench.netns import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,7 @@ def main() -> int:
     # So that a `kill` or a timeout takes the namespaces and processes down too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bed = make_bed(reference_only=options.reference_only)
+    bed.large = options.large
     print(_surroundings(bed), flush=True)
     load_before = os.getloadavg()[0]
     started = time.monotonic()
@@ -110,6 +112,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--reference-only", action="store_true", help="leave Limpet out: the reference's figures"
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="also sizes that take minutes: a million ipBlocks"
     )
     return parser.parse_args()
 

@@ -12,22 +12,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.controller.machines import Controller, Node, join_all, until_bookmark
 from tests.unit.controller.state.cluster_tables import join, network
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.resident import cpu_s, resident_kib
 from limpet.cluster.api import WatchKind
+from limpet.controller.registry.registry import Registry
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.state.registry import Registry
 from limpet.controller.store.interface import Put
 from limpet.controller.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 WATCHERS = 2000
 _AT_ONCE = 32

@@ -3,12 +3,14 @@
     client ── 169.254.20.10 on limdns0 ── limpet dns serve ── 127.0.0.9: an upstream that knows all
            └─ 127.0.0.10 ── CoreDNS, with an API server that has the same Services ─┘
 
+Client and upstream are a program in C (`dns_ends.c`), so that neither is what is measured.
 Questions come at a fixed rate, whatever becomes of those before, as those of many pods do; and then
 as fast as they are answered. Processor time is that of the process that answers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -16,23 +18,21 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.waiting import wait_until
 
+from bench.bed import Bed
 from bench.coredns import start_coredns
 from bench.figures import Figure, Target
 from bench.netns import Netns
-from bench.part import Part
 from bench.resident import cpu_s, resident_kib
 from limpet.services.kept import KEPT_FILE, encode_items
 from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
 
-if TYPE_CHECKING:
-    from bench.measures import Bed
-
 SERVICES = 1000
 RATE = 2000
+_ASKING_S = 4
 _UPSTREAM = "127.0.0.9"
 _OURS, _COREDNS = "169.254.20.10", "127.0.0.10"
 _Found = dict[tuple[str, str, str], list[float]]
@@ -56,7 +56,8 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
         undo.callback(netns.close)
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
         pids = {_OURS: _start(netns, folder, undo)}
-        Part(netns, ["bench.dns_part", "upstream", _UPSTREAM], undo)
+        ends = _build_ends(folder)
+        _start_upstream(netns, ends, undo)
         names = [f"web-{number}" for number in range(SERVICES)]
         other = start_coredns(
             netns, folder, undo, address=_COREDNS, upstream=_UPSTREAM, names=names
@@ -68,13 +69,12 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
             )
         else:
             pids[_COREDNS] = other
-        clients = {side: Part(netns, ["bench.dns_part", "client", side], undo) for side in pids}
-        for number in range(rounds):
+        for _ in range(rounds):
             for kind, _ in _KINDS:
                 for rate in (RATE, 0):
                     for side, pid in pids.items():
-                        question = {"kind": kind, "rate": rate, "names": SERVICES, "round": number}
-                        _measure(found, clients[side], side, pid, question)
+                        client = [ends, "client", side, kind, rate, SERVICES, _ASKING_S]
+                        _measure(found, netns, list(map(str, client)), side, pid)
         bed.notes += [
             f"dns: {sum(found[side, kind, 'lost']):.0f} of {words} were never answered by {side}"
             for side in pids
@@ -94,10 +94,13 @@ def dns(bed: Bed, rounds: int) -> list[Figure]:
     ]
 
 
-def _measure(found: _Found, client: Part, side: str, pid: int, question: dict[str, Any]) -> None:
-    kind, before_s = question["kind"], cpu_s(pid)
-    answer = client.ask(question)
-    if question["rate"]:
+def _measure(found: _Found, netns: Netns, client: list[str], side: str, pid: int) -> None:
+    kind, rate = client[3:5]
+    before_s = cpu_s(pid)
+    with netns.inside():
+        said = subprocess.run(client, stdout=subprocess.PIPE, check=True).stdout
+    answer = json.loads(said)
+    if int(rate):
         used_s = cpu_s(pid) - before_s
         values = {
             "p50": answer["p50_ms"],
@@ -128,6 +131,23 @@ def _figures(kind: str, words: str, found: _Found) -> list[Figure]:
         Figure(f"dns-{kind}-cpu", "... processor time of each", "CPU us", *both("cpu")),
         Figure(f"dns-{kind}-most", "... the most answered", "1/s", *both("most")),
     ]
+
+
+def _build_ends(folder: Path) -> Path:
+    """The program that is either end."""
+    program, source = folder / "dns_ends", Path(__file__).with_name("dns_ends.c")
+    subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)
+    return program
+
+
+def _start_upstream(netns: Netns, ends: Path, undo: ExitStack) -> None:
+    with netns.inside():
+        process = subprocess.Popen([str(ends), "upstream", _UPSTREAM], stdout=subprocess.PIPE)
+    undo.enter_context(process)
+    undo.callback(process.kill)
+    assert process.stdout is not None
+    if process.stdout.readline() != b"ready\n":
+        raise RuntimeError("the upstream has ended")
 
 
 def _start(netns: Netns, folder: Path, undo: ExitStack) -> int:

@@ -12,8 +12,8 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.member import FIRST_ADDRESS, write_cluster
 from bench.node import Node, ip
@@ -22,9 +22,6 @@ from bench.plugins import Limpet
 from bench.resident import cpu_s
 from bench.tunnel import PEERS, program
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 _PART_S = 20.0
 """Of the time that is watched; a thousand idle peers are asked once in ten of them."""

@@ -24,7 +24,7 @@ from bench.node import OUTSIDE_ADDRESSES, Node, ip
 from limpet.base.errors import LimpetError
 from limpet.base.settings import Folders
 from limpet.cloud.join import JoinOrder, join
-from limpet.cloud.presence_object import PRESENCES, PresenceObject
+from limpet.cloud.second_road.presence_object import PRESENCES, PresenceObject
 from limpet.cluster.api import JoinRequest, Token, format_token, join_proof, secret_digest
 from limpet.cluster.documents import Document
 from limpet.cluster.keys import public_key_of, uid_of
@@ -34,11 +34,11 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import seal
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.controller.registry.records import TOKEN, TokenRecord
+from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, published
 from limpet.controller.state.authority import create_cluster, digest_of
-from limpet.controller.state.records import TOKEN, TokenRecord
-from limpet.controller.state.registry import Registry
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tests.waiting import wait_until
 
 from bench.api_load import Load, read_load
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.kube_cluster import KubeCluster
 from bench.node import Node, output_of
@@ -20,9 +20,6 @@ from bench.resident import cpu_s, resident_kib, waits
 from limpet.base.ownership import VXLAN_IFNAME_PREFIX
 from limpet.kubernetes.reflector_state import WATCH_S
 from limpet.lab.kube.programs import API_SERVER_PROGRAMS, built_programs
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 NODES = 1000
 _CHANGES = 20

@@ -6,10 +6,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.bed import Bed, Samples
 from bench.controller import controller_https, controller_store, controller_watchers
 from bench.dns import dns
 from bench.figures import Figure, Target, Unit
@@ -18,7 +17,8 @@ from bench.kubernetes import kubernetes
 from bench.launch import launcher_floor, run
 from bench.member import member
 from bench.nats import nats_first, nats_silence
-from bench.node import Node, Pod
+from bench.node import Pod
+from bench.node_death import node_death
 from bench.node_pairs import across_route, across_route_masq, across_vxlan, across_vxlan_masq
 from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
@@ -27,6 +27,8 @@ from bench.relay import relay_udp
 from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
 from bench.services import services
+from bench.sockets import sockets
+from bench.suite import suite
 from bench.throughput import differences, link_settings, transfer
 from bench.tunnel import across_tunnel, tunnel_peers
 
@@ -40,49 +42,6 @@ _SETTLE_S = 0.2
 
 Seen without: the reference's ADD 18 ms slower after a turn of ours.
 """
-
-
-@dataclass
-class Bed:
-    """Where the sides stand, and what a measure had to say beside its figures."""
-
-    disk_folder: Path
-    reference_folder: Path
-    reference_only: bool
-    notes: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def sides(self) -> Iterator[list[Plugin]]:
-        """Both plugins on fresh nodes, shown to do the same work; Limpet first if there."""
-        with ExitStack() as undo:
-            sides: list[Plugin] = []
-            if not self.reference_only:
-                sides.append(undo.enter_context(self.limpet()))
-            node = Node("ref", self.disk_folder)
-            undo.callback(node.close)
-            sides.append(Reference(node, self.reference_folder))
-            for side in sides:
-                side.check_its_work()
-            yield sides
-
-    @contextmanager
-    def limpet(self) -> Iterator[Limpet]:
-        """Limpet on a fresh node; what its agent logged is told when something fails."""
-        node = Node("limpet", self.disk_folder)
-        try:
-            plugin = Limpet(node)
-            try:
-                yield plugin
-            except Exception as error:
-                error.add_note(plugin.log_tail())
-                raise
-            finally:
-                plugin.close()
-        finally:
-            node.close()
-
-
-Samples = dict[str, list[float]]
 
 
 def _in_turns(
@@ -321,6 +280,9 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "kubernetes": (kubernetes, 3, 0),
     "dns": (dns, 5, 0),
     "services": (services, 5, 0),
+    "sockets": (sockets, 24, 0),
+    "node-death": (node_death, 1, 0),
+    "suite": (suite, 3, 0),
     "policies": (policies, 9, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

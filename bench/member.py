@@ -6,12 +6,12 @@ import hashlib
 import time
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.node import OUTSIDE_ADDRESSES, Node, output_of
 from bench.plugins import Limpet
@@ -29,12 +29,9 @@ from limpet.cluster.seal import open_sealed, seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, node_certificate
-from limpet.controller.state.tables import Tables
 from limpet.paths.proven import write_paths
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 NODES = 5000
 TUNNEL_PORT = 25000

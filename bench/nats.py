@@ -9,19 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.beds.first_packet import FirstPackets
 from tests.beds.silence import Silence
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from limpet.lab.topology import load_topology
 from limpet.lab.world.machine import Machine
 from limpet.lab.world.pod import LabPod
 from limpet.lab.world.world import World
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 _WITHIN_S = 60.0
 _SETTLE_S = 0.1

@@ -17,8 +17,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.bed import Bed
 from bench.figures import Figure, Target, Unit
 from bench.node import Node, Pod, ip, ip_json, output_of
 from bench.plugins import Limpet
@@ -40,9 +41,6 @@ from limpet.datapath.overlay.filter import plan_filter
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 NUMBERS = (1, 2)
 POD_CIDRS = (IPv4Network("10.244.0.0/16"), IPv6Network("fd00:244::/48"))

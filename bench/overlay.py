@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import count
-from typing import TYPE_CHECKING
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
@@ -36,9 +36,6 @@ from limpet.datapath.overlay.plan import plan_overlay, replan_overlay
 from limpet.datapath.overlay.state import OverlayPlan
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 SIZES = (100, 1000, 2000, 3000, 4000, 5000)
 _ROUNDS_OF_CURVE = 3

@@ -26,7 +26,8 @@ from bench.member import FIRST_ADDRESS, TUNNEL_PORT, node_key
 from bench.part import serve
 from bench.wireguard_end import DATA, INITIATION, Session, WireguardEnds
 from limpet.base.addresses import Endpoint
-from limpet.base.process import configure_log
+from limpet.base.process.log import configure_log
+from limpet.cluster.datagrams.peer_datagram import Codec, Datagram, DatagramError, Kind
 from limpet.cluster.documents import Source
 from limpet.cluster.exchange import messages as exchange
 from limpet.cluster.exchange.digest import Index, make_listings, make_pushes
@@ -36,7 +37,6 @@ from limpet.cluster.identity import load_identity
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds import GRANT, PRESENCE
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_datagram import Codec, Datagram, DatagramError, Kind
 from limpet.cluster.seal import seal
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
@@ -29,9 +29,6 @@ from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.relay.server.forwarding import RelayKernel
 from limpet.relay.server.pairs import End, Entry, Place
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TUNNEL_PORT = 51820

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from bench.bed import Bed
 from bench.figures import Figure, Target
 from bench.netns import Netns
 from bench.node import ip
@@ -36,14 +37,11 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.seal import open_sealed, seal
 from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, node_certificate
-from limpet.controller.state.tables import Tables
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
-
-if TYPE_CHECKING:
-    from bench.measures import Bed
 
 _ROOT = Path(__file__).resolve().parent.parent
 _POD_CIDRS = (ip_network("10.244.0.0/16"),)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.part import serve
-from limpet.base.process import configure_log
+from limpet.base.process.log import configure_log
 from limpet.base.settings import PeerSettings, RelaySettings
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.identity import load_identity
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.event import nobody
 from limpet.relay.client.tls_client import TlsRelays

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import select
 import socket
 import struct
 import sys
@@ -19,22 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from bench.part import serve
-from limpet.base.process import configure_log
+from limpet.base.process.log import configure_log
 from limpet.base.settings import SourceSettings
-from limpet.cloud.api_server import find_api_server
-from limpet.cloud.service_source import ServiceSource
+from limpet.cloud.second_road.api_server import find_api_server
+from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.state import Surroundings
-from limpet.services.catalog import Catalog
+from limpet.linux.netlink.socket import NETLINK_NETFILTER, NFTABLES_GROUPS, Notifications
+from limpet.services.kept import KEPT_FILE
 from limpet.services.rotation import Here
 
-NAME_PORTS, ECHO_PORT, SINK_PORT = (8080, 8081), 8082, 8083
-"""Who asks the first two gets the port's last digit, and the end."""
+NAME_PORTS, ECHO_PORT, SINK_PORT, FLOW_PORT = (8080, 8081), 8082, 8083, 8084
+"""Who asks the first two gets the port's last digit, and the end; at the last one the bench listens
+itself."""
 _RESET = struct.pack("ii", 1, 0)
 """A connection that is closed so leaves nothing: no port waits for stray packets of it."""
-_CHUNK = bytes(1 << 18)
 _PATIENCE_S, _REQUEST_S = 120.0, 10.0
+_ASK_AGAIN_S = 0.001
+_NFT_NEW_GENERATION = 10 << 8 | 15
+"""NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: something of nftables has changed."""
 
 
 class _Client:
@@ -71,27 +76,6 @@ class _Client:
             "p99_us": took_s[int(count * 0.99)] * 1e6,
         }
 
-    def ask(self, address: str, port: int, for_s: float) -> float:
-        """Questions of 64 bytes answered in a second, on one connection."""
-        count, question = 0, bytes(64)
-        with socket.create_connection((address, port)) as client:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            began_s = time.monotonic()
-            while time.monotonic() < began_s + for_s:
-                client.sendall(question)
-                client.recv(64, socket.MSG_WAITALL)
-                count += 1
-            return count / (time.monotonic() - began_s)
-
-    def send(self, address: str, port: int, for_s: float) -> float:
-        """Gbit/s, of one connection."""
-        sent = 0
-        with socket.create_connection((address, port)) as client:
-            began_s = time.monotonic()
-            while time.monotonic() < began_s + for_s:
-                sent += client.send(_CHUNK)
-            return sent * 8 / 1e9 / (time.monotonic() - began_s)
-
     def await_name(self, address: str, port: int, name: str) -> float:
         """When somebody of this name answers there first; asked again and again."""
         end_s = time.monotonic() + _PATIENCE_S
@@ -103,7 +87,7 @@ class _Client:
                         return time.monotonic()
             except OSError:
                 pass
-            time.sleep(0.0005)
+            time.sleep(_ASK_AGAIN_S)
         raise TimeoutError(f"{address} port {port} was never answered by {name}")
 
 
@@ -155,12 +139,39 @@ def _sink(client: socket.socket) -> None:
             pass
 
 
+class _Kernel:
+    """Hears when nftables of its namespace changes."""
+
+    def __init__(self) -> None:
+        self._heard = Notifications(NETLINK_NETFILTER, NFTABLES_GROUPS)
+
+    async def answer(self, asked: dict[str, Any]) -> Any:
+        return getattr(self, asked.pop("do"))() if asked else {}
+
+    def forget(self) -> dict[str, Any]:
+        """What has changed so far."""
+        for _ in self._heard.drain():
+            pass
+        return {}
+
+    def await_change(self) -> float:
+        """When the next one is there, by time.monotonic."""
+        while True:
+            if not select.select([self._heard], [], [], _PATIENCE_S)[0]:
+                raise TimeoutError("nftables did not change")
+            now_s = time.monotonic()
+            for message in self._heard.drain():
+                if message is None or message.type == _NFT_NEW_GENERATION:
+                    return now_s
+
+
 class _Limpet:
     """What an agent does of Services, and nothing else that an agent does."""
 
     def __init__(self, kubeconfig: str, folder: str) -> None:
         configure_log("error")  # what it says goes past what is answered
-        catalog, loop = Catalog(), Loop()
+        path = Path(folder) / KEPT_FILE
+        catalog, loop = load_catalog(path), Loop()
         around = Surroundings(
             pods=(ip_network("10.1.0.0/16"),),
             cluster=(ip_network("10.1.0.0/16"), ip_network("10.2.0.0/16")),
@@ -175,7 +186,7 @@ class _Limpet:
         self._loop, self._part = loop, part
         self._source = ServiceSource(
             catalog,
-            Path(folder) / "services.jsonl",
+            path,
             partial(find_api_server, settings),
             tell=part.changed,
             random=random.random,
@@ -189,6 +200,7 @@ class _Limpet:
 
 async def _main(role: str, *arguments: str) -> None:
     roles: dict[str, Any] = {"limpet": _Limpet, "client": _Client, "server": _Server}
+    roles["kernel"] = _Kernel
     await serve(roles[role](*arguments).answer)
 
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bench.bed import Bed, Samples
 from bench.figures import Figure, Target
 from bench.member import TUNNEL_PORT, write_cluster
 from bench.netns import Netns
@@ -62,9 +62,6 @@ from limpet.datapath.tunnel.wireguard.device import UserspaceWireguard
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.nftables import Nftables
-
-if TYPE_CHECKING:
-    from bench.measures import Bed, Samples
 
 PEERS = 1000
 _MTU_BYTES = 1440

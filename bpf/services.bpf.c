@@ -38,10 +38,14 @@ struct target {
 	__u16 unused;
 };
 
+/* As many slots stand in the frontend itself, which spares looking them up; a power of two. */
+enum { FEW = 4 };
+
 struct frontend {
 	__u32 slots;
 	__u32 affinity_s; /* 0: a client need not stay with its endpoint */
 	__u32 flags;
+	struct target few[FEW];
 };
 
 /* Its sockets of UDP that are connected are left to nftables: see `connect_to`. */
@@ -85,6 +89,9 @@ struct peer {
 };
 
 enum { NODE = 1, POD = 2 };
+
+/* A socket of UDP; the kernel calls it TCP_ESTABLISHED. */
+enum { IS_CONNECTED = 1 };
 
 /* Written by the agent. Not reserved in advance: most nodes have few Services. */
 struct {
@@ -142,15 +149,11 @@ struct {
 	__type(value, struct target);
 } answers SEC(".maps");
 
-/* Of sockets that are connected; goes with the socket. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct peer);
-} peers SEC(".maps");
-
-/* Sockets of UDP that are connected, by cookie: the agent ends them when their endpoint leaves. */
+/*
+ * Sockets that are connected, by cookie, until they are closed: the agent counts them, and ends those
+ * whose endpoint is gone. Storage with the socket itself (BPF_MAP_TYPE_SK_STORAGE) costs a connection
+ * twice as much, and sock_diag tells it of TCP only.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -226,13 +229,21 @@ static __always_inline bool is_member(const struct service *service, const struc
 	return bpf_map_lookup_elem(&members, &key) != NULL;
 }
 
-static __always_inline bool draw(const struct service *service, __u32 count, struct target *found)
+static __always_inline bool draw(const struct service *service, const struct frontend *frontend,
+				 struct target *found)
 {
-	struct slot key = { .service = *service };
-	struct target *target;
+	__u32 count = frontend->slots, number = bpf_get_prandom_u32() % count;
+	const struct target *target;
+	struct slot key;
 
-	key.number = bpf_get_prandom_u32() % count;
-	target = bpf_map_lookup_elem(&slots, &key);
+	if (count <= FEW) {
+		barrier_var(number); /* the verifier knows no remainders, and clang leaves the mask out */
+		target = &frontend->few[number & (FEW - 1)];
+	} else {
+		key.service = *service;
+		key.number = number;
+		target = bpf_map_lookup_elem(&slots, &key);
+	}
 	if (!target)
 		return false;
 	*found = *target;
@@ -243,18 +254,19 @@ static __always_inline bool draw(const struct service *service, __u32 count, str
 static __always_inline bool choose(struct bpf_sock_addr *ctx, const struct service *service, __u32 unless,
 				   struct target *found)
 {
-	__u64 netns = bpf_get_netns_cookie(ctx), now_ns;
+	__u64 netns, now_ns;
 	struct frontend *frontend;
 	struct client client;
 	struct kept *kept, fresh = {};
 
-	if (!may_ask(ctx, netns))
-		return false;
 	frontend = bpf_map_lookup_elem(&frontends, service);
 	if (!frontend || !frontend->slots || frontend->flags & unless)
 		return false;
+	netns = bpf_get_netns_cookie(ctx);
+	if (!may_ask(ctx, netns))
+		return false;
 	if (!frontend->affinity_s)
-		return draw(service, frontend->slots, found);
+		return draw(service, frontend, found);
 	client.netns = netns;
 	client.service = *service;
 	now_ns = bpf_ktime_get_boot_ns();
@@ -267,11 +279,18 @@ static __always_inline bool choose(struct bpf_sock_addr *ctx, const struct servi
 			return true;
 		}
 	}
-	if (!draw(service, frontend->slots, found))
+	if (!draw(service, frontend, found))
 		return false;
 	fresh.target = *found;
 	bpf_map_update_elem(&clients, &client, &fresh, BPF_ANY);
 	return true;
+}
+
+/* A look takes no lock, and most sockets are not there. */
+static __always_inline void forget(__u64 cookie)
+{
+	if (bpf_map_lookup_elem(&connected, &cookie))
+		bpf_map_delete_elem(&connected, &cookie);
 }
 
 static __always_inline struct service service_of(struct bpf_sock_addr *ctx, const struct target *asked)
@@ -286,51 +305,28 @@ static __always_inline struct service service_of(struct bpf_sock_addr *ctx, cons
 }
 
 /*
- * A socket of UDP that is connected asks here once and never again. When its endpoint serves no more
- * the agent ends it, so that its owner makes another; kernels that cannot do that have NOT_CONNECTED.
+ * A socket that is connected asks here once and never again. When its endpoint answers no more the
+ * agent ends it, so that its owner makes another; kernels that cannot do that have NOT_CONNECTED.
  */
-static __always_inline bool note(struct bpf_sock_addr *ctx, const struct target *asked, const struct target *found)
-{
-	__u64 cookie;
-	struct bpf_sock *sk = ctx->sk;
-	struct peer *peer = bpf_sk_storage_get(&peers, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE), copy;
-
-	if (!peer)
-		return false;
-	copy.asked = *asked;
-	copy.target = *found;
-	*peer = copy;
-	if (ctx->protocol == IPPROTO_TCP)
-		return true;
-	cookie = bpf_get_socket_cookie(ctx);
-	return bpf_map_update_elem(&connected, &cookie, &copy, BPF_ANY) == 0;
-}
-
-/* It may have been connected to a Service before. */
-static __always_inline void forget(struct bpf_sock_addr *ctx)
-{
-	__u64 cookie;
-	struct bpf_sock *sk = ctx->sk;
-
-	if (bpf_sk_storage_delete(&peers, sk) == 0 && ctx->protocol == IPPROTO_UDP) {
-		cookie = bpf_get_socket_cookie(ctx);
-		bpf_map_delete_elem(&connected, &cookie);
-	}
-}
-
 static __always_inline void connect_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 {
-	struct target asked, found;
 	struct service service;
+	struct peer peer;
+	__u64 cookie;
 
 	if (!ctx->sk || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return;
-	read_address(ctx, is_ipv4, &asked);
-	service = service_of(ctx, &asked);
-	if (choose(ctx, &service, NOT_CONNECTED, &found) && note(ctx, &asked, &found))
-		write_address(ctx, is_ipv4, &found);
-	else
-		forget(ctx);
+	read_address(ctx, is_ipv4, &peer.asked);
+	service = service_of(ctx, &peer.asked);
+	if (choose(ctx, &service, NOT_CONNECTED, &peer.target)) {
+		cookie = bpf_get_socket_cookie(ctx);
+		if (bpf_map_update_elem(&connected, &cookie, &peer, BPF_ANY) == 0)
+			write_address(ctx, is_ipv4, &peer.target);
+	} else if (ctx->protocol == IPPROTO_UDP) {
+		/* It may have been connected to a Service before. Of TCP that is rare, and who looks at a
+		 * socket compares its peer with what stands here. */
+		forget(bpf_get_socket_cookie(ctx));
+	}
 }
 
 /* Datagrams of one socket to one Service go to one endpoint, as long as that is one. */
@@ -339,11 +335,12 @@ static __always_inline void send_to(struct bpf_sock_addr *ctx, bool is_ipv4)
 	struct target asked, found, *held;
 	struct flow flow;
 	struct answer answer = {};
-	__u64 cookie = bpf_get_socket_cookie(ctx);
+	__u64 cookie;
 	bool is_new = true;
 
 	if (ctx->protocol != IPPROTO_UDP)
 		return;
+	cookie = bpf_get_socket_cookie(ctx);
 	read_address(ctx, is_ipv4, &asked);
 	flow.socket = cookie;
 	flow.service = service_of(ctx, &asked);
@@ -372,19 +369,20 @@ static __always_inline void name_peer(struct bpf_sock_addr *ctx, bool is_ipv4, b
 {
 	struct answer answer = {};
 	struct bpf_sock *sk = ctx->sk;
-	struct target *asked = NULL, wanted;
-	struct peer *peer;
+	struct target *asked, wanted;
+	struct peer *peer = NULL;
 
 	if (!sk)
 		return;
 	read_address(ctx, is_ipv4, &answer.target);
-	peer = bpf_sk_storage_get(&peers, sk, NULL, 0);
+	answer.socket = bpf_get_socket_cookie(ctx);
+	if (!is_datagram || sk->state == IS_CONNECTED)
+		peer = bpf_map_lookup_elem(&connected, &answer.socket);
 	if (peer && is_same(&answer.target, &peer->target)) {
 		wanted = peer->asked;
 	} else {
 		if (!is_datagram)
 			return;
-		answer.socket = bpf_get_socket_cookie(ctx);
 		asked = bpf_map_lookup_elem(&answers, &answer);
 		if (!asked)
 			return;
@@ -452,11 +450,7 @@ int limpet_peer6(struct bpf_sock_addr *ctx)
 SEC("cgroup/sock_release")
 int limpet_release(struct bpf_sock *sk)
 {
-	__u64 cookie;
-
-	if (sk->protocol == IPPROTO_UDP) {
-		cookie = bpf_get_socket_cookie(sk);
-		bpf_map_delete_elem(&connected, &cookie);
-	}
+	if (sk->protocol == IPPROTO_TCP || sk->protocol == IPPROTO_UDP)
+		forget(bpf_get_socket_cookie(sk));
 	return 1;
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -30,6 +30,14 @@ def wait_until(
         assert time.monotonic() < end_s, f"{what} (last: {value!r})"
         time.sleep(0.01)
     return value
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """The first true answer of `ask`. Raises: TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (answer := await ask()):
+            await asyncio.sleep(0.02)
+        return answer
 
 
 async def until(holds: Callable[[], object]) -> None:

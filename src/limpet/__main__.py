@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+from limpet.base.process.signals import end_at_once
+
 
 def main() -> int:
     """Exit code. Agent and controller start without the command line's libraries."""
     arguments = sys.argv[1:]
     if arguments[:1] == ["agent"]:
         # Which msgspec imports where it is there, for what typing has too: 0.3 MiB.
+        end_at_once()
         _do_without("rich", "typing_extensions")
         from limpet.agent.main import main as agent
 
@@ -18,15 +21,17 @@ def main() -> int:
     if arguments[:1] == ["controller"] and all(
         each.startswith("--config") for each in arguments[1:2]
     ):
+        end_at_once()
         _do_without("rich")
         from limpet.controller.main import main as controller
 
         return controller(arguments[1:])
     if arguments[:2] == ["dns", "serve"] and "--help" not in arguments:
+        end_at_once()
         _do_without("rich")
         return _serve_names(arguments[2:])
     if arguments[:2] == ["dns", "ready"] and "--help" not in arguments:
-        from limpet.dns.ready import main as ready
+        from limpet.dns.handover.ready import main as ready
 
         return ready(arguments[2:])
     from limpet.cli.main import main as command_line
@@ -37,7 +42,7 @@ def main() -> int:
 def _serve_names(arguments: list[str]) -> int:
     if "NOTIFY_SOCKET" not in os.environ:
         # No service manager keeps the sockets when the process ends.
-        from limpet.dns.keeper import keep
+        from limpet.dns.handover.keeper import keep
 
         return keep([sys.executable, *sys.orig_argv[1:]])
     from limpet.agent.names.main import main as names

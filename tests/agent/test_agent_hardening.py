@@ -206,8 +206,9 @@ def test_an_add_whose_host_port_cannot_be_opened_leaves_no_interface(node: LabNo
         text=True,
     ) as owner:
         assert owner.stdin is not None
-        # Nobody but this process may change a table with an owner.
-        owner.stdin.write("delete table inet limpet\nadd table inet limpet { flags owner; }\n")
+        # Nobody but this process may change a table with an owner. In one go: else the agent has
+        # put its own back in between.
+        owner.stdin.write("delete table inet limpet; add table inet limpet { flags owner; }\n")
         owner.stdin.flush()
         wait_until(lambda: "flags owner" in node.run("nft", "list", "ruleset"))
         pod = node.pod("one")

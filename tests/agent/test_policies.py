@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from limpet.lab.command import LabError
 from limpet.lab.launch import launcher
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
-from tests.beds.namespaces import Netns
+from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.waiting import wait_until
 
 CLOSED = """
@@ -195,6 +198,77 @@ def test_tables_that_others_delete_or_flush_come_back(node: LabNode) -> None:
     for damage in ("flush ruleset", "delete table bridge limpet_policy"):
         node.run("nft", damage)
         wait_until(lambda: listed() == before, f"{damage}: {listed()}")
+
+
+OPEN_PORT = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: http, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress: [{ports: [{port: 80}]}]
+"""
+
+
+@pytest.fixture
+def outside(node: LabNode, make_netns: NetnsFactory) -> Netns:
+    """A host beyond the node's uplink, which knows the way to its pods."""
+    host, outside = Netns(node.name), make_netns("out")
+    connect_namespaces(host, "up0", outside, "wan0")
+    host.ip("address add 192.0.2.1/24 dev up0")
+    outside.ip("address add 192.0.2.2/24 dev wan0", "route add 10.244.7.0/24 via 192.0.2.1")
+    return outside
+
+
+@pytest.mark.parametrize("agent", ["sleeps", "is dead"])
+def test_what_got_through_while_the_tables_were_gone_goes_on_only_if_it_may(
+    node: LabNode, outside: Netns, agent: str
+) -> None:
+    apply(node, OPEN_PORT)
+    web = pod(node, "web", {"app": "web"})
+    address, inside = str(web.addresses[0].ip), Netns(Path(web.netns_path).name)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(inside.listening(address, port)) for port in (80, 81)]
+        # Something else has the kernel track connections.
+        chain = "add table ip other; add chain ip other x { type filter hook forward priority 0; }"
+        node.run("nft", f"{chain}; add rule ip other x ct state new counter")
+        if agent == "sleeps":
+            os.kill(node.agent_pid, signal.SIGSTOP)
+        else:
+            node.stop_agent(signal.SIGKILL)
+        for family in ("inet", "bridge"):
+            node.run("nft", f"delete table {family} limpet_policy")
+        may, may_not = (stack.enter_context(outside.connected(address, port)) for port in (80, 81))
+        heard = [stack.enter_context(server.accept()[0]) for server in servers]
+        if agent == "sleeps":
+            os.kill(node.agent_pid, signal.SIGCONT)
+        else:
+            node.start_agent()
+        knock = Knock(node)
+        wait_until(lambda: "inet limpet_policy" in node.run("nft", "list", "tables"))
+        wait_until(lambda: "connections that no policy allows" in node.agent.log.read_text())
+        may_not.sendall(b"words")
+        wait_until(lambda: knock.dropped() > 0, "they are dropped")
+        may.sendall(b"words")
+        assert heard[0].recv(10) == b"words"
+        heard[1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            heard[1].recv(10)
+
+
+def test_what_is_left_of_an_add_that_was_cut_is_open_to_nobody(node: LabNode) -> None:
+    """Its address is on record already, as that of a pod would be whose attachment is lost."""
+    apply(node, CLOSED)
+    pod(node, "web", {"app": "web"})
+    node.stop_agent(signal.SIGKILL)
+    (recorded,) = (Path(node.settings["run_dir"]) / "attachments").glob("*.json")
+    recorded.rename(recorded.with_suffix(".new"))  # as it is while the interface is made
+    assert recorded.stem in node.run("ip", "-br", "link")
+
+    node.start_agent()
+
+    assert recorded.stem not in node.run("ip", "-br", "link", "show", "up")
+    assert list(recorded.parent.iterdir()) == []
 
 
 def test_the_last_pod_that_a_policy_selects_takes_the_tables_with_it(node: LabNode) -> None:

@@ -10,17 +10,19 @@ import pytest
 
 _HANGS = """
 import asyncio, functools, threading
-from limpet.base import process
+from limpet.base.process import lifetime
 
-process._END_S = 0.2
+lifetime._END_S = 0.2
 
-async def run():
+async def work():
     threading.Thread(target=threading.Event().wait).start()  # as one that waits for a dead disk
     asyncio.get_running_loop().call_soon(functools.partial(print, "up", flush=True))
-    await process.until_stopped()
-    print("told", flush=True)
+    try:
+        await lifetime.for_ever()
+    finally:
+        print("told", flush=True)
 
-asyncio.run(run())
+lifetime.run(work)
 """
 
 
@@ -42,3 +44,62 @@ def test_a_process_that_hangs_when_it_is_told_to_end_says_where_and_ends(
     assert (process.returncode, told) == (1, "told\n")
     assert "threading.py" in said
     assert "in wait" in said
+
+
+_ENDS_BEFORE_ITS_LOOP = """
+import signal
+from limpet.base.process import lifetime, signals
+
+signals.hold_back()
+signal.raise_signal(signal.SIGTERM)
+print("held back", flush=True)
+signals.end_at_once()
+print("not ended")
+"""
+_IS_TOLD_TWICE = """
+import asyncio, signal
+from limpet.base.process import lifetime
+
+async def work():
+    signal.raise_signal(signal.SIGTERM)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        print("put away", flush=True)
+
+assert lifetime.run(work) is None
+"""
+_IS_CANCELLED_BY_ITSELF = """
+import asyncio
+from limpet.base.process import lifetime
+
+async def work():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+
+try:
+    lifetime.run(work)
+except asyncio.CancelledError:
+    print("a defect", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (_ENDS_BEFORE_ITS_LOOP, "held back\n"),
+        (_IS_TOLD_TWICE, "put away\n"),
+        (_IS_CANCELLED_BY_ITSELF, "a defect\n"),
+    ],
+)
+def test_a_process_that_is_told_to_end_puts_away_what_it_has_whenever_it_is_told(
+    script: str, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=50
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from limpet.base.process import close_server
+from limpet.base.process.listeners import close_server
 from limpet.cluster.api import SERVER_NAME
 from limpet.cluster.identity import Identity
 

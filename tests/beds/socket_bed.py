@@ -59,6 +59,15 @@ class Cgroup:
         finally:
             self._move(self._root / before)
 
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """This process, which has entered it, is not in it within the block."""
+        try:
+            self._move(self._root)
+            yield
+        finally:
+            self._move(self.path)
+
     @staticmethod
     def _move(folder: Path) -> None:
         (folder / "cgroup.procs").write_text(str(os.getpid()))

@@ -166,6 +166,26 @@ def test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing(
     with_store(body)
 
 
+def test_from_a_mark_all_is_told_also_of_kinds_that_have_no_item(
+    with_store: Callable[..., Any],
+) -> None:
+    async def body(store: Store) -> None:
+        kinds = ("a", "none", "b")
+        mark = await store.mark(kinds)
+        events = store.watch(kinds, mark)
+        (version,) = await store.write([Put("a", "x", b"1")])
+        (other,) = await store.write([Put("b", "y", b"2")])
+        async with asyncio.timeout(PATIENCE_S):
+            told = [await anext(events)]
+            while len(told) < 3 or not isinstance(told[-1], Bookmark):
+                told.append(await anext(events))
+        items = [each for each in told if not isinstance(each, Bookmark)]
+        assert items == [Item("a", "x", b"1", version), Item("b", "y", b"2", other)]
+        await events.aclose()
+
+    with_store(body)
+
+
 def test_a_watcher_hears_of_what_is_written_while_it_waits(with_store: Callable[..., Any]) -> None:
     async def body(store: Store) -> None:
         events = store.watch(("a",), (await store.listing("a")).version)

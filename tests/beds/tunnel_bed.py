@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import time
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -41,6 +40,7 @@ from limpet.datapath.tunnel.wireguard.device import KernelWireguard
 from limpet.linux.netlink.socket import RouteSocket
 from tests.beds.overlay_bed import Node, OverlayBed
 from tests.unit.cluster_values import node_key
+from tests.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -139,10 +139,7 @@ class Tunnel:
             assert failures == []
             assert diff_tunnel(want, self.kernel.have, self.kernel.given) == []
             # A daemon beside us may take its time, on a loaded machine more of it.
-            end_s = time.monotonic() + 20
-            while left := diff_tunnel(want, self.kernel.observe(want), self.kernel.given):
-                assert time.monotonic() < end_s, left
-                time.sleep(0.05)
+            wait_until(lambda: not diff_tunnel(want, self.kernel.observe(want), self.kernel.given))
             self._put_routes(view, nodes)
         return changes
 

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
+from limpet.lab import launch
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ NODE_V4, NODE_V6 = "192.0.2.10", "2001:db8::10"
 _PREFIX = "lct-"
 _JUST_MADE_S = 60.0
 """A folder this young may be a machine's that is about to say that it is in use."""
+_RUN_S = 300.0
+"""A command that hangs is one that takes this long on the busiest machine."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -44,10 +47,10 @@ class Process:
     def __init__(self, argv: Sequence[str], log: Path) -> None:
         self.log = log
         with log.open("ab") as output:
-            self._entered = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            self._entered = launch.launcher().start(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        self.pid = _child_of(self._entered)
+        self.pid = _child_of(self._entered, argv)
 
     def kill(self) -> None:
         """End it by SIGKILL, as a crash would; returns when it is gone."""
@@ -105,7 +108,7 @@ class Machine:
         )
         assert self._first.stdout is not None
         assert self._first.stdout.readline() == "up\n", "the machine did not boot; see stderr"
-        self.pid = _child_of(self._first)
+        self.pid = _child_of(self._first, ["unshare"])
 
     def power_off(self) -> None:
         """As a cut of the power, but for what was written: that is on the disk."""
@@ -148,16 +151,11 @@ class Machine:
         netns: str = "",
         env: Mapping[str, str] | None = None,
         stdin: str = "",
-        timeout_s: float = 30.0,
+        timeout_s: float = _RUN_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the machine to its end, whatever its exit code."""
-        return subprocess.run(
-            self.argv(argv, netns=netns, env=env),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+        return launch.launcher().run(
+            self.argv(argv, netns=netns, env=env), input=stdin, timeout=timeout_s
         )
 
     def run(
@@ -166,7 +164,7 @@ class Machine:
         netns: str = "",
         env: Mapping[str, str] | None = None,
         stdin: str = "",
-        timeout_s: float = 30.0,
+        timeout_s: float = _RUN_S,
     ) -> str:
         """What a command prints. Raises: AssertionError with what it said, unless it succeeds."""
         done = self.try_run(*argv, netns=netns, env=env, stdin=stdin, timeout_s=timeout_s)
@@ -240,15 +238,15 @@ def _other_containerd(version: str) -> list[Path]:
     return [Path(subprocess.check_output([fetch, version], text=True).strip())]
 
 
-def _child_of(process: subprocess.Popen[Any]) -> int:
+def _child_of(process: launch.Process, argv: Sequence[str]) -> int:
     """The one child of `unshare --fork` or `nsenter --pid`: the program that they run."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
 
     def child() -> str:
-        assert process.poll() is None, f"{process.args!r}: exit {process.returncode} at once"
+        assert process.poll() is None, f"{argv!r}: exit {process.poll()} at once"
         return children.read_text()
 
-    return int(wait_until(child, f"{process.args!r} starts its program"))
+    return int(wait_until(child, f"{argv!r} starts its program"))
 
 
 def remove_leftovers() -> None:

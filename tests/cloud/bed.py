@@ -15,10 +15,9 @@ from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session
 from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
 from limpet.datapath.node.pod.attachments import Attachments
+from tests.beds.member import membership_of
 from tests.controller.machines import Controller
 from tests.waiting import until
 
@@ -82,8 +81,7 @@ class Running:
         boot_id: str,
         elsewhere: Collection[str] = (),
     ) -> None:
-        file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
-        self.membership = Membership(identity, file, boot_id=boot_id)
+        self.membership = membership_of(identity, boot_id=boot_id)
         self.ledgers = Ledgers(folders.data_dir, 30.0, Attachments(folders.run_dir / "attachments"))
         self.ledgers.open_known()
         self.pods = PodReports(self.ledgers, identity.folder / "reports.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from limpet.cloud.server_return import follow_returns
+from limpet.cloud.second_road.server_return import follow_returns
 from limpet.kubernetes.access.access import ServerAddress
 from tests.waiting import until
 

@@ -29,7 +29,7 @@ from tests.beds.rogue import Authority, answer, says, serving, take_request
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
 from tests.unit.cluster_values import PINNED, node_key, told
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until, until_answered
 
 MakeController = Callable[..., Controller]
 Joiner = Callable[[str], Member]
@@ -178,10 +178,11 @@ async def until_told(controller: Controller, node: Member, address: str, running
     """The controller has the node's presence with this address."""
     uid = node.identity.uid
 
-    async with asyncio.timeout(PATIENCE_S):
-        while address not in str(await shown(controller, uid)):
-            assert running.session.state.error == ""
-            await asyncio.sleep(0.02)
+    async def has_it() -> bool:
+        assert running.session.state.error == ""
+        return address in str(await shown(controller, uid))
+
+    await until_answered(has_it)
 
 
 async def send_what_is_counted_and_not_written(identity: Identity) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from limpet.base.addresses import UnderlayLink
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.documents import Sealed
 from limpet.cluster.identity import Identity
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
 from tests.beds.namespaces import Bed, connect_namespaces
 from tests.unit.cluster_values import PINNED, node_key
 from tests.waiting import PATIENCE_S

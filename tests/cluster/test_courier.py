@@ -13,10 +13,10 @@ import pytest
 
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import TokenBucket
+from limpet.cluster.datagrams.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
+from limpet.cluster.datagrams.peer_socket import GROUP
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.keys import public_key_of
-from limpet.cluster.peer_datagram import MAX_BODY_BYTES, Codec, DatagramError, Kind
-from limpet.cluster.peer_socket import GROUP
 from tests.cluster.courier_bed import PORT, CourierBed, Post, run
 from tests.unit.cluster_values import CLUSTER_KEY, PINNED, grant, node_key, seal_grant
 from tests.waiting import until

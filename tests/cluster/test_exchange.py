@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.exchange import gossip
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.exchange.messages import BUCKETS, SUM_BYTES, Digest, Push, encode
-from limpet.cluster.membership import Membership
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.snapshot.file import SnapshotFile
+from tests.beds.member import membership_of
 from tests.cluster.courier_bed import PORT, CourierBed, Host, Post, run
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -39,8 +38,7 @@ class Node:
         folder.mkdir(exist_ok=True)
         identity = host.identity(folder)
         self.uid = identity.uid
-        file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
-        self.membership = Membership(identity, file, boot_id=f"boot-{host.number}")
+        self.membership = membership_of(identity, boot_id=f"boot-{host.number}")
         self.courier = PeerSocket(
             identity,
             port=PORT,

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from limpet.base.errors import KernelError
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
@@ -221,6 +223,35 @@ def test_what_fails_is_tried_again_and_what_breaks_stops_nobody(make_netns: Netn
         assert (loop.account(toy).retries, loop.account(toy).changes) == (0, 2)
         loop.close()
         route.close()
+
+    with node.entered():
+        asyncio.run(scenario())
+
+
+def test_a_part_that_is_prompt_waits_for_no_other_reason_but_behind_a_round(
+    make_netns: NetnsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limpet.datapath.loop._GATHER_S", 3600.0)
+    node = make_netns()
+
+    class Prompt(ToyTable):
+        name = "prompt"
+        prompt = True
+
+    async def scenario() -> None:
+        loop, patient, prompt = Loop(), ToyTable(), Prompt()
+        loop.add(patient)
+        loop.add(prompt)
+        loop.wake(patient, "one reason")
+        loop.wake(prompt, "one reason")
+        await until(lambda: loop.account(prompt).rounds == 1)
+        loop.wake(prompt, "another")
+        await asyncio.sleep(0.05)
+        assert loop.account(prompt).rounds == 1
+        assert loop.account(patient).rounds == 0
+        loop.close()
+        for part in (patient, prompt):
+            part.nft.close()
 
     with node.entered():
         asyncio.run(scenario())

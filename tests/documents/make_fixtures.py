@@ -15,10 +15,10 @@ import msgspec
 
 from limpet.base.disk import Disk
 from limpet.cloud.pod_reports import PodReports
+from limpet.cluster.datagrams.peer_datagram import Codec, Kind
 from limpet.cluster.exchange.digest import make_pushes
 from limpet.cluster.exchange.messages import encode
 from limpet.cluster.identity import ClusterFile
-from limpet.cluster.peer_datagram import Codec, Kind
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath

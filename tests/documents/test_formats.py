@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from limpet.base.disk import Disk
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.cloud.pod_reports import PodReports
+from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.exchange.messages import Push, decode
 from limpet.cluster.identity import load_identity
 from limpet.cluster.kinds import KINDS
-from limpet.cluster.peer_datagram import Codec, DatagramError, Drop, Kind
 from limpet.cluster.seal import open_sealed
 from limpet.cluster.snapshot.file import read_documents
 from limpet.controller.store.database import read_item

@@ -19,10 +19,10 @@ from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
+from limpet.controller.registry.tables import Tables
 from limpet.controller.serving import serve
 from limpet.controller.settings import load_settings
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.sqlite import SqliteStore
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from limpet import __version__
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.node_system import STATIC_PODS
 from limpet.lab.kube.world import KubeWorld
+from limpet.lab.process import Daemon
 from tests.kube.installed import deployment, manifest_for
 from tests.waiting import wait_until
 
@@ -22,6 +24,11 @@ IMAGE = f"limpet.dev/limpet:{__version__}"
 """It has a Python: what asks and what serves are real processes in real containers."""
 PYTHON = "python3.11"
 PORT = 80
+NAME = "web"
+"""In the namespace of who asks, as its resolv.conf completes it."""
+ON = 'services = "on"\ndns = "on"\n'
+"""Beside `policies = "on"`, which the manifest has."""
+_NAMES = ("-m", "limpet", "dns", "serve", "--config", "/etc/limpet/agent.toml")
 _LOGS = "/var/log/day"
 _PATIENCE_S = 300.0
 _REQUEST_S = 3.0
@@ -131,7 +138,7 @@ def manifest_with_services(world: KubeWorld) -> str:
     documents = list(yaml.safe_load_all(manifest_for(world)))
     for each in documents:
         if (each["kind"], each["metadata"]["name"]) == ("ConfigMap", "limpet-agent"):
-            each["data"]["agent.toml"] += 'services = "on"\npolicies = "on"\n'
+            each["data"]["agent.toml"] += ON
     return yaml.safe_dump_all(documents)
 
 
@@ -166,10 +173,24 @@ def start_client(machine: KubeMachine, name: str, script: str, *words: str) -> N
         "containers": [container],
         "volumes": [{"name": "logs", "hostPath": {"path": _LOGS, "type": "DirectoryOrCreate"}}],
         "terminationGracePeriodSeconds": 0,
-        "dnsPolicy": "Default",
     }
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     machine.system.write(f"{STATIC_PODS}/{name}.json", json.dumps(document))
+
+
+def names_of(machine: KubeMachine) -> Daemon:
+    """What answers names, as a service of the node; who starts it ends it."""
+    folder = machine.folder
+    return Daemon(f"names of {machine.label}", folder / "names.pid", folder / "names.log")
+
+
+def start_names(machine: KubeMachine, names: Daemon) -> None:
+    """Returns when it answers. Raises: LabError."""
+    names.start(
+        [*machine.system.prefix, sys.executable, *_NAMES],
+        notify=machine.run_dir / "names.notify",
+        within_s=120.0,
+    )
 
 
 def end_client(machine: KubeMachine, name: str) -> None:

@@ -18,7 +18,7 @@ from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node
 from tests.kube.test_manifests import AS_CONTROLLER, MANIFEST, SPACE, pod
 from tests.kube.test_source import Listener, listening
-from tests.waiting import until, wait_until
+from tests.waiting import until, until_answered, wait_until
 
 
 def settings_in_the_manifests() -> dict[str, Any]:
@@ -117,13 +117,15 @@ def test_an_agents_account_suffices_to_hear_the_cluster_and_to_write_its_presenc
 
     async def written(addresses: list[str]) -> dict[str, Any]:
         """The presence, when the agent has written these addresses into it."""
-        while True:
+
+        async def find() -> dict[str, Any] | None:
             listed = json.loads(await run("get", "nodepresences", "-o", "json"))["items"]
-            for each in listed:
-                if each["spec"].get("addresses") == addresses:
-                    found: dict[str, Any] = each
-                    return found
-            await asyncio.sleep(0.2)
+            found = [each for each in listed if each["spec"].get("addresses") == addresses]
+            return found[0] if found else None
+
+        found = await until_answered(find)
+        assert found is not None
+        return found
 
     async def work() -> None:
         agent = Listener(member, kubeconfig)

@@ -118,6 +118,21 @@ def test_names_are_those_of_the_file_beside_it_and_agents_know_of_them() -> None
     assert names["tolerations"] == [{"key": "edge", "operator": "Exists"}]
 
 
+def test_services_at_the_socket_get_the_mounts_that_the_manifest_has_as_comments() -> None:
+    found = rendered({"agent.ebpf": True})
+
+    text = (DEPLOY / "limpet.yaml").read_text()
+    wanted = pod(objects(text.replace("# - {name: ", "- {name: ")), "DaemonSet", "limpet-agent")
+    agent = pod(found, "DaemonSet", "limpet-agent")
+    assert agent["volumes"] == wanted["volumes"]
+    assert agent["containers"][0]["volumeMounts"] == wanted["containers"][0]["volumeMounts"]
+    assert (
+        len(wanted["volumes"]) == len(pod(rendered(), "DaemonSet", "limpet-agent")["volumes"]) + 2
+    )
+    assert settings(found, "agent")["services_backend"] == "auto"
+    assert "services_backend" not in settings(rendered(), "agent")
+
+
 def test_values_get_to_where_they_belong_and_both_programs_take_their_settings() -> None:
     toleration = {"key": "edge", "operator": "Exists", "effect": "NoSchedule"}
     found = rendered(

@@ -137,8 +137,7 @@ def test_a_controller_without_the_right_to_write_events_works_all_the_same(
         events = Events(client)
         task = asyncio.create_task(events.run())
         events.tell(node("one"), "Joined", "nobody will read it")
-        while events.dropped == 0:
-            await asyncio.sleep(0.01)
+        await until(lambda: events.dropped)
         assert not task.done()
         task.cancel()
         client.close()

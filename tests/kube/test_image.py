@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from limpet import __version__
+from tests.beds.socket_bed import Cgroup
 from tests.clients.containerd import _CONFIG
 from tests.clients.machine import CHECKOUT, Machine, Process, remove_leftovers
 from tests.waiting import wait_until
@@ -39,9 +40,10 @@ BINARY = "/opt/cni/bin/limpet"
 CONFLIST = "/etc/cni/net.d/10-limpet.conflist"
 
 
-def pod_of(kind: str, name: str) -> dict[str, Any]:
-    """The pod's specification in the manifests."""
-    for document in yaml.safe_load_all((CHECKOUT / "deploy" / "limpet.yaml").read_text()):
+def pod_of(kind: str, name: str, text: str = "") -> dict[str, Any]:
+    """The pod's specification in the manifests; `text`: of these."""
+    manifests = text or (CHECKOUT / "deploy" / "limpet.yaml").read_text()
+    for document in yaml.safe_load_all(manifests):
         if (document["kind"], document["metadata"]["name"]) == (kind, name):
             spec: dict[str, Any] = document["spec"]["template"]["spec"]
             return spec
@@ -167,6 +169,38 @@ def test_the_controller_starts(machine: Machine) -> None:
         "the controller is ready",
     )
     assert process.running, logs_of(process)
+
+
+_AT_THE_SOCKET = """
+import sys
+from pathlib import Path
+from limpet.datapath.services.sockets.apply import (
+    Place, PodNamespaces, SocketKernel, find_root_cgroup, pins_of, remove_pins,
+)
+pins = pins_of(Path("/run/limpet"))
+place = Place(pins, find_root_cgroup() / sys.argv[1])
+kernel = SocketKernel(place, PodNamespaces(lambda: ()))
+kernel.open()
+kernel.attach()
+print(pins, kernel.damage() or "attached")
+kernel.close()
+print(remove_pins(pins))
+"""
+
+
+def test_programs_at_the_socket_are_attached_from_within_a_pod(machine: Machine) -> None:
+    """With the mounts that are comments in the manifest, and without any more rights."""
+    text = (CHECKOUT / "deploy" / "limpet.yaml").read_text()
+    pod = pod_of("DaemonSet", "limpet-agent", text.replace("# - {name: ", "- {name: "))
+    machine.run("mount", "-t", "bpf", "bpf", "/sys/fs/bpf")
+    cgroup = Cgroup()  # of the machine's root all programs of this machine would be in
+    try:
+        command = container(machine, pod, pod["containers"][0], "agent")
+        at = command.index("limpet", command.index(IMAGE))
+        said = machine.run(*command[:at], "python3.11", "-Ic", _AT_THE_SOCKET, cgroup.path.name)
+    finally:
+        cgroup.close()
+    assert said.splitlines() == ["/run/limpet/bpf/limpet attached", "True"]
 
 
 def is_well(machine: Machine, port: int) -> bool:

@@ -40,6 +40,13 @@ POLICY = {
 }
 
 
+ACCOUNT = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {"name": "default", "namespace": "default"},
+}
+
+
 def pod(name: str, app: str) -> dict[str, Any]:
     container = {"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 80}]}
     return {
@@ -80,8 +87,9 @@ def test_pods_are_held_to_policies_of_an_api_server_and_also_while_it_is_away(
     admin: User, node: LabNode
 ) -> None:
     plane = admin.api
-    plane.kubectl("create", "serviceaccount", "default", "-n", "default")
-    apply(plane, POLICY, pod("web", "web"), pod("client", "client"), pod("stranger", "other"))
+    apply(
+        plane, ACCOUNT, POLICY, pod("web", "web"), pod("client", "client"), pod("stranger", "other")
+    )
     node.start_agent()
     wait_until(lambda: node.ask("policy.list")["policies"], "the policy is heard")
     web, client, stranger = (node.pod(name) for name in ("web", "client", "stranger"))
@@ -110,6 +118,27 @@ def test_pods_are_held_to_policies_of_an_api_server_and_also_while_it_is_away(
     assert not knock(again, web)
     done = limpet(node, "policy", "apply", "-", text=json.dumps(POLICY))
     assert "(change them there, with kubectl)" in done.stderr
+
+
+def test_pods_of_the_cluster_are_heard_when_a_policy_needs_them(admin: User, node: LabNode) -> None:
+    plane = admin.api
+    apply(plane, ACCOUNT, pod("web", "web"), pod("client", "client"), pod("stranger", "other"))
+    plane.kubectl("delete", "networkpolicies", "--all")
+    plane.kubectl("label", "namespace", "default", "--overwrite", "team=a")
+    node.start_agent()
+    kept = Path(node.settings["state_dir"]) / "policies-of-kubernetes.jsonl"
+    wait_until(lambda: kept.exists() and b'"team"' in kept.read_bytes(), "all there is is heard")
+    web, client, stranger = (node.pod(name) for name in ("web", "client", "stranger"))
+    for each in (web, client, stranger):
+        each.add()
+    knock = Knock(node)
+    assert knock(stranger, web)
+    assert b'"client"' not in kept.read_bytes()
+
+    apply(plane, POLICY)
+    wait_until(lambda: not knock(stranger, web), "the policy holds")
+    wait_until(lambda: knock(client, web), "its peers are known")
+    wait_until(lambda: b'"client"' in kept.read_bytes(), "they are on the disk")
 
 
 def shown(node: LabNode) -> dict[str, Any]:

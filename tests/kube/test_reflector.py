@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from limpet.kubernetes.access.kubeconfig import read_kubeconfig
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import (
     ConflictError,
     ExistsError,
@@ -26,6 +26,7 @@ from limpet.kubernetes.errors import (
     NotFoundError,
     StatusError,
 )
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import CONFIG_MAPS, ConfigMap, Metadata, Resource
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes

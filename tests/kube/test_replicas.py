@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
 from limpet.controller.orchestrator.node_objects import NodeSource
+from limpet.controller.registry.records import NODE, NodeRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.registry import Registry
 from limpet.controller.state import nodes
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.state.records import NODE, NodeRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.registry import Registry
 from limpet.controller.store.interface import Change, Event, Item, Listing, Store
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
@@ -36,7 +37,7 @@ from tests.cloud.bed import Member
 from tests.controller.machines import Controller, Node, Refusal
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told
 from tests.unit.controller.state.cluster_tables import join, network
-from tests.waiting import wait_until
+from tests.waiting import until_answered, wait_until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 PLURALS = ("clusternetworks", "nodegrants", "nodepresences", "communities")
@@ -82,6 +83,9 @@ class Paused:
         self.stopped.set()
         await self.woken.wait()
         return versions + await self._store.write(changes[after:])
+
+    async def mark(self, kinds: Collection[str]) -> str:
+        return await self._store.mark(kinds)
 
     def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         return self._store.watch(kinds, since)
@@ -262,11 +266,14 @@ def test_what_is_deleted_by_hand_comes_back_and_nothing_is_granted_twice(
         client = Client(find_access(plane.kubeconfig))
         store = KubernetesStore(client, namespace)
         for node in answered:
-            while (item := await store.get(NODE, node.uid)) is None:
-                await asyncio.sleep(0.1)
+            item = await until_answered(partial(store.get, NODE, node.uid))
+            assert item is not None
             assert msgspec.json.decode(item.value, type=NodeRecord).sealed == node.sealed
-        while not (await store.listing(NETWORK.name)).items:
-            await asyncio.sleep(0.1)
+
+        async def is_there() -> bool:
+            return bool((await store.listing(NETWORK.name)).items)
+
+        await until_answered(is_there)
         answered.append(await joined(controllers, "three"))
 
         known = await granted(store)

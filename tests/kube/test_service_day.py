@@ -1,5 +1,5 @@
-"""A Service on a real cluster: two pods serve it, another asks it twenty times a second, and each
-request that fails is explained."""
+"""A Service on a real cluster: two pods serve it, another asks it by name twenty times a second,
+and each request that fails is explained."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from limpet.base.errors import LimpetError
 from limpet.lab.command import side_by_side
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.world import KubeWorld
+from limpet.lab.process import Daemon
 from limpet.lab.topology import parse_topology
 from tests.kube.installed import (
     CONTROL_PLANE,
@@ -27,18 +28,22 @@ from tests.kube.installed import (
 from tests.kube.service_day import (
     ASKER,
     HOLDER,
+    NAME,
+    ON,
     Account,
     end_client,
     eventually,
     is_served,
     manifest_with_services,
+    names_of,
     now_s,
     requests_of,
     rounds_of,
     servers,
     start_client,
+    start_names,
 )
-from tests.kube.test_manifests import SPACE
+from tests.kube.test_manifests import MANIFEST, SPACE
 
 pytestmark = pytest.mark.timeout(1500)  # the image is built, three kubelets start
 
@@ -54,7 +59,6 @@ nodes = { crane-1 = 0, crane-2 = 0, crane-3 = 0 }
 """
 HELD = 1000
 _SERVES = ("crane-2", "crane-3")
-_ON = 'services = "on"\npolicies = "on"\n'
 _TO_NOBODY = {
     "timed out",
     "[Errno 101] Network is unreachable",
@@ -80,11 +84,13 @@ def world(tmp_path: Path, archive: Path) -> Iterator[KubeWorld]:
         kubectl("label", "node", "crane-3", f"{CONTROL_PLANE}=")
         kubectl("label", "nodes", *_SERVES, "serves=web")
         kubectl("apply", "-f", "-", stdin=manifest_with_services(made))
+        kubectl("apply", "-f", str(MANIFEST.parent / "dns.yaml"))
         made.await_ready()
         items = {"apiVersion": "v1", "kind": "List", "items": servers("web", _SERVES)}
         kubectl("apply", "-f", "-", stdin=json.dumps(items))
         rollout(made, "deployment/web", "default")
         rollout(made, "daemonset/limpet-agent")
+        rollout(made, "daemonset/limpet-dns")
         yield made
     finally:
         made.down()
@@ -106,21 +112,24 @@ def test_the_requests_that_fail_in_a_day_of_a_service_are_each_explained(
     assert isinstance(client, KubeMachine)
     assert isinstance(dying, KubeMachine)
     account = Account(record_property)
-    address = world.plane.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
     eventually(lambda: rotation(client) == dict.fromkeys(_SERVES, 1), "both are in rotation")
-    start_client(client, "asker", ASKER, address)
+    start_client(client, "asker", ASKER, NAME)
     eventually(lambda: is_served(client, 0.0), "it is served")
 
-    upgrade(world, client, address, account)
+    upgrade(world, client, account)
     policy(world, client, account)
     death(world, client, dying, account)
-    cut_off(world, client, address, account)
+    names = names_of(client)
+    try:
+        cut_off(world, client, names, account)
+    finally:
+        names.kill()
 
 
-def upgrade(world: KubeWorld, client: KubeMachine, address: str, account: Account) -> None:
+def upgrade(world: KubeWorld, client: KubeMachine, account: Account) -> None:
     """Every agent's pod is replaced, under connections that are held: none is lost, no request
     fails."""
-    start_client(client, "holder", HOLDER, address, str(HELD))
+    start_client(client, "holder", HOLDER, NAME, str(HELD))
     eventually(lambda: rounds_of(client), f"{HELD} connections are held")
     began_s, rounds = now_s(), len(rounds_of(client))
 
@@ -218,9 +227,9 @@ def death(world: KubeWorld, client: KubeMachine, dying: KubeMachine, account: Ac
     assert [each for each in failed if each.began_s > back_s] == []
 
 
-def cut_off(world: KubeWorld, client: KubeMachine, address: str, account: Account) -> None:
-    """The asker's node, whose agent is a service, reboots while its site is cut off."""
-    hand_over(world, client)
+def cut_off(world: KubeWorld, client: KubeMachine, names: Daemon, account: Account) -> None:
+    """The asker's node, whose agent and names are services, reboots while its site is cut off."""
+    hand_over(world, client, names)
     before_s = now_s()
     eventually(lambda: is_served(client, before_s), "the agent as a service serves it")
     kept = client.system.path("/var/lib/limpet/cluster/services.jsonl")
@@ -232,7 +241,9 @@ def cut_off(world: KubeWorld, client: KubeMachine, address: str, account: Accoun
         assert account.close("its site is cut off", requests_of(client, since_s=before_s)) == []
 
         world.reboot([client])
+        names.kill()  # what it was has ended with the node
         boot_s = now_s()
+        start_names(client, names)
         start_service(client)
         eventually(lambda: is_served(client, boot_s), "it is served after the boot")
         assert not ask(client, "services")["connected"]
@@ -248,14 +259,18 @@ def cut_off(world: KubeWorld, client: KubeMachine, address: str, account: Accoun
     assert account.close("its site is back", requests_of(client, since_s=boot_s)) == []
 
 
-def hand_over(world: KubeWorld, machine: KubeMachine) -> None:
+def hand_over(world: KubeWorld, machine: KubeMachine, names: Daemon) -> None:
     """From the DaemonSet's pod to a service of the node, as docs/kubernetes.md advises."""
     kubectl = world.plane.kubectl
     kubectl("label", "node", machine.label, "limpet.dev/agent=systemd")
-    component = "app.kubernetes.io/component=agent"
-    here = ("-l", component, f"--field-selector=spec.nodeName={machine.label}")
-    kubectl("wait", "--for=delete", "pod", "-n", SPACE, *here, "--timeout=120s")
+    for component in ("agent", "dns"):
+        kubectl(
+            *("wait", "--for=delete", "pod", "-n", SPACE, "--timeout=120s"),
+            *("-l", f"app.kubernetes.io/component={component}"),
+            f"--field-selector=spec.nodeName={machine.label}",
+        )
     install_service(world, machine)
     config = machine.system.path("/etc/limpet/agent.toml").read_text()
-    machine.system.write("/etc/limpet/agent.toml", config + _ON)
+    machine.system.write("/etc/limpet/agent.toml", config + 'policies = "on"\n' + ON)
     start_service(machine)
+    start_names(machine, names)

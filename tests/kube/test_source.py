@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from limpet.base.settings import SourceSettings
-from limpet.cloud.api_server import ApiServerSource, find_api_server
+from limpet.cloud.second_road.api_server import ApiServerSource, find_api_server
 from limpet.cluster.documents import Document, Source
 from limpet.kubernetes.resources import RESOURCES, document_object
 from limpet.lab.command import LabError
 from limpet.lab.kube.control_plane import ControlPlane
 from tests.cloud.bed import Member, Running
 from tests.controller.machines import Controller
-from tests.waiting import until
+from tests.waiting import until, until_answered
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 MakeController = Callable[..., Controller]
@@ -85,6 +85,17 @@ async def objects_of(plane: ControlPlane, plural: str) -> dict[str, Any]:
     return {each["metadata"]["name"]: each for each in json.loads(text)["items"]}
 
 
+async def presences_say(plane: ControlPlane, *addresses: str) -> None:
+    """Returns when each of these is told by a NodePresence. Raises: TimeoutError."""
+
+    async def they_do() -> bool:
+        found = await objects_of(plane, "nodepresences")
+        told = {one for each in found.values() for one in each["spec"].get("addresses", ())}
+        return told.issuperset(addresses)
+
+    await until_answered(they_do)
+
+
 @pytest.fixture
 def members(controller: Controller, tmp_path: Path) -> list[Member]:
     found = [Member(tmp_path / name, name) for name in ("one", "two")]
@@ -131,8 +142,7 @@ def test_two_nodes_hear_of_each_other_by_the_api_server_alone_and_lose_nothing_t
             # By hand all of it is deleted: nobody is forgotten, and presences come back.
             for plural in ("nodegrants", "nodepresences", "clusternetworks"):
                 await asyncio.to_thread(plane.kubectl, "delete", f"{plural}.limpet.dev", "--all")
-            while len(await objects_of(plane, "nodepresences")) < 2:
-                await asyncio.sleep(0.05)
+            await presences_say(plane, "192.0.2.1", "192.0.2.22")
             assert one.running.addresses_of(two.uid) == ("192.0.2.22",)
             assert one.membership.is_member(two.uid)
 
@@ -162,8 +172,7 @@ def test_what_the_controller_says_of_a_node_in_its_objects_is_told_on_the_node(
         two.running.announce("192.0.2.2")
         async with listening(one, two):
             await show(plane, one, two)
-            while len(await objects_of(plane, "nodepresences")) < 2:
-                await asyncio.sleep(0.05)
+            await presences_say(plane, "192.0.2.1", "192.0.2.2")
             await asyncio.to_thread(say, "False")
             words = ("PodAddressesUnique: two pods hold 10.0.0.9",)
             await until(lambda: one.road.state.told == words)
@@ -236,16 +245,14 @@ def test_a_node_whose_disk_was_put_back_goes_on_above_what_it_said_before(
         one.running.announce("192.0.2.12")
         async with listening(one):
             await show(plane, one)
-            while "192.0.2.12" not in str(await objects_of(plane, "nodepresences")):
-                await asyncio.sleep(0.05)
+            await presences_say(plane, "192.0.2.12")
             last = one.membership.presence
         snapshot.write_bytes(kept)
 
         again = Listener(members[0], plane.kubeconfig)
         again.running.announce("192.0.2.13")
         async with listening(again):
-            while "192.0.2.13" not in str(await objects_of(plane, "nodepresences")):
-                await asyncio.sleep(0.05)
+            await presences_say(plane, "192.0.2.13")
             now = again.membership.presence
             assert now is not None
             assert last is not None

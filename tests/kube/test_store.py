@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import itertools
@@ -13,9 +14,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from limpet.cluster.kinds import GRANT
+from limpet.cluster.documents import Key, Kind
+from limpet.cluster.kinds import GRANT, KINDS
+from limpet.cluster.kinds.network import cluster_keys
 from limpet.cluster.seal import seal
-from limpet.controller.state.records import NODE, NodeRecord
+from limpet.controller.registry.others import follow_others
+from limpet.controller.registry.records import (
+    COMMUNITY,
+    NODE,
+    CommunityRecord,
+    NodeRecord,
+    record_types,
+)
+from limpet.controller.registry.registry import Registry
+from limpet.controller.state.authority import create_cluster
 from limpet.controller.store.interface import (
     Change,
     Deleted,
@@ -39,6 +51,7 @@ from tests.beds.store_suite import (  # noqa: F401 - the suite
     test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing,
     test_a_watch_goes_on_after_the_store_was_opened_anew,
     test_a_watcher_hears_of_what_is_written_while_it_waits,
+    test_from_a_mark_all_is_told_also_of_kinds_that_have_no_item,
     test_of_many_that_count_up_by_compare_and_swap_none_is_lost,
     test_of_many_that_create_at_once_one_wins,
     test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written,
@@ -46,6 +59,8 @@ from tests.beds.store_suite import (  # noqa: F401 - the suite
     with_store,
 )
 from tests.unit.cluster_values import CLUSTER_KEY, grant
+from tests.unit.controller.state.cluster_tables import network
+from tests.waiting import until
 
 CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 
@@ -118,6 +133,9 @@ class AsGrants:
     async def write(self, changes: Sequence[Change]) -> list[str]:
         return await self._store.write([self._there(change) for change in changes])
 
+    async def mark(self, kinds: Collection[str]) -> str:
+        return await self._store.mark([NODE if kind == "a" else kind for kind in kinds])
+
     async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         there = [NODE if kind == "a" else kind for kind in kinds]
         async for event in self._store.watch(there, since):
@@ -154,3 +172,34 @@ def open_store(request: pytest.FixtureRequest, plane: ControlPlane) -> OpenStore
 @pytest.fixture
 def examples() -> int:
     return 3
+
+
+def test_communities_are_heard_of_beside_a_kind_that_has_no_object(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written last is an object of another kind: of it the API server says nothing."""
+    monkeypatch.setattr(KINDS, "_by_name", dict(KINDS._by_name))
+    monkeypatch.setattr(KINDS, "_order", dict(KINDS._order))
+    KINDS.register(Kind("toy", dict, signers=cluster_keys))
+    plane.kubectl("create", "namespace", "toys")
+    heard: list[Key] = []
+
+    async def hear(key: Key) -> None:
+        heard.append(key)
+
+    async def work() -> None:
+        async with opened(plane, "toys") as store, opened(plane, "toys") as other:
+            registry = Registry(store, 0.0)
+            mark = await store.mark(list(record_types()))
+            await registry.start()
+            await registry.change(lambda tables: create_cluster(tables, network()))
+            following = asyncio.create_task(follow_others(store, registry, mark, hear))
+            for name in ("cranes", "buoys"):
+                record = msgspec.json.encode(CommunityRecord())
+                await other.write([Put(COMMUNITY, name, record)])
+                await until(lambda: (COMMUNITY, name) in heard)  # noqa: B023 - within its turn
+            following.cancel()
+            await asyncio.wait((following,))
+            await registry.stop()
+
+    asyncio.run(work())

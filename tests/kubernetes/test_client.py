@@ -15,7 +15,7 @@ import pytest
 from limpet.base.http.connection import LinkError, SilenceError
 from limpet.cluster.api import SERVER_NAME
 from limpet.kubernetes.access.access import Access, AccessError, parse_server
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import (
     BusyError,
     ConflictError,
@@ -26,6 +26,7 @@ from limpet.kubernetes.errors import (
     NotFoundError,
     StatusError,
 )
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import CONFIG_MAPS, SECRETS, ConfigMap, Metadata, Resource, Secret
 from tests.beds.rogue import (
     STREAM,

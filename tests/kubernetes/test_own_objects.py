@@ -8,15 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from limpet.cloud import own_objects
-from limpet.cloud.own_objects import Carrier, OwnObjects
-from limpet.cluster.documents import Source
+from limpet.cloud.second_road import own_objects
+from limpet.cloud.second_road.own_objects import Carrier, OwnObjects
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import NETWORK
-from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.kubernetes.client import Client
+from tests.beds.member import membership_of
 from tests.beds.rogue import answer, says, serving
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -46,12 +44,11 @@ def test_a_recovery_that_begins_soon_after_a_hello_is_told_at_once(
     """The first hello was for another fault; who recovers waits for this node."""
     monkeypatch.setattr(own_objects, "_WAIT_S", 0.0)
     monkeypatch.setattr(own_objects, "_AGAIN_S", 3600.0)
-    file = SnapshotFile(tmp_path / "snapshot.log", own_uid=grant(1).uid)
-    membership = Membership(
-        Identity(tmp_path, node_key(1), "node-1", PINNED, ()), file, boot_id="boot"
+    membership = membership_of(
+        Identity(tmp_path, node_key(1), "node-1", PINNED, ()),
+        seal_network(network(), CLUSTER_KEY),
+        seal_grant(grant(1), CLUSTER_KEY),
     )
-    membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
-    membership.offer([seal_grant(grant(1), CLUSTER_KEY)], source=Source.CLOUD)
     hellos: list[str] = []
 
     async def run() -> None:

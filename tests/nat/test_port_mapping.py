@@ -22,7 +22,7 @@ from limpet.nat import port_control_codec as wire
 from limpet.nat.port_control_codec import PortControlError
 from limpet.nat.port_mapping import PortMapping
 from tests.beds.namespaces import NetnsFactory, connect_namespaces
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until, until_answered
 
 PORT = 20888
 GATEWAY, NODE = IPv4Address("192.168.7.1"), IPv4Address("192.168.7.2")
@@ -164,27 +164,25 @@ class Told:
 
     async def last_is(self, wanted: tuple[Endpoint, ...]) -> None:
         """Raises: TimeoutError."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not self.endpoints or self.endpoints[-1] != wanted:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.endpoints[-1:] == [wanted])
 
 
 async def asked(mapping: PortMapping) -> None:
     """Returns when the gateway has been asked in every way that it may know."""
-    async with asyncio.timeout(PATIENCE_S):
-        while mapping.report()["problem"] == "not asked yet":
-            await asyncio.sleep(0.01)
+    await until(lambda: mapping.report()["problem"] != "not asked yet")
 
 
 async def answering(site: Site, call: Callable[[], Awaitable[object]]) -> None:
     """Returns when the gateway has begun to answer."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await call()
-                return
-            except (PortControlError, OSError):
-                await asyncio.sleep(0.05)
+
+    async def answers() -> bool:
+        try:
+            await call()
+        except (PortControlError, OSError):
+            return False
+        return True
+
+    await until_answered(answers)
 
 
 def test_the_gateway_leads_a_port_to_the_tunnel_until_it_is_given_back(site: Site) -> None:
@@ -221,9 +219,7 @@ def test_a_gateway_that_has_forgotten_is_asked_again_when_the_network_changes(si
         await answering(site, lambda: port_control.ask_pmp(GATEWAY, 30000, 30000, 60))
         assert f":{PORT}" not in site.rules
         mapping.network_changed()
-        async with asyncio.timeout(PATIENCE_S):
-            while f":{PORT}" not in site.rules:
-                await asyncio.sleep(0.05)
+        await until(lambda: f":{PORT}" in site.rules)
         assert site.gets_through((OUTSIDE, PORT))
         assert told.endpoints == [((OUTSIDE, PORT),)]
         await mapping.stop()

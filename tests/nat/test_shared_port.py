@@ -10,8 +10,8 @@ from ipaddress import ip_address
 import pytest
 
 from limpet.base.ownership import NFT_SHARED_PORT_TABLE
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.shared_port import SharedPort, ruleset
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.shared_port import SharedPort, ruleset
 from limpet.linux.nftables import Nftables
 from tests.cluster.courier_bed import CourierBed, Post, run
 from tests.waiting import PATIENCE_S

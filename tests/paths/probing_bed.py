@@ -8,17 +8,16 @@ from collections.abc import Callable
 from ipaddress import ip_network
 
 from limpet.base.addresses import Endpoint
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.event import Event, PathsChanged, RelayNeeded
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.underlay import read_underlay
 from limpet.paths.prober import Prober
+from tests.beds.member import membership_of
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -30,7 +29,7 @@ from tests.unit.cluster_values import (
     seal_grant,
     seal_network,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 PORT = 7471
 _numbers = itertools.count()
@@ -103,14 +102,12 @@ class Node:
         """Within a running loop. `tunnel_port`: of a tunnel that it shares with its probes."""
         self.tunnel_port = tunnel_port
         self.changed = asyncio.Event()
-        self.membership = Membership(
+        self.membership = membership_of(
             self.identity,
-            SnapshotFile(self.folder / "snapshot.log", own_uid=self.uid),
+            seal_network(network(), CLUSTER_KEY),
+            seal_grant(self.grant, CLUSTER_KEY),
             boot_id=f"boot-{self.number}",
         )
-        own = seal_grant(self.grant, CLUSTER_KEY)
-        told = seal_network(network(), CLUSTER_KEY)
-        self.membership.offer([told, own], source=Source.CLOUD)
         self.courier = PeerSocket(
             self.identity,
             port=PORT,
@@ -188,9 +185,7 @@ class Node:
 
     async def until_counted(self, name: str, count: int) -> None:
         """Raises: TimeoutError."""
-        async with asyncio.timeout(PATIENCE_S):
-            while self.probing.counters[name] < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.probing.counters[name] >= count)
 
 
 def introduce(*nodes: Node) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from limpet.base import faults
 from limpet.base.errors import LimpetError
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Received
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import Received
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind

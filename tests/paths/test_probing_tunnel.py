@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import Kind
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind

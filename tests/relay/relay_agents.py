@@ -14,13 +14,11 @@ from typing import TypeVar
 from limpet.base.addresses import Address, Endpoint
 from limpet.base.ownership import NFT_RELAY_TABLE
 from limpet.base.settings import RelaySettings
+from limpet.cluster.datagrams.peer_socket import Received
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import Received
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.datapath.event import Event, RelayingChanged
 from limpet.linux.nftables import Nftables
 from limpet.relay.messages import (
@@ -35,6 +33,7 @@ from limpet.relay.messages import (
     parse,
 )
 from limpet.relay.server.service import RelayService
+from tests.beds.member import membership_of
 from tests.relay.relay_bed import PORT, TUNNEL_PORT, Host, courier_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -68,11 +67,8 @@ class Agent:
         folder = host.bed.folder / f"a{host.number}.{next(_nonces)}"
         self.identity = Identity(folder, node_key(host.number), f"n{host.number}", PINNED, ())
         self.uid = self.identity.uid
-        self.membership = Membership(
-            self.identity, SnapshotFile(folder / "snapshot.log", own_uid=self.uid), boot_id="b"
-        )
         self.told = told or network()
-        self.membership.offer([seal_network(self.told, CLUSTER_KEY)], source=Source.CLOUD)
+        self.membership = membership_of(self.identity, seal_network(self.told, CLUSTER_KEY))
         self.public: Address | None = None
         """What others reach it by, where that is no address of its own."""
         self.got: list[tuple[Received, RelayMessage]] = []

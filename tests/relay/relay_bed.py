@@ -15,8 +15,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from limpet.base.addresses import Address, Endpoint
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.datapath.tunnel.state import DeviceSetting, PeerSetting
 from limpet.datapath.tunnel.wireguard.process import WireguardProcess
 from limpet.datapath.tunnel.wireguard.uapi_codec import encode_set, parse_errno

@@ -20,9 +20,8 @@ from limpet.cluster.identity import Identity
 from limpet.cluster.keys import public_key_of, uid_of
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, node_certificate
-from limpet.controller.state.tables import Tables
 from limpet.datapath.event import Event
 from limpet.relay.client import link as relay_link
 from limpet.relay.client import tls_client as relay_tls_client
@@ -33,6 +32,7 @@ from limpet.relay.server import tls_server as relay_tls_server
 from limpet.relay.server.streams import RelayRefused, StreamEnd
 from limpet.relay.server.tls_server import RelayTlsServer
 from limpet.relay.stream.packet_socket import Sink
+from tests.beds.member import membership_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -80,11 +80,8 @@ class Cluster:
         return Identity(folder, key, f"node-{number}", PINNED, ())
 
     def membership(self, number: int) -> Membership:
-        identity = self.identity(number)
-        file = SnapshotFile(identity.folder / "snapshot.log", own_uid=identity.uid)
-        made = Membership(identity, file, boot_id="boot")
+        made = membership_of(self.identity(number), seal_network(network(), CLUSTER_KEY))
         self.undo.callback(made.close)
-        made.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
         for other in NUMBERS:
             tell(made, other)
         return made

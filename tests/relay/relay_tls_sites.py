@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from limpet.base.addresses import Endpoint
 from limpet.base.settings import RelaySettings
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import Received
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import Received
 from limpet.datapath.event import Event, NodeAwaited
 from limpet.relay.client.peer import StreamEvent
 from limpet.relay.client.tls_client import TlsRelays

@@ -15,8 +15,6 @@ from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.settings import PeerSettings, RelaySettings
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.kinds.grant import Role
-from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.datapath.event import EndpointsChanged, Event, NodeAwaited, RelayEndsChanged
@@ -25,6 +23,7 @@ from limpet.linux.nftables import Nftables
 from limpet.relay.client.relays import Relays
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.tls_server import RelayTlsServer
+from tests.beds.member import membership_of
 from tests.beds.namespaces import Bed, Netns, connect_namespaces
 from tests.relay.relay_bed import PORT, courier_of
 from tests.relay.relay_tls_bed import Cluster
@@ -225,14 +224,12 @@ class Node:
         return copy_context().run(inside)
 
     def open(self) -> None:
-        self.membership = Membership(
+        self.membership = membership_of(
             self.identity,
-            SnapshotFile(self.identity.folder / "snapshot.log", own_uid=self.uid),
+            seal_network(network(), CLUSTER_KEY),
+            seal_grant(self.grant, CLUSTER_KEY),
             boot_id=f"boot-{self.number}",
         )
-        own = seal_grant(self.grant, CLUSTER_KEY)
-        told = seal_network(network(), CLUSTER_KEY)
-        self.membership.offer([told, own], source=Source.CLOUD)
         self.membership.announce(
             addresses=(ip_address(self.address),),
             port=PORT,

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from limpet.agent.status.relays import Relaying
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import own_relay_findings
+from limpet.cluster.datagrams.peer_datagram import Codec, Drop, Kind
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
-from limpet.cluster.peer_datagram import Codec, Drop, Kind
 from limpet.relay.messages import (
     AskPair,
     Bound,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limpet.base.errors import LimpetError
-from limpet.cli.install.service import CAPABILITIES
+from limpet.cli.install.units.service import CAPABILITIES
 from limpet.cluster.kinds.grant import Role
 from limpet.relay.client.peer import StreamFailed, StreamWanted
 from limpet.relay.stream.codec import MAX_PACKET_BYTES

@@ -16,7 +16,7 @@ from msgspec import convert
 
 from limpet.agent.status.relays import RelayingTls
 from limpet.base.errors import LimpetError
-from limpet.base.process import allow_many_files
+from limpet.base.process.lifetime import allow_many_files
 from limpet.cli.doctor.findings import Level
 from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports

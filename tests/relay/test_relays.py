@@ -10,7 +10,7 @@ import pytest
 
 from limpet.base import faults
 from limpet.base import timer as alarm
-from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import Kind
 from limpet.nat.mapping import NatKind
 from limpet.relay.client.choice import Effect, RelayChoice
 from limpet.relay.messages import Pair, Refusal, encode

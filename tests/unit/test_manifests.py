@@ -12,7 +12,7 @@ import yaml
 
 from limpet import __version__
 from limpet.agent.settings import Settings
-from limpet.cli.install.service import CAPABILITIES
+from limpet.cli.install.units.service import CAPABILITIES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEPLOY = CHECKOUT / "deploy"

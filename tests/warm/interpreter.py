@@ -17,9 +17,8 @@ from importlib import import_module
 
 import msgspec
 
-from tests.warm.request import FILES, MOST_BYTES, Request
+from tests.warm.request import CLONE_NEWNS, CLONE_NEWPID, FILES, MOST_BYTES, Request
 
-_CLONE_NEWNET = 0x40000000
 _MODULES = {
     "agent": ("limpet.agent.main", "limpet.agent.wiring", "limpet.cluster.identity"),
     "controller": ("limpet.controller.main",),
@@ -100,21 +99,35 @@ def _serve(asked: socket.socket) -> Request | None:
 
 
 def _become(request: Request, files: list[int]) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(files[3], _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "setns")
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind, file in zip(request.namespaces, files[3:-1], strict=True):
+        if libc.setns(file, kind):
+            raise OSError(ctypes.get_errno(), "setns")
     for file in files:
         os.close(file)
+    if CLONE_NEWPID in request.namespaces:
+        _stay_outside()
     os.environ.clear()
     os.environ.update(request.environment)
-    os.chdir(request.folder)
+    if CLONE_NEWNS not in request.namespaces:  # else it is in the root of its own
+        os.chdir(request.folder)
     if request.new_session:
         os.setsid()
     sys.argv = [sys.modules["limpet.__main__"].__file__ or "", *request.words]
     sys.orig_argv = [sys.executable, "-m", "limpet", *request.words]
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stay_outside() -> None:
+    """Of a namespace of processes only children are: returns in one, and ends as it ends."""
+    pid = os.fork()
+    if pid:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        os._exit(code)
 
 
 def _warm(kind: str) -> None:

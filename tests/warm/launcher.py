@@ -10,38 +10,81 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, Unpack
 
 import msgspec
 
-from limpet.lab.launch import ByExec, Process
-from tests.warm.request import MOST_BYTES, Request
+from limpet.lab.launch import ByExec, How, HowToRun, Process
+from tests.warm.request import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUTS,
+    MOST_BYTES,
+    Request,
+)
 
 _LIMPET = [sys.executable, "-m", "limpet"]
 _CHECKOUT = Path(__file__).parents[2]
-_OWN_NETNS = "/proc/thread-self/ns/net"
+_KINDS = {
+    "net": (CLONE_NEWNET, "net"),
+    "uts": (CLONE_NEWUTS, "uts"),
+    "ipc": (CLONE_NEWIPC, "ipc"),
+    "pid": (CLONE_NEWPID, "pid"),
+    "mount": (CLONE_NEWNS, "mnt"),
+}
+_PLAIN = {"LC_ALL": "C.UTF-8"}
+"""What the machines of tests say of all that is read at the start."""
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LIMPET_", "TZ", "LANG", "LC_")
 """Variables that the interpreter, its libraries or our modules read when they are loaded."""
 
 
-def what_is_wanted(command: Sequence[str]) -> tuple[str, str, list[str]] | None:
-    """Kind, network namespace, words after `limpet`. None: it has to be started by exec."""
+class Wanted(NamedTuple):
+    """A program of Limpet, and where."""
+
+    kind: str
+    words: list[str]
+    """After `limpet`."""
+    namespaces: list[tuple[int, str]]
+    """Kind and path of each."""
+    environment: Mapping[str, str] | None
+    """None: that of the one who starts it."""
+
+
+def what_is_wanted(command: Sequence[str]) -> Wanted | None:
+    """None: it has to be started by exec."""
     words = list(command)
-    netns = _OWN_NETNS
-    if words[0] == "nsenter" and words[1].startswith("--net="):
-        netns = words[1].removeprefix("--net=")
-        del words[:2]
+    namespaces = [(CLONE_NEWNET, "/proc/thread-self/ns/net")]
+    environment = None
+    if words[0] == "nsenter":
+        options = list(takewhile(lambda each: each.startswith("--"), words[1:]))
+        del words[: len(options) + 1]
+        namespaces = list(_namespaces(options))
+    if words[:2] == ["env", "-i"]:
+        assigned = list(takewhile(lambda each: "=" in each, words[2:]))
+        environment = dict(each.split("=", 1) for each in assigned)
+        del words[: len(assigned) + 2]
     if words[:3] != _LIMPET:
         return None
     del words[:3]
     match words:
         case ["agent" | "controller" as kind, "--config", _]:
-            return kind, netns, words
+            return Wanted(kind, words, namespaces, environment)
         case [] | ["agent" | "controller" | "dns", *_]:
             return None
-    return "command", netns, words
+    return Wanted("command", words, namespaces, environment)
+
+
+def _namespaces(options: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """What nsenter(1) enters with them; of mounts last, since paths are others from then on."""
+    given = dict(each.removeprefix("--").partition("=")[::2] for each in options)
+    for name, (kind, file) in _KINDS.items():
+        if name in given:
+            yield kind, given[name] or f"/proc/{given['target']}/ns/{file}"
 
 
 class Warmed:
@@ -50,7 +93,7 @@ class Warmed:
     def __init__(self) -> None:
         self._exec = ByExec()
         self._environment = _read_at_start(os.environ)
-        self._interpreters: dict[str, _Interpreter] = {}
+        self._interpreters: dict[Hashable, _Interpreter] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -59,88 +102,81 @@ class Warmed:
             each.close()
         self._interpreters.clear()
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = None,
-        stdout: int | IO[Any] | None = None,
-        stderr: int | IO[Any] | None = None,
-        start_new_session: bool = False,
-        pass_fds: Sequence[int] = (),
-    ) -> Process:
-        environment = os.environ if env is None else env
+    def start(self, command: Sequence[str], **how: Unpack[How]) -> Process:
         asked = what_is_wanted(command)
-        if (
-            asked is None
-            or pass_fds
-            or not os.path.exists(asked[1])  # then nsenter says so
-            or _read_at_start(environment) != self._environment
+        if asked is None or how.get("pass_fds"):
+            return self._exec.start(command, **how)
+        environment = asked.environment or how.get("env") or os.environ
+        read_at_start = _read_at_start(environment)
+        if read_at_start not in (self._environment, _PLAIN) or not all(
+            os.path.exists(path)  # else nsenter says so
+            for _, path in asked.namespaces
         ):
-            return self._exec.start(
-                command,
-                env=env,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=start_new_session,
-                pass_fds=pass_fds,
-            )
-        kind, netns, words = asked
-        request = Request(words, dict(environment), os.getcwd(), start_new_session)
+            return self._exec.start(command, **how)
+        request = Request(
+            asked.words,
+            dict(environment),
+            os.getcwd(),
+            how.get("start_new_session", False),
+            [kind for kind, _ in asked.namespaces],
+        )
         with contextlib.ExitStack() as opened:
             files = [
                 _descriptor(opened, file, number)
-                for number, file in enumerate((stdin, stdout, stderr))
+                for number, file in enumerate(
+                    (how.get("stdin"), how.get("stdout"), how.get("stderr"))
+                )
             ]
-            files.append(_open(opened, netns, os.O_RDONLY))
-            return self._interpreter(kind).fork(command, request, files)
+            files += [_open(opened, path, os.O_RDONLY) for _, path in asked.namespaces]
+            return self._interpreter(asked.kind, read_at_start).fork(command, request, files)
 
     def run(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,
-        timeout: float | None = None,
+        self, command: Sequence[str], **how: Unpack[HowToRun]
     ) -> subprocess.CompletedProcess[str]:
         if what_is_wanted(command) is None:
-            return self._exec.run(command, env=env, input=input, timeout=timeout)
+            return self._exec.run(command, **how)
+        said = how.get("input")
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(os.memfd_create(name), "w+b")) for name in "ioe"]
-            files[0].write((input or "").encode())
+            files[0].write((said or "").encode())
             files[0].seek(0)
-            stdin = files[0] if input is not None else None
-            process = self.start(command, env=env, stdin=stdin, stdout=files[1], stderr=files[2])
+            stdin = files[0] if said is not None else None
+            process = self.start(
+                command, env=how.get("env"), stdin=stdin, stdout=files[1], stderr=files[2]
+            )
             try:
-                code = process.wait(timeout)
+                code = process.wait(how.get("timeout"))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 raise
-            said = []
+            outputs = []
             for file in files[1:]:
                 file.seek(0)
-                said.append(file.read().decode())
-            return subprocess.CompletedProcess(command, code, *said)
+                outputs.append(file.read().decode())
+            return subprocess.CompletedProcess(command, code, *outputs)
 
-    def _interpreter(self, kind: str) -> _Interpreter:
+    def _interpreter(self, kind: str, read_at_start: Mapping[str, str]) -> _Interpreter:
+        key = kind, *sorted(read_at_start.items())
         with self._lock:
-            if kind not in self._interpreters:
-                self._interpreters[kind] = _Interpreter(kind)
-            return self._interpreters[kind]
+            if key not in self._interpreters:
+                self._interpreters[key] = _Interpreter(kind, read_at_start)
+            return self._interpreters[key]
 
 
 class _Interpreter:
     """A process that has loaded what a kind of program needs, and forks it when asked to."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, read_at_start: Mapping[str, str]) -> None:
+        others = {
+            name: os.environ[name] for name in os.environ if name not in _read_at_start(os.environ)
+        }
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm.interpreter", kind, str(its.fileno())],
                 cwd=_CHECKOUT,
+                env={**others, **read_at_start},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[its.fileno()],
             )
@@ -150,7 +186,7 @@ class _Interpreter:
         self._process.wait()
 
     def fork(self, command: Sequence[str], request: Request, files: Sequence[int]) -> Process:
-        """`files`: its stdin, stdout, stderr, and its network namespace."""
+        """`files`: its stdin, stdout, stderr, and its namespaces."""
         told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with tells:
             data = msgspec.json.encode(request)

@@ -15,10 +15,13 @@ import pytest
 
 from limpet.lab.launch import ByExec, launching_with
 from limpet.lab.process import Daemon
+from tests.clients.machine import Machine
+from tests.clients.networks import LimpetNetwork
 from tests.conftest import NodeFactory
 from tests.waiting import wait_until
 from tests.warm.launcher import Warmed, what_is_wanted
 
+PATH = "/usr/sbin:/usr/bin"
 LIMPET = (sys.executable, "-m", "limpet")
 
 
@@ -163,6 +166,31 @@ def test_what_is_no_program_of_ours_or_starts_another_way_is_left_to_exec(
     command: list[str],
 ) -> None:
     assert what_is_wanted(command) is None
+
+
+def test_a_machine_of_its_own_is_entered_as_nsenter_does(warmed: Warmed) -> None:
+    with Machine() as machine:
+        machine.write("/etc/here.toml", "surprise = 1\n")
+        command = machine.argv([*LIMPET, "status", "--config", "etc/here.toml"], env={"HOME": "/"})
+        wanted = what_is_wanted(command)
+        assert wanted is not None
+        assert wanted.environment == {"PATH": PATH, "HOME": "/", "LC_ALL": "C.UTF-8"}
+        forked, executed = warmed.run(command), ByExec().run(command)
+        assert "surprise" in forked.stderr
+        assert (forked.returncode, forked.stderr) == (executed.returncode, executed.stderr)
+
+        network = LimpetNetwork(machine)
+        with launching_with(warmed):
+            network.install()
+            network.start()
+            assert network.agent is not None
+            pid = network.agent.pid
+            assert is_forked(pid)
+            for kind in ("mnt", "net", "pid", "ipc", "uts"):
+                namespace = Path(f"/proc/{pid}/ns/{kind}").readlink()
+                assert namespace == Path(f"/proc/{machine.pid}/ns/{kind}").readlink()
+            network.kill_agent()
+            assert not network.agent.running
 
 
 def test_a_variable_that_counts_at_the_start_is_left_to_exec(warmed: Warmed) -> None:

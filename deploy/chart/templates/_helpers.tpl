@@ -20,6 +20,9 @@
 {{- if .Values.dns.enabled }}
 {{- $_ := set $over "dns" "on" }}
 {{- end }}
+{{- if .Values.agent.ebpf }}
+{{- $_ := set $over "services_backend" "auto" }}
+{{- end }}
 {{- mergeOverwrite $over (deepCopy .Values.agent.settings) | toJson }}
 {{- end }}
 

@@ -25,15 +25,16 @@ from limpet.base import faults
 from limpet.base.addresses import Listen
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
-from limpet.base.process import (
+from limpet.base.process.lifetime import (
     allow_many_files,
-    configure_log,
-    give_memory_back,
+    for_ever,
     notify_service_manager,
     only_one,
-    share_one_heap,
-    until_stopped,
+    run,
 )
+from limpet.base.process.log import configure_log
+from limpet.base.process.memory import give_memory_back, share_one_heap
+from limpet.base.process.signals import hold_back
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.repair import Repair
 from limpet.cni.server import Server
@@ -50,8 +51,8 @@ from limpet.linux.sysctl import read_sysctl
 from limpet.linux.underlay import read_lan
 
 if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
-    from limpet.agent.metrics_server import MetricsServer
     from limpet.agent.wiring import ClusterSide
+    from limpet.base.metrics.server import MetricsServer
     from limpet.cloud.enrollment import Enrollment
 
 _log = structlog.get_logger("agent")
@@ -65,12 +66,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings(config)
         configure_log(settings.log_level)
-        begins_anew = asyncio.run(_run(settings))
+        begins_anew = run(partial(_run, settings))
     except LimpetError as error:
         print(f"limpet agent: {error}", file=sys.stderr)  # noqa: T201 - before any log
         return 1
     if begins_anew:
         # The same process, for whoever minds it, without what was in memory for another task.
+        hold_back()
         os.execv(sys.executable, sys.orig_argv)
     return 0
 
@@ -118,11 +120,11 @@ async def _run(settings: Settings) -> bool:
             gc.freeze()
             gc.enable()
             give_memory_back()
-            begins_anew = await _until_stopped_or_another(enrollment, agent)
-            _log.info("stopping")
+            await _until_another(enrollment, agent)
+            _log.info("stopping, to begin anew")
         finally:
             await agent.stop()
-    return begins_anew
+    return True
 
 
 def _keep_waiting_pods(settings: Settings) -> None:
@@ -134,17 +136,15 @@ def _keep_waiting_pods(settings: Settings) -> None:
         keep_waiting_pods(settings.folders)
 
 
-async def _until_stopped_or_another(enrollment: Enrollment | None, agent: _Agent) -> bool:
-    """Whether the node has joined, or the agent has other tasks than those it was begun with."""
-    stopping = asyncio.create_task(until_stopped())
-    changing = [asyncio.create_task(each) for each in agent.until_another()]
+async def _until_another(enrollment: Enrollment | None, agent: _Agent) -> None:
+    """Until the node has joined, or the agent has other tasks than those it was begun with."""
+    changing = [asyncio.create_task(each) for each in (for_ever(), *agent.until_another())]
     if enrollment is not None:
         changing.append(asyncio.create_task(enrollment.run()))
     try:
-        await asyncio.wait((stopping, *changing), return_when=asyncio.FIRST_COMPLETED)
-        return not stopping.done()
+        await asyncio.wait(changing, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in (stopping, *changing):
+        for each in changing:
             each.cancel()
 
 
@@ -166,7 +166,7 @@ class _Agent:
             pods=PodKeeper(
                 self._attachments,
                 announcer,
-                is_held=self._ledgers.is_host_end_of_holder,
+                is_held=self._is_held,
                 release=self._release,
                 retired=reaper.put,
             ),
@@ -186,7 +186,8 @@ class _Agent:
         self._resync = partial(_resync, self._loop, repair, settings.resync_s, self._look)
         self._resyncing: asyncio.Task[None] | None = None
         self._cluster = self._cluster_side(settings, originals)
-        self._policies = PolicySlot(self._loop, node_part, settings, self._attachments)
+        membership = None if self._cluster is None else self._cluster.membership
+        self._policies = PolicySlot(self._loop, node_part, settings, self._attachments, membership)
         admin = Admin(
             self._node, repair, self._cluster, self._policies, why_not_joined=why_not_joined
         )
@@ -221,7 +222,7 @@ class _Agent:
             return None
         # Most nodes serve none.
         from limpet.agent.metrics import Metrics
-        from limpet.agent.metrics_server import MetricsServer
+        from limpet.base.metrics.server import MetricsServer
 
         return MetricsServer(
             listen,
@@ -236,6 +237,8 @@ class _Agent:
                 self._ledgers.ledger(attachment.network, attachment.data_dir)
         self._loop.start()
         self._node.node_part.run("start")
+        if not self._node.node_part.failures:
+            self._attachments.forget_unfinished()
         self._policies.begin()  # pods from before are under them still, and there are no others
         if self._cluster is not None:
             self._cluster.begin()
@@ -269,11 +272,11 @@ class _Agent:
 
     def until_another(self) -> list[Coroutine[Any, Any, Any]]:
         """Whose end means that it has to begin anew."""
-        return [] if self._cluster is None else [self._cluster.begins_anew.wait()]
+        return [] if self._cluster is None else [self._cluster.kubernetes.begins_anew.wait()]
 
     def _look(self) -> None:
         if self._cluster is not None:
-            self._cluster.look_at_choice()
+            self._cluster.kubernetes.look_at_choice()
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, PodsChanged | BridgeMade):
@@ -282,6 +285,13 @@ class _Agent:
             self._policies.network_changed()
         if self._cluster is not None:
             self._cluster.tell(event)
+
+    def _is_held(self, host_ifname: str) -> bool:
+        """A pod may live on it whose record is gone; none does on what was left half made."""
+        return (
+            host_ifname not in self._attachments.unfinished
+            and self._ledgers.is_host_end_of_holder(host_ifname)
+        )
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from limpet import __version__
-from limpet.agent.answers.cluster import count_peers, tunnel_statuses
+from limpet.agent.answers.cluster import tunnel_statuses
+from limpet.agent.answers.peers import count_peers
 from limpet.agent.answers.verbs import Admin, segment_states
 from limpet.agent.policies.slot import PolicySlot
-from limpet.base import faults
+from limpet.base.metrics.figures import Exposition, Figures, Values
 from limpet.cni.verbs import Node
 from limpet.datapath.loop import Account
 from limpet.datapath.tunnel.traffic.report import unable_peers
@@ -23,10 +22,8 @@ if TYPE_CHECKING:  # a node on its own need not have a cluster's side in memory
     from limpet.agent.wiring import ClusterSide
     from limpet.datapath.peer_parts import PeerParts
 
-_PREFIX = "limpet_agent_"
-
-Values = Mapping[tuple[str, ...], float]
-"""Values of one figure, by the values of its labels."""
+_FIGURES = Figures("limpet_agent_")
+_gauge, _gauges, _counter = _FIGURES.gauge, _FIGURES.gauges, _FIGURES.counter
 _TUNNEL_PEERS = {"known": "peers", "session": "sessions", "active": "active"}
 
 
@@ -41,14 +38,9 @@ class Metrics:
         self._admin = admin
         self._cluster = cluster
         self._started_s = time.monotonic()
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self.text = Exposition(self._collect).text
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator[Metric]:
+    def _collect(self) -> Iterator[Metric]:
         yield from self._of_node()
         if self._cluster is not None:
             yield from _of_cluster(self._cluster)
@@ -59,13 +51,8 @@ class Metrics:
 
     def _of_node(self) -> Iterator[Metric]:
         node = self._node
-        yield _gauge("info", "Version of the agent.", {(__version__,): 1}, "version")
+        yield from _FIGURES.of_process(self._started_s)
         yield from _gauges(
-            (
-                "uptime_seconds",
-                "Since its start; restarts are its resets. No clock is trusted.",
-                time.monotonic() - self._started_s,
-            ),
             ("ready", "Whether pods can be started.", not self._admin.reasons_not_ready()),
             ("attachments", "Pod interfaces.", len(node.attachments)),
             (
@@ -73,12 +60,6 @@ class Metrics:
                 "Problems in the records of addresses.",
                 sum(len(ledger.findings) for ledger in node.ledgers),
             ),
-        )
-        yield _counter(
-            "unexpected_errors",
-            "Defects that were met, by the part of the agent that went on in spite of them.",
-            {(part,): count for part, count in faults.counts.items()},
-            "part",
         )
         yield _gauge(
             "addresses",
@@ -91,10 +72,6 @@ class Metrics:
             "segment",
             "state",
         )
-
-    # For the registry: nothing is read before it is asked for.
-    def describe(self) -> list[Metric]:
-        return []
 
 
 def _of_policies(isolated_pods: int, dropped_packets: int) -> Iterator[Metric]:
@@ -165,8 +142,8 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ),
     )
     yield from _of_tunnels(peer_parts)
-    if cluster.services is not None:
-        yield from _of_services(cluster.services)
+    if cluster.kubernetes.services is not None:
+        yield from _of_services(cluster.kubernetes.services)
     for name, text, counters in (
         ("messages", "Datagrams of other nodes, and what became of them.", cluster.courier),
         ("probes", "Probes by what was asked, and what became of them.", cluster.probing),
@@ -217,28 +194,13 @@ def _of_services(services: ServiceSide) -> Iterator[Metric]:
         ("services", "Services that are known.", len(services.catalog)),
         ("service_elements", "Elements of nftables for them.", services.part.count),
         (
+            "services_troubled",
+            "Services that are not served as they ask.",
+            len(services.part.troubles),
+        ),
+        (
             "services_connected",
             "1 while the API server tells what changes of Services.",
             services.source.is_connected,
         ),
     )
-
-
-def _gauges(*figures: tuple[str, str, float]) -> Iterator[Metric]:
-    """Name, text, and the one value of each."""
-    for name, text, value in figures:
-        yield _gauge(name, text, {(): value})
-
-
-def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(_PREFIX + name, text, labels=labels), values)
-
-
-def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(_PREFIX + name, text, labels=labels), values)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
-    for key, value in values.items():
-        family.add_metric(key, float(value))
-    return family

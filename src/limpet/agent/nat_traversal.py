@@ -10,8 +10,8 @@ from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import NatTraversalStatus
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.topology.paths import RelayEnd
 from limpet.datapath.event import OwnEndChanged, RelayEndsChanged, Tell
 from limpet.datapath.tunnel.handshake_reset import HandshakeReset

@@ -10,8 +10,8 @@ import structlog
 
 from limpet.agent.settings import Settings
 from limpet.base.errors import LimpetError
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.datapath.event import NodeAwaited, RelayTlsPortChanged, Tell
 from limpet.relay.server.service import RelayService
 from limpet.relay.server.streams import OwnStreams

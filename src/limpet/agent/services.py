@@ -6,7 +6,8 @@ In memory only where Services are on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -20,12 +21,13 @@ from limpet.agent.serving.health import ServiceHealth
 from limpet.agent.serving.sockets import AtSocket
 from limpet.agent.serving.watched_nodes import WatchedNodes
 from limpet.agent.settings import Settings
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Prefix
 from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
 from limpet.base.settings import Folders
-from limpet.cloud.api_server import find_api_server
+from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
 from limpet.cluster.membership import Membership
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections
@@ -34,6 +36,7 @@ from limpet.datapath.services.kube_proxy import find_kube_proxy
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.plan import frontends
 from limpet.datapath.services.sockets.apply import pins_of, remove_pins
+from limpet.datapath.services.sockets.count import FlowEnd, SocketCounter
 from limpet.datapath.services.state import Surroundings
 from limpet.paths.prober import Prober
 from limpet.services.kept import KEPT_FILE
@@ -65,6 +68,8 @@ class ServiceSide:
         """
         path = settings.folders.cluster_dir / KEPT_FILE
         self.catalog = load_catalog(path)
+        journal = ChangeJournal(settings.folders.run_dir / JOURNAL_FILE)
+        journal.replay(self.catalog)
         self._loop = loop
         self._membership = membership
         self._node = node
@@ -77,7 +82,8 @@ class ServiceSide:
             attached=attached,
             changed=self.look_around,
         )
-        asked = Asked(self._surroundings, self._here)
+        node_ports = settings.services.node_port_addresses
+        asked = Asked(partial(self._surroundings, node_ports), self._here)
         self.health = ServiceHealth(self.catalog, lambda: self.part.here)
         self.part = ServicesPart(loop, self.catalog, asked, sockets.side)
         self.sockets = sockets
@@ -87,6 +93,7 @@ class ServiceSide:
             partial(find_api_server, settings.source),
             tell=self._heard,
             random=random,
+            journal=journal,
         )
 
     def begin(self) -> None:
@@ -127,7 +134,8 @@ class ServiceSide:
         return self._loop.account(self.part).failures
 
     async def connections(self, service: Service) -> Mapping[tuple[str, str, int], int]:
-        """By protocol, address and port of the endpoint: those that the kernel tracks now.
+        """By protocol, address and port of the endpoint: those that the kernel tracks now, and
+        those that were begun at the socket.
 
         Raises: LimpetError.
         """
@@ -137,7 +145,8 @@ class ServiceSide:
             for frontend in frontends(service, port)
         }
         names = {number: name for name, number in NUMBERS.items()}
-        found = await asyncio.to_thread(count_connections, asked)
+        counter = self.sockets.side.counter() if self.sockets.side is not None else None
+        found = await asyncio.to_thread(_count, asked, counter)
         return {
             (names[number], str(ip_address(address)), port): count
             for (number, address, port), count in found.items()
@@ -170,13 +179,14 @@ class ServiceSide:
 
     # What the part asks
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, node_ports: tuple[Prefix, ...]) -> Surroundings:
         node = self._node()
         return Surroundings(
             pods=node.segments,
             cluster=node.cluster_cidrs,
             gateways=tuple(_gateways(node)),
             is_bridge_filtered=ServicesKernel.is_bridge_filtered(),
+            node_ports=node_ports,
         )
 
     def _name(self) -> str:
@@ -196,8 +206,17 @@ def give_back(folders: Folders, *, keep: bool) -> None:
         pins = remove_pins(pins_of(folders.run_dir))
         if kernel.remove() or pins:
             _log.info("Services are off: their rules were removed")
+    (folders.run_dir / JOURNAL_FILE).unlink(missing_ok=True)
     if not keep:
         remove_durably(folders.cluster_dir / KEPT_FILE)
+
+
+def _count(asked: Collection[FlowEnd], counter: SocketCounter | None) -> Mapping[FlowEnd, int]:
+    found = Counter(count_connections(asked))
+    if counter is not None:
+        with closing(counter):
+            found += counter.count(asked)
+    return found
 
 
 def _gateways(node: NodeState) -> list[Address]:

@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import assert_never
 
 import structlog
 
+from limpet.agent.kubernetes_side import KubernetesSide
 from limpet.agent.nat_traversal import NatTraversal
 from limpet.agent.node_state import NodeInCluster
 from limpet.agent.settings import Settings
-from limpet.base import faults
 from limpet.base.addresses import UnderlayLink
 from limpet.base.errors import ConfigError
-from limpet.base.settings import SourceSettings
+from limpet.base.event_queue import EventQueue
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
-from limpet.cloud.second_road import PUBLISHED_THERE, SecondRoad
+from limpet.cloud.second_road.state import PUBLISHED_THERE
 from limpet.cloud.session import Session
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.exchange.exchange import Exchange
 from limpet.cluster.identity import Identity, boot_id
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_socket import PeerSocket
 from limpet.cluster.segments import wanted_versions
 from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cni.ledgers import Ledgers
@@ -62,31 +61,10 @@ from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.paths.prober import Prober
 
-if TYPE_CHECKING:  # in memory only where Services are on, and names are answered
-    from limpet.agent.names.side import NamesSide
-    from limpet.agent.services import ServiceSide
-    from limpet.services.mode import Choice
-
 _log = structlog.get_logger("cluster")
 
-SERVICES_FILE = "services.jsonl"
-"""As `services.kept` has it, which is in memory only where Services are on."""
 _END_S = 2.0
 """Seconds that each part has to stop when the agent ends."""
-
-
-class _Kubernetes(NamedTuple):
-    """What a node of a Kubernetes cluster hears at its API server."""
-
-    api_server: SecondRoad | None
-    """None: the controller tells what there is."""
-    choice: Choice | None
-    """Whether this node serves Services; None: nothing tells it of them."""
-    services: ServiceSide | None
-    """None: they are off."""
-    names: NamesSide | None
-    """None: this node answers none."""
-    begins_anew: asyncio.Event
 
 
 class ClusterSide:
@@ -114,7 +92,7 @@ class ClusterSide:
                 "cluster, which grants its segments (take the key out of the agent's configuration)"
             )
         self._connected = False
-        self._told: deque[Event | News] = deque()
+        self._events: EventQueue[Event | News] = EventQueue(self._pass_on)
         folder = identity.folder
         self.membership = Membership(
             identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id()
@@ -156,14 +134,15 @@ class ClusterSide:
             random=random.random,
             elsewhere=PUBLISHED_THERE if settings.source.source == "kubernetes" else (),
         )
-        choice = _choice(settings, self.membership)
-        services = _services(self, settings, choice, loop, node_part, ledgers)
-        self._kubernetes = _Kubernetes(
-            _api_server(settings.source, self.membership, self.session),
-            choice,
-            services,
-            _names(settings, services, self.membership, self.probing),
-            asyncio.Event(),
+        self.kubernetes = KubernetesSide(
+            settings,
+            self.membership,
+            self.session,
+            self.probing,
+            loop=loop,
+            node_part=node_part,
+            ledgers=ledgers,
+            random=random.random,
         )
         self.node = NodeInCluster(
             self.membership,
@@ -173,50 +152,10 @@ class ClusterSide:
         )
         self.membership.subscribe(self.tell)
 
-    @property
-    def api_server(self) -> SecondRoad | None:
-        """None: the controller tells what there is."""
-        return self._kubernetes.api_server
-
-    @property
-    def services(self) -> ServiceSide | None:
-        """None: they are off on this node."""
-        return self._kubernetes.services
-
-    @property
-    def _names(self) -> NamesSide | None:
-        return self._kubernetes.names
-
-    @property
-    def services_choice(self) -> Choice | None:
-        """Whether this node serves Services, and why; None: nothing tells it of them."""
-        return self._kubernetes.choice
-
-    @property
-    def begins_anew(self) -> asyncio.Event:
-        """Set when the agent has to be another than it was begun as."""
-        return self._kubernetes.begins_anew
-
-    def look_at_choice(self) -> None:
-        """What the cluster says, or what others have put into the kernel, may be another."""
-        choice = self.services_choice
-        if choice is not None and not self.begins_anew.is_set():
-            with faults.noted("looking for kube-proxy"):
-                if choice.look():
-                    _log.info(
-                        "who serves Services here changes: the agent begins anew",
-                        was=choice.taken.why,
-                        kube_proxy=choice.kube_proxy,
-                    )
-                    self.begins_anew.set()
-
     def begin(self) -> None:
         """The first round. Raises: LimpetError."""
         self.peer_parts.start()
-        if self.services is not None:
-            self.services.begin()
-        if self._names is not None:
-            self._names.begin()
+        self.kubernetes.begin()
 
     async def connect(self) -> None:
         """Raises: LimpetError when the node's port is taken."""
@@ -229,41 +168,25 @@ class ClusterSide:
         self.nat_traversal.start()
         self.probing.start()
         self.session.start()
-        if self.api_server is not None:
-            self.api_server.start()
-        for each in (self.services, self._names):
-            if each is not None:
-                each.start()
-        if self.services is None:
+        self.kubernetes.start()
+        if self.kubernetes.services is None:
             self.membership.announce_gone(())  # nobody here looks after what was said of pods
 
     async def close(self) -> None:
         async with contextlib.AsyncExitStack() as parts:  # from the last to the first
             parts.callback(self.membership.close)
             parts.callback(self.peer_parts.close)
-            for name, each in (("services", self.services), ("names", self._names)):
-                if each is not None:
-                    parts.callback(each.close)
-                    parts.push_async_callback(_end, each.stop, name)
+            parts.callback(self.kubernetes.close)
             if self._connected:
                 parts.callback(self.courier.stop)
-            if self.api_server is not None:
-                parts.push_async_callback(_end, self.api_server.stop, "api server")
+            for name, stop in self.kubernetes.stops():
+                parts.push_async_callback(_end, stop, name)
             for part in (self.exchange, self.probing, self.nat_traversal, self.session):
                 parts.push_async_callback(_end, part.stop, type(part).__name__.lower())
 
     def tell(self, event: Event | News) -> None:
-        """Everybody has heard an event before the next is passed on: also when a hearer tells it.
-
-        Nothing that a hearer does ends who tells it.
-        """
-        self._told.append(event)
-        if len(self._told) > 1:  # the call below, further up, passes it on
-            return
-        while self._told:
-            with faults.noted(type(self._told[0]).__name__):
-                self._pass_on(self._told[0])
-            self._told.popleft()
+        """Whoever has to know hears it, after what was told before."""
+        self._events.tell(event)
 
     def _pass_on(self, event: Event | News) -> None:
         """Who hears what, in which order."""
@@ -273,26 +196,23 @@ class ClusterSide:
                 self.node.hear(event)
                 peer_parts.hear(event)
                 nat_traversal.role.hear()
-                self._look_at_services()
+                self.kubernetes.look_around()
                 if event.network:
-                    self.look_at_choice()
+                    self.kubernetes.look_at_choice()
             case PodsChanged():
                 self.pods.changed()
                 self.session.wake()
-                if self.services is not None:
-                    self.services.pods_changed()
+                self.kubernetes.pods_changed()
             # The datapath
             case LinksChanged(links):
                 self.node.set_links(links)
                 if self._connected:
                     self._set_links(links)
                     self.session.network_changed()
-                    for road in (self.api_server, self.services, self._names):
-                        if road is not None:
-                            road.network_changed()
+                    self.kubernetes.network_changed()
             case SegmentsChanged(segments):
                 self.node.set_segments(segments)
-                self._look_at_services()
+                self.kubernetes.look_around()
             case BridgeMade():
                 peer_parts.look_at_filter()
             case DamageSuspected():  # the parts of the loop look by themselves
@@ -302,15 +222,14 @@ class ClusterSide:
             case PeerUnanswered(uid, endpoint):
                 nat_traversal.handshake_reset.ask(uid, endpoint)
             case ServingNodesChanged(names):
-                if self.services is not None:
-                    self.services.watched.put(names)
+                self.kubernetes.serving_nodes_changed(names)
             # Paths
             case PathsChanged():
                 peer_parts.peers.set_paths(probing.paths)
                 self._tell_tunnelled()
-                self._look_at_services()
+                self.kubernetes.look_around()
             case ReachChanged():
-                self._look_at_services()
+                self.kubernetes.look_around()
             case TunnelOnlyChanged(uids):
                 peer_parts.peers.set_tunnel_only(uids)
             case PeerIsNewer(uid):
@@ -333,11 +252,6 @@ class ClusterSide:
             case _:
                 assert_never(event)
 
-    def _look_at_services(self) -> None:
-        for each in (self.services, self._names):  # names are told what Services have found
-            if each is not None:
-                each.look_around()
-
     def _set_links(self, links: tuple[UnderlayLink, ...]) -> None:
         for part in (self.courier, self.exchange, self.nat_traversal.relays, self.probing):
             part.set_links(links)
@@ -352,83 +266,6 @@ class ClusterSide:
                 if path.rung.encrypted and segments.get(uid)
             }
         )
-
-
-def _api_server(
-    settings: SourceSettings, membership: Membership, session: Session
-) -> SecondRoad | None:
-    if settings.source != "kubernetes":
-        return None
-    # Only here: a node that hears its controller needs no client of an API server in memory.
-    from limpet.cloud.api_server import ApiServerSource, find_api_server
-
-    return ApiServerSource(
-        membership,
-        partial(find_api_server, settings),
-        random=random.random,
-        hear_controllers=session.hear_controllers,
-        say_hello=session.network_changed,
-    )
-
-
-def _choice(settings: Settings, membership: Membership) -> Choice | None:
-    if settings.source.source != "kubernetes":
-        return None
-    # Only here: other nodes have nothing to choose.
-    from limpet.datapath.services.kube_proxy import find_kube_proxy
-    from limpet.services.mode import Choice
-
-    def of_cluster() -> str:
-        network = membership.network
-        return "off" if network is None else network.services.value
-
-    return Choice(settings.services.mode, of_cluster, find_kube_proxy)
-
-
-def _services(
-    cluster: ClusterSide,
-    settings: Settings,
-    choice: Choice | None,
-    loop: Loop,
-    node_part: NodePart,
-    ledgers: Ledgers,
-) -> ServiceSide | None:
-    is_on = choice is not None and choice.taken.on
-    if not is_on and not (settings.folders.cluster_dir / SERVICES_FILE).exists():
-        return None
-    # Only here: other nodes need neither a client of an API server in memory nor all Services.
-    from limpet.agent.services import ServiceSide, give_back
-    from limpet.agent.serving.sockets import AtSocket
-
-    if not is_on:
-        give_back(settings.folders, keep=settings.dns.dns == "on")
-        return None
-    return ServiceSide(
-        settings,
-        loop=loop,
-        membership=cluster.membership,
-        node=lambda: node_part.node,
-        probing=cluster.probing,
-        attached=ledgers.attached,
-        random=random.random,
-        sockets=AtSocket(settings.services, settings.folders.run_dir, node_part.pod_namespaces),
-    )
-
-
-def _names(
-    settings: Settings, services: ServiceSide | None, membership: Membership, probing: Prober
-) -> NamesSide | None:
-    if settings.dns.dns != "on" or settings.source.source != "kubernetes":
-        return None
-    # Only here: the process that answers names is for few nodes to have.
-    from limpet.agent.names.here import here_of
-    from limpet.agent.names.side import NamesSide, source_of_names
-
-    run_dir = settings.folders.run_dir
-    if services is not None:
-        return NamesSide(run_dir, lambda: services.part.here)
-    source = source_of_names(settings.folders, settings.source, random.random)
-    return NamesSide(run_dir, lambda: here_of(membership, probing), source)
 
 
 def _wanted_versions(

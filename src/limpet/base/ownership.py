@@ -31,6 +31,9 @@ NFT_SHARED_PORT_TABLE = "limpet_tunnel"
 NFT_SERVICES_TABLE = "limpet_services"
 """Of Services: which endpoint the first packet of a flow goes to."""
 
+NFT_SERVICES_SCRATCH_TABLE = "limpet_services_read"
+"""There for a moment: it has, unused, what that of Services should have."""
+
 NFT_RELAY_TABLE = "limpet_relay"
 """Of a relay: what comes for its pairs of ports goes on to the other end."""
 

@@ -228,6 +228,9 @@ class ServiceSettings(
     """"ebpf": at the socket, by programs beside the rules of nftables; "auto": where that works."""
     cgroup: AbsolutePath | None = None
     """Whose processes programs serve; None: the root of the machine's, found by itself."""
+    node_port_addresses: Prefixes = ()
+    """Of the node's addresses, those at which ports of Services are served; of an IP version of
+    which there is none all are, but loopback's."""
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True, rename={"mode": "policies"}):

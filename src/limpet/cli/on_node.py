@@ -183,7 +183,7 @@ async def _ask(client: Client, namespace: str, node: str, words: Sequence[str]) 
 
 async def _agents_pod(client: Client, namespace: str, node: str) -> Pod:
     """The one that runs on `node`. Raises: LimpetError."""
-    from limpet.kubernetes.client import Selection
+    from limpet.kubernetes.lists import Selection
     from limpet.kubernetes.pods import PODS
 
     chosen = Selection(namespace, labels=_AGENTS, fields=f"spec.nodeName={node}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limpet.cluster import shared_port
+from limpet.cluster.datagrams import shared_port
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.policy.part import PolicyPart

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import structlog
 from limpet.base import faults
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
-from limpet.base.process import give_memory_back
+from limpet.base.process.memory import give_memory_back
+from limpet.cloud.workloads.change_journal import ChangeJournal
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
@@ -32,14 +34,26 @@ from limpet.kubernetes.services import (
     slice_of,
 )
 from limpet.services.catalog import Catalog
-from limpet.services.kept import Item, decode_items, encode_items
-from limpet.services.values import ServiceName
+from limpet.services.kept import (
+    Item,
+    decode_items,
+    encode_gone,
+    encode_item,
+    encode_lines,
+    join_lines,
+)
+from limpet.services.values import EndpointSlice, Service, ServiceName
 
 _log = structlog.get_logger("services")
 
 _ACCESS_AGAIN_S = 15.0
 _SAVE_S = 2.0
 """How long changes are gathered before they are written."""
+_PAGE = 500
+"""Objects of a list: small ones, of which a server has thousands."""
+_AT_ONCE, _REST_S = 200, 0.001
+"""Objects that are encoded before the event loop has its turn, which may have a change to make: who
+waits for Python's lock meanwhile waits for milliseconds each time that it asks the kernel."""
 _SHARE = 20
 """The next writing begins no sooner than so many times as long as the last one took."""
 
@@ -62,6 +76,16 @@ def load_catalog(path: Path) -> Catalog:
     return catalog
 
 
+@dataclass(slots=True)
+class _Untold:
+    """What was heard and nobody was told yet."""
+
+    listed: set[str] = field(default_factory=set)
+    """Kinds of which the server has told all, once at least."""
+    names: dict[ServiceName, None] = field(default_factory=dict)
+    lines: list[bytes] = field(default_factory=list)
+
+
 class ServiceSource:
     """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
 
@@ -73,16 +97,20 @@ class ServiceSource:
         *,
         tell: Tell,
         random: Callable[[], float],
+        journal: ChangeJournal | None = None,
     ) -> None:
         """`path`: where the catalog is kept. `find_access`: is asked again while it raises
-        LimpetError. `tell`: Services that are others now, and why."""
+        LimpetError. `tell`: Services that are others now, and why. `journal`: where it is noted
+        before it is told."""
         self._catalog = catalog
         self._path = path
         self._find_access = find_access
         self._tell = tell
         self._random = random
+        self._journal = journal
         self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
         """What the server has, by kind: what was kept and is not there is gone."""
+        self._waits = _Untold()
         self._reflectors: list[Reflector[ServiceView] | Reflector[SliceView]] = []
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,7 +160,7 @@ class ServiceSource:
     async def _follow(self, access: Access) -> None:
         self._trouble["access"] = ""
         client = Client(access)
-        reflect = partial(Reflector, client, mirror=True, random=self._random)
+        reflect = partial(Reflector, client, mirror=True, random=self._random, page=_PAGE)
         services = reflect(SERVICES, self._hear_services)
         slices = reflect(ENDPOINT_SLICES, self._hear_slices)
         self._reflectors = [services, slices]
@@ -157,17 +185,18 @@ class ServiceSource:
             all_told=changes.listed,
             kept=(each.key for each in self._catalog),
         )
-        for key in gone:
+        services = map(service_of, changes.put)
+        names = ((each.metadata.namespace, each.metadata.name) for each in changes.put)
+        found = [(name, each) for name, each in zip(names, services, strict=True)]
+        lines = []
+        for key in (*gone, *(name for name, service in found if service is None)):
             told.update(dict.fromkeys(self._catalog.remove_service(*key)))
-        for view in changes.put:
-            service = service_of(view)
-            found = (
-                self._catalog.put(service)
-                if service is not None
-                else self._catalog.remove_service(view.metadata.namespace, view.metadata.name)
-            )
-            told.update(dict.fromkeys(found))
-        self._note(told, "Services changed", all_told=changes.listed)
+            lines.append(encode_gone(Service, key))
+        for _, service in found:
+            if service is not None and (others := self._catalog.put(service)):
+                told.update(dict.fromkeys(others))
+                lines.append(encode_item(service))
+        self._note("services", told, lines, "Services changed", all_told=changes.listed)
 
     async def _hear_slices(self, changes: Changes[SliceView]) -> None:
         told: dict[ServiceName, None] = {}
@@ -178,11 +207,15 @@ class ServiceSource:
             all_told=changes.listed,
             kept=(each.key for each in self._catalog.all_slices()),
         )
+        lines = []
         for key in gone:
             told.update(dict.fromkeys(self._catalog.remove_slice(*key)))
-        for view in changes.put:
-            told.update(dict.fromkeys(self._catalog.put(slice_of(view))))
-        self._note(told, "endpoints changed", all_told=changes.listed)
+            lines.append(encode_gone(EndpointSlice, key))
+        for piece in map(slice_of, changes.put):
+            if others := self._catalog.put(piece):
+                told.update(dict.fromkeys(others))
+                lines.append(encode_item(piece))
+        self._note("slices", told, lines, "endpoints changed", all_told=changes.listed)
 
     def _gone(
         self,
@@ -204,10 +237,29 @@ class ServiceSource:
             return []
         return [key for key in (*gone, *kept) if key not in heard]
 
-    def _note(self, told: dict[ServiceName, None], why: str, *, all_told: bool) -> None:
-        if told:
+    def _note(
+        self,
+        kind: str,
+        told: dict[ServiceName, None],
+        lines: list[bytes],
+        why: str,
+        *,
+        all_told: bool,
+    ) -> None:
+        """Nothing is told or kept before both kinds were listed once: a Service whose endpoints
+        were not heard of yet would refuse its clients, and be planned twice."""
+        waits = self._waits
+        waits.names.update(told)
+        waits.lines += lines if self._journal is not None else ()
+        if all_told:
+            waits.listed.add(kind)
+        if waits.names and len(waits.listed) == len(self._heard):
+            names, noted = waits.names, waits.lines
+            waits.names, waits.lines = {}, []
             self._changed.set()
-            self._tell(told, why)
+            if self._journal is not None:
+                self._journal.note(noted)
+            self._tell(names, why)
         if all_told:
             give_memory_back()
 
@@ -225,6 +277,7 @@ class ServiceSource:
         """Raises nothing: what the disk refuses is tried again."""
         self._changed.clear()
         items: list[Item] = [*self._catalog, *self._catalog.all_slices()]
+        noted = self._journal.end if self._journal is not None else 0
         try:
             await asyncio.to_thread(self._write_items, items)
         except LimpetError as error:
@@ -234,8 +287,14 @@ class ServiceSource:
             self._changed.set()
         else:
             self._trouble["disk"] = ""
+            if self._journal is not None:
+                self._journal.forget(noted)
 
     def _write_items(self, items: list[Item]) -> None:
         with refusals("make folder", self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self._path, encode_items(items))
+        lines: list[bytes] = []
+        for start in range(0, len(items), _AT_ONCE):
+            lines += encode_lines(items[start : start + _AT_ONCE])
+            time.sleep(_REST_S)
+        write_durably(self._path, join_lines(lines))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from zlib import crc32
 
 import structlog
 
@@ -14,10 +15,11 @@ from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PRESENCE
+from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, PRESENCE
 from limpet.cluster.kinds.absence import MOST_ADDRESSES, Absence
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.pods import MOST_PODS, PARTS, LabelledPod, LabelledPods
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
@@ -204,6 +206,21 @@ class Membership:
             return
         absence = Absence(self.uid, said.sequence + 1 if said else 0, told)
         self._publish_document(seal(ABSENCE, absence, self.identity.private_key))
+
+    def announce_pods(self, pods: Iterable[LabelledPod]) -> None:
+        """Tells the neighbours of this node's pods and labels, where they are other than told."""
+        if self.grant is None or self.cloned:
+            return
+        parts: dict[int, list[LabelledPod]] = {part: [] for part in range(PARTS)}
+        for pod in pods:
+            parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
+        for part, held in parts.items():
+            told = tuple(sorted(held, key=lambda pod: (pod.namespace, pod.name))[:MOST_PODS])
+            said: LabelledPods | None = self.replica.known.value(PODS.name, f"{self.uid}/{part}")
+            if told != (said.pods if said else ()):
+                sequence = said.sequence + 1 if said else 0
+                news = LabelledPods(self.uid, part, sequence, told)
+                self._publish_document(seal(PODS, news, self.identity.private_key))
 
     def jump_above(self, sequence: int) -> None:
         """The cloud has a presence of ours with this sequence, and will take only a higher one."""

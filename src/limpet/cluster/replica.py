@@ -10,6 +10,7 @@ from enum import Enum
 
 import structlog
 
+from limpet.base.event_queue import EventQueue
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.keys import SealError
@@ -59,6 +60,7 @@ class Replica:
         self.file = file
         """What was taken is on its way there."""
         self._listeners: list[Listener] = []
+        self._changes = EventQueue(self._pass_on)
         self.known, self.problems = file.read(pinned_key)
         """`problems`: of what the disk held, in words."""
         self._by_signature = {each.sealed.signature: each for each in self.known}
@@ -138,7 +140,10 @@ class Replica:
         return keys, self.file.put(news)
 
     def tell(self, source: Source, keys: Iterable[Key]) -> None:
-        change = Change(source, frozenset(keys))
+        """All listeners hear it, after what was told before: also where one of them tells it."""
+        self._changes.tell(Change(source, frozenset(keys)))
+
+    def _pass_on(self, change: Change) -> None:
         for listener in self._listeners:
             with noted("news"):  # the others have to hear it too
                 listener(change)

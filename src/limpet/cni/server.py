@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from limpet.base.process import listen_on_socket
+from limpet.base.process.listeners import listen_on_socket
 from limpet.cni import frames as shim
 
 _log = structlog.get_logger("server")

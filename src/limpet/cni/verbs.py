@@ -186,6 +186,8 @@ class Node:
                     by_same_pod=reservation.restored,
                 )
             if attachment.bridge is not None:
+                self.attachments.begin(attachment)
+                undo.callback(self.attachments.abandon, attachment)
                 self._interfaces.connect(attachment, attachment.bridge, netns)
                 undo.callback(self._interfaces.disconnect, attachment, request.netns)
                 undo.callback(self._host_ports.close, attachment)

@@ -14,12 +14,12 @@ import msgspec
 from limpet.base.decoding import decode_json
 from limpet.base.disk import refusals
 from limpet.base.errors import ConfigError, LimpetError, StorageError
-from limpet.base.process import only_one
+from limpet.base.process.lifetime import only_one
+from limpet.controller.registry.records import STATE, StateRecord
+from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
-from limpet.controller.state.records import STATE, StateRecord
 from limpet.controller.state.recovery import begin
-from limpet.controller.state.registry import Registry
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.database import begin_new_life, copy_database, read_item
 from limpet.controller.store.sqlite import SqliteStore
 

@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,8 @@ import structlog
 
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import ConfigError, KernelError, LimpetError
-from limpet.base.process import (
-    allow_many_files,
-    configure_log,
-    notify_service_manager,
-    until_stopped,
-)
+from limpet.base.process.lifetime import allow_many_files, for_ever, notify_service_manager, run
+from limpet.base.process.log import configure_log
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.serving import serve
@@ -45,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         # What strangers send is no matter for tracebacks; what fails of ours is logged there.
         for name in ("aiohttp", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        asyncio.run(_run(settings))
+        run(partial(_run, settings))
     except LimpetError as error:
         print(f"limpet controller: {error}", file=sys.stderr)  # noqa: T201 - before any log
         return 1
@@ -83,8 +80,7 @@ async def _run(settings: ControllerSettings) -> None:
                 socket=str(settings.socket),
                 took_s=f"{time.monotonic() - started_s:.3f}",
             )
-            await until_stopped()
-            _log.info("stopping")
+            await for_ever()
 
 
 def _check_reach(settings: ControllerSettings, *, is_made: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.tables import Tables
 
 
 def _leads(registry: CollectorRegistry) -> Gauge:

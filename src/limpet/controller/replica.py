@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +13,7 @@ import structlog
 from limpet.base.addresses import UnderlayLink
 from limpet.base.decoding import decode_json
 from limpet.base.errors import KernelError, StorageError
-from limpet.base.process import notify_service_manager, until_stopped
+from limpet.base.process.lifetime import notify_service_manager
 from limpet.controller.admin.rights import Rights
 from limpet.controller.communities.node_labels import NodeLabels
 from limpet.controller.leader.elector import Elector, own_identity
@@ -23,17 +22,17 @@ from limpet.controller.metrics import Metrics
 from limpet.controller.orchestrator.account_check import AccountCheck
 from limpet.controller.orchestrator.conditions import Facts
 from limpet.controller.orchestrator.events import Events, NodeEvents
-from limpet.controller.orchestrator.flannel import FlannelBeside
+from limpet.controller.orchestrator.flannel.beside import FlannelBeside
 from limpet.controller.orchestrator.node_keeper.keeper import NodeKeeper
 from limpet.controller.orchestrator.nodes import Nodes
 from limpet.controller.orchestrator.object_status import ObjectStatus
 from limpet.controller.orchestrator.pods import Pods
 from limpet.controller.orchestrator.reached_at import ReachTeller
 from limpet.controller.reach import read_links
+from limpet.controller.registry.records import AUTHORITY, AuthorityRecord
 from limpet.controller.serving import serve, serve_following
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.records import AUTHORITY, AuthorityRecord
 from limpet.controller.store.kubernetes.store import KubernetesStore
 from limpet.kubernetes.access.kubeconfig import find_access
 from limpet.kubernetes.client import Client
@@ -56,7 +55,7 @@ class _Follower(Protocol):
 
 
 async def run_replica(settings: ControllerSettings) -> None:
-    """Until SIGTERM or SIGINT. Raises: LimpetError for what a person has to put right."""
+    """Until it is cancelled. Raises: LimpetError for what a person has to put right."""
     place = settings.place
     async with contextlib.AsyncExitStack() as undo:
         client = Client(find_access(place.kubeconfig, server=place.server or ""))
@@ -68,22 +67,19 @@ async def run_replica(settings: ControllerSettings) -> None:
         undo.callback(asyncio.create_task(nodes.run()).cancel)
         elector.start()
         undo.push_async_callback(elector.stop)
-        stopping = asyncio.create_task(until_stopped())
-        undo.callback(stopping.cancel)
         notify_service_manager("READY=1")
         said, known = "", Known()
-        while not stopping.done():
+        while True:
             try:
                 if elector.leads:
-                    await _lead(settings, client, nodes, store, elector, stopping, known)
+                    await _lead(settings, client, nodes, store, elector, known)
                 else:
-                    await _follow(settings, store, elector, stopping)
+                    await _follow(settings, store, elector)
             except StorageError as error:
                 if str(error) != said:
                     _log.error("not served", error=str(error), again_s=_AGAIN_S)
                 said = str(error)
-                await asyncio.wait((stopping,), timeout=_AGAIN_S)
-        _log.info("stopping")
+                await asyncio.sleep(_AGAIN_S)
 
 
 async def _lead(
@@ -92,7 +88,6 @@ async def _lead(
     nodes: Nodes,
     store: KubernetesStore,
     elector: Elector,
-    stopping: asyncio.Task[None],
     known: Known,
 ) -> None:
     """Raises: StorageError, ConfigError."""
@@ -149,7 +144,7 @@ async def _lead(
         reach = ReachTeller(client, cluster, settings, _links())
         undo.callback(asyncio.create_task(reach.run()).cancel)
         _log.info("ready", listen=",".join(listening), leads=True)
-        await _first(stopping, elector.turned(leads=False))
+        await elector.turned(leads=False)
 
 
 def _links() -> tuple[UnderlayLink, ...]:
@@ -161,12 +156,7 @@ def _links() -> tuple[UnderlayLink, ...]:
         return ()
 
 
-async def _follow(
-    settings: ControllerSettings,
-    store: KubernetesStore,
-    elector: Elector,
-    stopping: asyncio.Task[None],
-) -> None:
+async def _follow(settings: ControllerSettings, store: KubernetesStore, elector: Elector) -> None:
     """Until it leads; while no cluster is made, for a moment. Raises: StorageError."""
     item = await store.get(AUTHORITY, AUTHORITY)
     authority = decode_json(item.value, AuthorityRecord) if item is not None else None
@@ -176,21 +166,9 @@ async def _follow(
         await serve_following(settings, authority, api, health_application(elector), undo)
         if authority is None:
             # Who leads makes it, and then this one answers nodes, too.
-            await _first(stopping, elector.turned(leads=True), timeout_s=_AGAIN_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await elector.turned(leads=True)
             return
         _log.info("follows", leader=elector.leader)
-        await _first(stopping, elector.turned(leads=True))
-
-
-async def _first(
-    stopping: asyncio.Task[None],
-    turned: Coroutine[None, None, None],
-    *,
-    timeout_s: float | None = None,
-) -> None:
-    """Returns when one of the two does, or after so long."""
-    task = asyncio.create_task(turned)
-    try:
-        await asyncio.wait((stopping, task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        task.cancel()
+        await elector.turned(leads=True)

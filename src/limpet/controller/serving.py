@@ -14,15 +14,15 @@ from aiohttp import web
 from limpet.base.addresses import Listen, endpoint_text
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
-from limpet.base.process import listen_on_socket, open_listener
+from limpet.base.process.listeners import listen_on_socket, open_listener
 from limpet.cluster.api import ADMIN_HEADER
 from limpet.controller.admin.commands import Admin
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
+from limpet.controller.registry.records import AuthorityRecord
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.authority import server_context
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.records import AuthorityRecord
 
 CheckRights = Callable[[str], Awaitable[str]]
 """Who holds a token, by name; raises RefusedError where they may not administer."""

@@ -8,6 +8,7 @@ from the top down again, after all that is added.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,8 @@ from limpet.datapath.part import Part
 _log = structlog.get_logger("round")
 
 _GATHER_S = 0.02
-"""How long reasons and notifications are gathered: one round serves all of them."""
+"""How long reasons and notifications are gathered: one round serves all of them. Parts that are
+prompt gather behind a round only."""
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 AnyPart = Part[Any, Any]
 
@@ -46,10 +48,13 @@ class Account:
     """Of the last round."""
     retries: int = 0
     """Rounds in a row that failed."""
+    ended_s: float = -math.inf
+    """The last round, by time.monotonic."""
 
     def add(self, changes: int, failures: list[str], took_s: float) -> None:
         """One more round."""
         self.rounds += 1
+        self.ended_s = time.monotonic()
         self.changes += changes
         self.failed += len(failures)
         self.took_s += took_s
@@ -137,7 +142,10 @@ class Loop:
         if self._is_closed:
             return
         self._whys[part].append(why)
-        self._set(part, _GATHER_S)
+        delay_s = _GATHER_S
+        if part.prompt:
+            delay_s = max(self.account(part).ended_s + _GATHER_S - time.monotonic(), 0.0)
+        self._set(part, delay_s)
 
     def resync(self, why: str) -> None:
         """A round of all parts now that takes nothing for granted."""

@@ -22,6 +22,8 @@ _GATHER_S = 0.02
 _NFT_NEW_GENERATION = (10 << 8) | 15
 """NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN."""
 _NFTA_GEN_PROC_PID = 2
+_OUR_TABLES = b"limpet"
+"""How their names begin; every message has that of its table."""
 
 
 class Notified:
@@ -34,6 +36,8 @@ class Notified:
         self._on_some = on_some
         self._gathering = Timer("notifications", self._gathered)
         self._listens = False
+        self._is_touched = False
+        """A table of ours is named in the transaction that is being told."""
         self._resting: list[Notifications] = []
         """Those that have some, while more are gathered."""
 
@@ -67,19 +71,30 @@ class Notified:
         self._on_some()
 
     def why_nftables(self) -> str:
-        """Why nftables may be other than planned, by what was notified; empty: it is not."""
+        """Why tables of ours may be other than planned, by what was notified; empty: they are not.
+
+        What others do in tables of theirs is nothing to us: some write them all the time, and to
+        read ours again may take a second.
+        """
         why = ""
         try:
             for message in self._nftables.drain():
                 if message is None:
                     why = "nftables notifications were lost"
-                elif message.type == _NFT_NEW_GENERATION:
+                elif message.type != _NFT_NEW_GENERATION:
+                    self._is_touched = self._is_touched or _names_ours(message.body)
+                else:  # behind all that the transaction has changed
                     pid = wire.parse_attrs(message.body, 4).get(_NFTA_GEN_PROC_PID, b"")
-                    if len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
-                        why = why or "another program changed nftables"
+                    touched, self._is_touched = self._is_touched, False
+                    if touched and len(pid) == 4 and not _is_ours(struct.unpack(">I", pid)[0]):
+                        why = why or "another program changed our tables of nftables"
         except KernelError as error:
             _log.warning("notifications cannot be read", error=str(error))
         return why
+
+
+def _names_ours(body: memoryview) -> bool:
+    return _OUR_TABLES in bytes(body)
 
 
 def _is_ours(thread: int) -> bool:

@@ -28,6 +28,9 @@ class Part(ABC, Generic[State, Change]):
     """rtnetlink groups whose notifications it is given."""
     nftables: ClassVar[bool] = False
     """It has something in nftables, which other programs may damage."""
+    prompt: ClassVar[bool] = False
+    """The first reason after a rest has a round at once, others are gathered behind it: for a part
+    that is told by one thing at a time, and of which a round is cheap."""
 
     @abstractmethod
     def plan(self) -> State:

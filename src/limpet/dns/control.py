@@ -22,10 +22,11 @@ import structlog
 from limpet import __version__
 from limpet.base import faults
 from limpet.base.errors import LimpetError
-from limpet.base.process import listen_on_socket
-from limpet.dns import listening
+from limpet.base.process.listeners import listen_on_socket
 from limpet.dns.explain import explain, status
-from limpet.dns.ready import POD
+from limpet.dns.handover import listening
+from limpet.dns.handover.held import Left
+from limpet.dns.handover.ready import POD
 from limpet.dns.resolver import Resolver
 from limpet.dns.server import Client, Server
 
@@ -53,6 +54,7 @@ class Control:
         self._server = server
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._left = Left(run_dir)
         self._before: socket.socket | None = None
         """To the process whose sockets we have: it is told, and sees when we end."""
 
@@ -77,11 +79,20 @@ class Control:
         self._stop_listening()
         if self._before is not None:
             self._before.close()
+        self._left.close()
 
     # The process before
 
     def ask_before(self) -> list[int]:
-        """Descriptors of the process that runs now; none where there is none."""
+        """Descriptors of the process that runs now, or of one whose pod has ended; else none."""
+        return self._ask_running() or self._left.take()
+
+    def leave_sockets(self) -> None:
+        """For the next one, should this one's pod end. Now and then: an agent may be another."""
+        if os.environ.get(POD):
+            self._left.keep(self._server.sockets)
+
+    def _ask_running(self) -> list[int]:
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         asking.settimeout(_TAKE_OVER_S)
         try:
@@ -163,4 +174,6 @@ class Control:
             pass
         self._server.resume()
         self._listen()  # what is at our path is that one's
+        self._left.close()
+        self.leave_sockets()
         _log.warning("the next process has ended: this one answers again")

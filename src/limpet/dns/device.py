@@ -64,17 +64,20 @@ def remove_device() -> list[str]:
 
 
 def _find(route: RouteSocket) -> LinkInfo | None:
-    return next((link for link in route.links().values() if OWNED.has(link)), None)
+    # By its name: a list of all costs milliseconds on a node of many pods, while somebody waits.
+    link = route.link(DNS_IFNAME)
+    return link if link is not None and OWNED.has(link) else None
 
 
 def _changes(
     route: RouteSocket, link: LinkInfo, wanted: set[InterfaceAddress]
 ) -> Sequence[Request]:
-    there = {
-        each.interface
-        for each in route.addresses()
-        if each.ifindex == link.ifindex and each.scope == _UNIVERSE
-    }
+    found = (
+        address_codec.parse_address(message)
+        for message in route.dump(address_codec.dump_addresses())
+        if address_codec.address_ifindex(message) == link.ifindex
+    )
+    there = {each.interface for each in found if each.scope == _UNIVERSE}
     return [
         *(
             # The node must not send from it to others, who have one of the same.

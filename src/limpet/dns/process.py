@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -16,21 +17,18 @@ import structlog
 from limpet.base import faults
 from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
-from limpet.base.process import (
-    give_memory_back,
-    in_thread,
-    notify_service_manager,
-    until_stopped,
-)
+from limpet.base.process.lifetime import for_ever, notify_service_manager
+from limpet.base.process.memory import give_memory_back
+from limpet.base.process.threads import in_thread
 from limpet.base.settings import DnsSettings
 from limpet.base.timer import Timer
-from limpet.dns import listening
 from limpet.dns.control import Control
 from limpet.dns.device import keep_device
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import Forwarder
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.upstreams import read_upstreams
+from limpet.dns.handover import listening
 from limpet.dns.kept_services import KeptServices
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Resolver, random_numbers
@@ -50,13 +48,13 @@ _FINISH_S = 5.0
 """Who has asked is answered by then, or asks again."""
 
 
-async def run(
+async def answer_names(
     settings: DnsSettings,
     cluster_dir: Path,
     run_dir: Path,
     beside: Callable[[Callable[[], dict[str, Any]]], AbstractAsyncContextManager[None]],
 ) -> None:
-    """Until SIGTERM or SIGINT. `beside`: what goes on while names are answered; it is given the
+    """Until it is cancelled. `beside`: what goes on while names are answered; it is given the
     status of that. Raises: LimpetError."""
     started_s = time.monotonic()
     sys.setswitchinterval(_SWITCH_S)
@@ -71,10 +69,14 @@ async def run(
             took_s=f"{time.monotonic() - started_s:.3f}",
         )
         async with beside(process.status):
+            # What is known now is not looked through again while somebody waits.
+            gc.collect()
+            gc.freeze()
             give_memory_back()
-            await until_stopped()
-            _log.info("stopping")
-            await process.finish()
+            try:
+                await for_ever()
+            finally:
+                await process.finish()
     finally:
         process.close()
 
@@ -119,13 +121,13 @@ class _Process:
         except LimpetError as error:
             self._tell_once("services", f"no Service is known: {error}")
         self._read_here()
-        self._read_upstreams()
         files = FileChanges([self._kept.path, self._here_path, self._settings.resolv_conf])
         self._undo.callback(files.close)
         loop = asyncio.get_running_loop()
         loop.add_reader(files.fileno(), self._touched, files)
         self._undo.callback(loop.remove_reader, files.fileno())
         self._listen()
+        self._read_upstreams()  # who sends our first question back to us finds us
         await self._control.start()
         self._timer.set_in(_LOOK_AGAIN_S)
 
@@ -136,6 +138,7 @@ class _Process:
         if opened or len(adopted) != len(stored):
             listening.store([*adopted, *opened])
         self._server.listen([*adopted, *opened])
+        self._control.leave_sockets()
         _log.info("listening", taken_over=len(adopted), opened=len(opened))
         self._control.has_taken_over()
 
@@ -171,6 +174,7 @@ class _Process:
         self._read_here()
         self._read_services()
         self._read_upstreams()
+        self._control.leave_sockets()
         self._server.carry_out()
 
     def _keep_device(self) -> None:

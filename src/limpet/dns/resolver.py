@@ -19,6 +19,9 @@ from limpet.services.values import ServiceName
 _MOST_READY = 8192
 """Answers that are kept as bytes for a message just like the last one."""
 _LONGEST_READY_BYTES = 300
+_BY_TCP = b"T"
+"""Behind a message, in the key of its answer: by TCP nothing is cut. No message that is answered
+has anything behind its end."""
 
 C = TypeVar("C", bound=Hashable)
 
@@ -67,18 +70,18 @@ class _Ready:
     answers: dict[bytes, Iterator[bytes]] = field(default_factory=dict)
     of: dict[ServiceName | None, list[bytes]] = field(default_factory=dict)
 
-    def put(self, message: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
+    def put(self, key: bytes, responses: Sequence[bytes], of: ServiceName | None) -> None:
         """One after the other is told, and then the first again."""
         if len(self.answers) >= _MOST_READY:
             self.clear()
-        if len(message) <= _LONGEST_READY_BYTES:
+        if len(key) <= _LONGEST_READY_BYTES:
             told = [each[2:] for each in responses]
-            self.answers[message[2:]] = cycle(told) if len(told) > 1 else repeat(told[0])
-            self.of.setdefault(of, []).append(message[2:])
+            self.answers[key] = cycle(told) if len(told) > 1 else repeat(told[0])
+            self.of.setdefault(of, []).append(key)
 
     def drop(self, of: ServiceName | None) -> None:
-        for message in self.of.pop(of, ()):
-            self.answers.pop(message, None)
+        for key in self.of.pop(of, ()):
+            self.answers.pop(key, None)
 
     def clear(self) -> None:
         self.answers.clear()
@@ -141,10 +144,11 @@ class Resolver(Generic[C]):
     # Messages
 
     def take(
-        self, message: bytes, client: C, now_s: float, *, by_tcp: bool = False
+        self, message: bytes, client: C, now_s: float, *, by_tcp: bool = False, who: str = ""
     ) -> bytes | None:
-        """The answer; None: none, or it comes as an effect."""
-        if not by_tcp and (ready := self._ready.answers.get(message[2:])) is not None:
+        """The answer; None: none, or it comes as an effect. `who`: the client's address."""
+        key = message[2:] + _BY_TCP if by_tcp else message[2:]
+        if (ready := self._ready.answers.get(key)) is not None:
             self.counts.cluster += 1
             self.counts.ready += 1
             return message[:2] + next(ready)
@@ -158,20 +162,22 @@ class Resolver(Generic[C]):
             self.counts.refused += 1
             return wire.write_response(query, Answer(wire.REFUSED), size=size)
         found = self.find(query.name, query.type)
-        if found is None or found.target is not None:
-            self._forward(query, client, size, found, now_s)
-            return None
+        try:
+            if found is None or found.target is not None:
+                self._forward(query, client, size, found, now_s, who)
+                return None
+            answer = render(query.question, found, self._no)
+        except ValueError:  # an object names what is no name
+            found, answer = Found(wire.SERVFAIL), Answer(wire.SERVFAIL)
         self.counts.cluster += 1
-        if found.code == wire.SERVFAIL:
+        if answer.code == wire.SERVFAIL:
             self.counts.failed += 1
             return wire.write_response(query, Answer(wire.SERVFAIL), size=size)
-        answer = render(query.question, found, self._no)
         responses = [
             wire.write_response(query, each, size=size) for each in take_turns(answer, found.turns)
         ]
-        if not by_tcp:
-            # From the second on: the first goes out now.
-            self._ready.put(message, [*responses[1:], responses[0]], found.of)
+        # From the second on: the first goes out now.
+        self._ready.put(key, [*responses[1:], responses[0]], found.of)
         return responses[0]
 
     def find(self, name: Labels, kind: int) -> Found | None:
@@ -194,9 +200,8 @@ class Resolver(Generic[C]):
     # What comes of it
 
     def _forward(
-        self, query: Query, client: C, size: int, alias: Found | None, now_s: float
+        self, query: Query, client: C, size: int, alias: Found | None, now_s: float, who: str
     ) -> None:
-        self.counts.forwarded += 1
         if alias is None or alias.target is None:
             asker = Asker(client, query, size)
         else:
@@ -205,7 +210,8 @@ class Resolver(Generic[C]):
             query = Query(
                 query.number, query.flags, question, query.size, query.has_edns, wants_dnssec=False
             )
-        self._do(self.forwarder.ask(query, asker, now_s))
+        self.counts.forwarded += 1
+        self._do(self.forwarder.ask(query, asker, now_s, who))
 
     def _do(self, effects: Iterable[Effect[Asker[C]]]) -> None:
         for effect in effects:

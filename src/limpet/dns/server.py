@@ -17,12 +17,15 @@ from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
 
 _AT_ONCE = 64
-"""Datagrams that are answered before others of the process have their turn."""
+"""Questions of one socket that are answered before others have their turn."""
 _LARGEST_QUERY_BYTES = 4096
 _IDLE_S = 10.0
 """Of a TCP connection, as RFC 7766 section 6.2.3 wants it: seconds."""
 _MOST_CONNECTIONS = 256
-_MOST_UNSENT_BYTES = 1 << 20
+_MOST_OF_ONE = 32
+"""Connections of one client's address: room is left for others."""
+_MOST_UNSENT_BYTES = 1 << 18
+"""Four of the largest answers; who asks on without taking them is left."""
 
 Client = Callable[[bytes], None]
 """Takes the answer."""
@@ -36,6 +39,7 @@ class Server:
         self._upstreams: tuple[Upstream, ...] = ()
         self._asked = UpstreamSockets(self._heard, self._failed)
         self._timer = Timer("dns", self._ring)
+        self._rings_s = math.inf
         self._sockets: list[socket.socket] = []
         self._is_reading = False
         self.connections: set[_Connection] = set()
@@ -89,23 +93,23 @@ class Server:
                 message, sender = at.recvfrom(_LARGEST_QUERY_BYTES)
             except OSError:  # nothing more; or an earlier answer found nobody
                 break
-            answer = take(message, partial(_answer, at, sender), now_s)
+            answer = take(message, partial(_answer, at, sender), now_s, who=sender[0])
             if answer is not None:
                 _answer(at, sender, answer)
-        if effects:
+        if effects or self.resolver.next_s < self._rings_s:
             self.carry_out()
 
     def _accept(self, at: socket.socket) -> None:
         try:
-            accepted, _ = at.accept()
+            accepted, sender = at.accept()
         except OSError:  # another process was faster, or there is no descriptor left
             return
-        if len(self.connections) >= _MOST_CONNECTIONS:
+        of_one = sum(each.who == sender[0] for each in self.connections)
+        if len(self.connections) >= _MOST_CONNECTIONS or of_one >= _MOST_OF_ONE:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = _Connection(self, accepted)
-        self.connections.add(connection)
+        self.connections.add(_Connection(self, accepted, sender[0]))
 
     # What the resolver wants done
 
@@ -120,7 +124,11 @@ class Server:
                 case Close(attempt):
                     self._asked.close(attempt)
         effects.clear()
-        self._timer.set(self.resolver.next_s)
+        # Only to what is earlier: most of what is to be done later is answered before, and a timer
+        # that rings for nothing is cheaper than one for each question.
+        if self.resolver.next_s < self._rings_s:
+            self._rings_s = self.resolver.next_s
+            self._timer.set(self._rings_s)
 
     def _heard(self, attempt: int, message: bytes) -> None:
         self.resolver.heard(attempt, message, time.monotonic())
@@ -131,6 +139,7 @@ class Server:
         self.carry_out()
 
     def _ring(self) -> None:
+        self._rings_s = math.inf
         self.resolver.due(time.monotonic())
         self.carry_out()
 
@@ -150,7 +159,8 @@ def _answer(at: socket.socket, to: tuple[Any, ...], message: bytes) -> None:
 class _Connection:
     """A client that asks by TCP, one question after the other or many at once."""
 
-    def __init__(self, server: Server, accepted: socket.socket) -> None:
+    def __init__(self, server: Server, accepted: socket.socket, who: str) -> None:
+        self.who = who
         self._server = server
         self._socket = accepted
         self._in, self._out = bytearray(), bytearray()
@@ -180,16 +190,31 @@ class _Connection:
         self._idle.cancel()
         self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._in += data
-        while len(self._in) >= 2:
+        self._take()
+
+    def _take(self) -> None:
+        """Answers so many of those that have come, and the others after others' turn."""
+        take, asked = self._server.resolver.take, 0
+        while len(self._in) >= 2 and asked < _AT_ONCE:
             end = 2 + int.from_bytes(self._in[:2], "big")
             if len(self._in) < end:
                 break
             message = bytes(self._in[2:end])
             del self._in[:end]
-            answer = self._server.resolver.take(message, self._reply, time.monotonic(), by_tcp=True)
+            asked += 1
+            answer = take(message, self._reply, time.monotonic(), by_tcp=True, who=self.who)
             if answer is not None:
                 self._reply(answer)
         self._server.carry_out()
+        if asked == _AT_ONCE and self in self._server.connections:
+            # What it sends meanwhile waits in the kernel, and then at the client.
+            self._loop.remove_reader(self._socket)
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self in self._server.connections:
+            self._loop.add_reader(self._socket, self._readable)
+            self._take()
 
     def _reply(self, message: bytes) -> None:
         if self not in self._server.connections:

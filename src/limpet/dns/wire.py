@@ -99,6 +99,11 @@ def split_name(wire: bytes, at: int = 0) -> tuple[bytes, ...]:
 
 
 def join_name(labels: tuple[bytes, ...]) -> bytes:
+    """Raises: ValueError where no message can have such a name."""
+    if sum(map(len, labels)) + len(labels) >= _LONGEST_NAME or not all(
+        0 < len(label) <= _LONGEST_LABEL for label in labels
+    ):
+        raise ValueError(f"{text_of(labels)} is no name")
     return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
 
 

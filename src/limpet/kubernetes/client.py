@@ -6,9 +6,8 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,8 +21,8 @@ from limpet.kubernetes.access.credentials import Credentials
 from limpet.kubernetes.access.refused_rights import RefusedRights
 from limpet.kubernetes.access.server_clock import ServerClock
 from limpet.kubernetes.errors import refusal
+from limpet.kubernetes.lists import ALL, ListDocument, Page, Selection, read_items
 from limpet.kubernetes.objects import AnyViewed, Object, Resource, Status
-from limpet.kubernetes.watch_event import Unreadable, read_item
 
 PAGE = 100
 """Objects of one answer: some 200 KB, freed before the next is asked for."""
@@ -36,46 +35,6 @@ _CONNECTIONS = 4
 _USER_AGENT = "limpet"
 
 AnyObject = TypeVar("AnyObject", bound=Object)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which objects of a kind; by default all."""
-
-    namespace: str = ""
-    labels: str = ""
-    """A selector as kubectl takes it."""
-    fields: str = ""
-
-    @property
-    def query(self) -> dict[str, str]:
-        asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
-        return {key: value for key, value in asked.items() if value}
-
-
-ALL = Selection()
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[AnyViewed]):
-    """A part of a list."""
-
-    items: list[AnyViewed]
-    unreadable: list[Unreadable]
-    resource_version: str
-    """Of the whole list: to watch from."""
-    next: str
-    """To go on with; empty: this is the last part."""
-
-
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata = _ListMetadata()
-    items: list[msgspec.Raw] | None = None
 
 
 class Client:
@@ -121,10 +80,10 @@ class Client:
         path = f"{resource.path(namespace=selection.namespace)}?{urlencode(query)}"
         answer = await self._answer("GET", path, resource, f"list {resource}")
         try:
-            found: _List = _decoder(_List).decode(answer.body)
+            found: ListDocument = _decoder(ListDocument).decode(answer.body)
         except msgspec.MsgspecError as error:
             raise self._stranger(f"list {resource}", error) from error
-        items, unreadable = _read_items(found.items or [], resource)
+        items, unreadable = read_items(found.items or [], resource)
         metadata = found.metadata
         return Page(items, unreadable, metadata.resource_version, metadata.continue_)
 
@@ -404,20 +363,6 @@ class Client:
             f"{what}: what the API server at {self.access.server} says is not what such a server "
             f"says: {error} (is something else there, or a cache of another version?)"
         )
-
-
-def _read_items(
-    raw: list[msgspec.Raw], resource: Resource[AnyViewed]
-) -> tuple[list[AnyViewed], list[Unreadable]]:
-    items: list[AnyViewed] = []
-    unreadable: list[Unreadable] = []
-    for each in raw:
-        item = read_item(each, resource)
-        if isinstance(item, Unreadable):
-            unreadable.append(item)
-        else:
-            items.append(item)
-    return items, unreadable
 
 
 @cache

@@ -15,7 +15,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import SilenceError, TooLargeError
-from limpet.kubernetes.client import ALL, Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import (
     BusyError,
     FutureVersionError,
@@ -23,6 +23,7 @@ from limpet.kubernetes.errors import (
     StatusError,
     refusal,
 )
+from limpet.kubernetes.lists import ALL, Selection
 from limpet.kubernetes.objects import AnyViewed, Resource
 from limpet.kubernetes.reflector_state import (
     Changes,
@@ -69,11 +70,13 @@ class Reflector(Generic[AnyViewed]):
         random: Callable[[], float],
         selection: Selection = ALL,
         silence_s: float = SILENCE_S,
+        page: int = 100,
     ) -> None:
         """`hear`: is awaited before the next is read; if it raises, all is told anew.
 
         `mirror`: whether what a new list has no more is told as gone.
         `random`: from 0 to below 1; spreads those who come back all at once.
+        `page`: how many are listed at a time.
         """
         self._client = client
         self._resource = resource
@@ -81,7 +84,7 @@ class Reflector(Generic[AnyViewed]):
         self._selection = selection
         self._random = random
         self._silence_s = silence_s
-        self._state: ReflectorState[AnyViewed] = ReflectorState(mirror=mirror)
+        self._state: ReflectorState[AnyViewed] = ReflectorState(mirror=mirror, page=page)
         self._step: asyncio.Task[None] | None = None
         self._standing = Standing(False, time.monotonic(), False, "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypedDict, Unpack
 
 
 class Process(Protocol):
@@ -24,29 +24,33 @@ class Process(Protocol):
         """Does nothing when it is known to have ended."""
 
 
-class Launcher(Protocol):
-    """Starts programs; arguments are as in `subprocess`."""
+class How(TypedDict, total=False):
+    """How a program is started; as in `subprocess`."""
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = None,
-        stdout: int | IO[Any] | None = None,
-        stderr: int | IO[Any] | None = None,
-        start_new_session: bool = False,
-        pass_fds: Sequence[int] = (),
-    ) -> Process:
+    env: Mapping[str, str] | None
+    stdin: int | IO[Any] | None
+    stdout: int | IO[Any] | None
+    stderr: int | IO[Any] | None
+    start_new_session: bool
+    pass_fds: Sequence[int]
+
+
+class HowToRun(TypedDict, total=False):
+    """How a program is run to its end; as in `subprocess`."""
+
+    env: Mapping[str, str] | None
+    input: str | None
+    timeout: float | None
+
+
+class Launcher(Protocol):
+    """Starts programs."""
+
+    def start(self, command: Sequence[str], **how: Unpack[How]) -> Process:
         """As `subprocess.Popen`, without pipes. Raises: OSError."""
 
     def run(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,
-        timeout: float | None = None,
+        self, command: Sequence[str], **how: Unpack[HowToRun]
     ) -> subprocess.CompletedProcess[str]:
         """As `subprocess.run` that captures both outputs. Raises: OSError, TimeoutExpired."""
 
@@ -54,44 +58,13 @@ class Launcher(Protocol):
 class ByExec:
     """As everybody starts programs."""
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = None,
-        stdout: int | IO[Any] | None = None,
-        stderr: int | IO[Any] | None = None,
-        start_new_session: bool = False,
-        pass_fds: Sequence[int] = (),
-    ) -> Process:
-        return subprocess.Popen(
-            command,
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=start_new_session,
-            pass_fds=pass_fds,
-        )
+    def start(self, command: Sequence[str], **how: Unpack[How]) -> Process:
+        return subprocess.Popen(command, **how)
 
     def run(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        input: str | None = None,
-        timeout: float | None = None,
+        self, command: Sequence[str], **how: Unpack[HowToRun]
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            env=env,
-            input=input,
-            timeout=timeout,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=False, **how)
 
 
 _launchers: list[Launcher] = [ByExec()]

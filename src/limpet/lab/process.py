@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from limpet.base.process import end_process
+from limpet.base.process.programs import end_process
 from limpet.lab.command import LabError
 from limpet.lab.launch import Process, launcher
 

@@ -10,7 +10,8 @@ import re
 import socket
 import struct
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
@@ -20,7 +21,7 @@ from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 _GET, _DELETE = 0x101, 0x102
 _TUPLE_ORIGINAL, _TUPLE_REPLY, _STATUS, _PROTOCOL_INFO, _ID, _ZONE = 1, 2, 3, 4, 12, 18
 _STATUS_MASK = 26
-_SEEN_REPLY, _DST_NAT = 1 << 1, 1 << 5
+_SEEN_REPLY = 1 << 1
 _TUPLE_IP, _TUPLE_PROTOCOL = 1, 2
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _SOURCE: dict[int, int] = {socket.AF_INET: 1, socket.AF_INET6: 3}
@@ -28,6 +29,7 @@ _TCP, _UDP = 6, 17
 _U32 = struct.Struct(">I")
 _TCP_INFO, _TCP_STATE, _TCP_ESTABLISHED = 1, 1, b"\x03"
 _NFGENMSG_BYTES = 4
+_MOST_SEARCHED = 50
 _ANY_FAMILY = bytes(_NFGENMSG_BYTES)
 
 
@@ -43,6 +45,35 @@ def forget_flows(addresses: Collection[Address]) -> int:
             if wanted:
                 forgotten += _forget(netfilter, family, wanted)
     return forgotten
+
+
+class Tracked(NamedTuple):
+    """A flow as it was begun, and who answers it: behind a Service's or a port's translation."""
+
+    protocol: int
+    """Its number."""
+    source: bytes
+    """Packed address."""
+    target: bytes
+    port: int
+    """Of the target; 0 for protocols without."""
+
+
+def forget_those(addresses: Collection[Address], is_unwanted: Callable[[Tracked], bool]) -> int:
+    """Deletes those flows from or to one of the addresses that are unwanted; returns how many.
+
+    Packets of such a flow begin it again, if the filters let them. Raises: KernelError.
+    """
+    requests = []
+    maybe = _search_for({each.packed for each in addresses}, ())
+    with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
+        for family, attrs in _flows(netfilter, maybe):
+            protocol, source, _ = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=True)
+            _, target, port = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
+            if source and target and is_unwanted(Tracked(protocol, source, target, port)):
+                requests.append(_deletion(bytes([family, 0, 0, 0]), attrs))
+        _delete(netfilter, requests, "flows that nothing allows")
+    return len(requests)
 
 
 def _forget(netfilter: NetlinkSocket, family: int, wanted: set[bytes]) -> int:
@@ -91,20 +122,25 @@ def forget_udp(served: Served) -> int:
 
 
 def forget_unanswered_tcp(served: Served) -> int:
-    """The same of TCP's connections that were translated and never answered: the client's next
-    attempt is sent to one that serves, instead of where nobody answers."""
+    """The same of TCP's connections that were never answered: the client's next attempt is sent to
+    one that serves, instead of where nobody answers, or nowhere at all."""
     return _forget_stale(_TCP, served, unanswered=True)
 
 
 def _forget_stale(protocol: int, served: Served, *, unanswered: bool) -> int:
     only = b""
     if unanswered:  # of a busy node's flows few; kernels before 5.17 tell all
-        mask = _SEEN_REPLY | _DST_NAT
-        only = wire.attr(_STATUS, _U32.pack(_DST_NAT)) + wire.attr(_STATUS_MASK, _U32.pack(mask))
+        only = wire.attr(_STATUS, _U32.pack(0)) + wire.attr(_STATUS_MASK, _U32.pack(_SEEN_REPLY))
     requests = []
+    maybe = _search_for(
+        {address for address, _ in served if address},
+        {port for address, port in served if not address},
+    )
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
         dump = wire.Request(_GET, wire.ROOT_MATCH, _ANY_FAMILY + only, ("tracked flows",))
         for message in netfilter.dump(dump):
+            if maybe.search(message.body) is None:
+                continue
             family = message.body[0]
             attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
             if unanswered and _U32.unpack(attrs[_STATUS])[0] & _SEEN_REPLY:
@@ -145,6 +181,15 @@ def _ends(attrs: dict[int, bytes], tuple_kind: int) -> set[bytes]:
     return set(wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0).values())
 
 
+def _search_for(addresses: Collection[bytes], ports: Collection[int]) -> re.Pattern[bytes]:
+    """Most flows are no Service's: their bytes are searched before anything is parsed."""
+    words = [re.escape(each) for each in sorted(addresses)]
+    words += [re.escape(port.to_bytes(2, "big")) for port in sorted(ports)]
+    if len(words) > _MOST_SEARCHED:  # each is tried at each byte: parsing is quicker
+        words = [b""]
+    return re.compile(b"|".join(words), re.DOTALL)
+
+
 FlowEnd = tuple[int, bytes, int]
 """Number of the protocol, packed address (of what is asked for, empty: any of the node's), port."""
 
@@ -157,26 +202,29 @@ def count_flows(asked: Collection[FlowEnd]) -> Counter[FlowEnd]:
     found: Counter[FlowEnd] = Counter()
     ports = {(protocol, port) for protocol, address, port in asked if not address}
     addresses = {address for _, address, _ in asked if address}
-    # Most flows are no Service's: the bytes are searched before anything is parsed.
-    words = [re.escape(each) for each in sorted(addresses)]
-    words += [re.escape(port.to_bytes(2, "big")) for _, port in sorted(ports)]
-    if not words:
+    if not asked:
         return found
-    maybe = re.compile(b"|".join(words), re.DOTALL)
+    maybe = _search_for(addresses, {port for _, port in ports})
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            header = bytes([family, 0, 0, 0])
-            dump = wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",))
-            for message in netfilter.dump(dump):
-                if maybe.search(message.body) is None:
-                    continue
-                attrs = wire.parse_attrs(message.body, _NFGENMSG_BYTES)
-                begun = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
-                answering = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
-                is_meant = begun in asked or (begun[0], begun[2]) in ports
-                if is_meant and begun != answering and _is_alive(begun[0], attrs):
-                    found[answering] += 1
+        for family, attrs in _flows(netfilter, maybe):
+            begun = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
+            answering = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
+            is_meant = begun in asked or (begun[0], begun[2]) in ports
+            if is_meant and begun != answering and _is_alive(begun[0], attrs):
+                found[answering] += 1
     return found
+
+
+def _flows(
+    netfilter: NetlinkSocket, maybe: re.Pattern[bytes]
+) -> Iterator[tuple[int, dict[int, bytes]]]:
+    """Family and attributes of the flows of both families in whose bytes `maybe` is found."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        header = bytes([family, 0, 0, 0])
+        dump = wire.Request(_GET, wire.ROOT_MATCH, header, ("tracked flows",))
+        for message in netfilter.dump(dump):
+            if maybe.search(message.body) is not None:
+                yield family, wire.parse_attrs(message.body, _NFGENMSG_BYTES)
 
 
 def _flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:

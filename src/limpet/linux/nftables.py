@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_TABLE
-from limpet.base.process import give_memory_back
+from limpet.base.process.memory import give_memory_back
 
 _SONAME = "libnftables.so.1"
 _NFT_CTX_OUTPUT_STATELESS = 1 << 2

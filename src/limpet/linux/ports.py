@@ -57,9 +57,9 @@ def _owners(inodes: set[str]) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended meanwhile, or is not ours to look at
-            for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    inode = wanted.get(os.readlink(descriptor.path))
+                    inode = wanted.get(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
                     if inode is not None:
                         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
                             found[inode] = int(pid), comm.read().strip()

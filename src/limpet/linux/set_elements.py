@@ -1,9 +1,13 @@
-"""Elements of maps in one table of nftables, changed and read without libnftables."""
+"""Elements of maps and sets in one table of nftables, changed and read without libnftables."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from typing import NamedTuple
+from zlib import crc32
 
 from limpet.base.errors import KernelError
 from limpet.linux.netlink import codec as wire
@@ -13,8 +17,19 @@ from limpet.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 _SO_SNDBUFFORCE = 32
 _MOST_BYTES = 64 << 20
 """Of one transaction, which is one datagram."""
+_AT_ONCE = 512
+"""Messages of one transaction, with some hundred elements each."""
 
 
+class SetPrint(NamedTuple):
+    """What there is in a set, in whatever order."""
+
+    elements: int
+    total: int
+
+
+Range = tuple[bytes, bytes | None]
+"""Keys from the first to before the other; None: to the end."""
 Frame = Mapping[str, tuple[bytes, ...]]
 """By name of the chain or set: what it is and has, in order, as the kernel holds it."""
 
@@ -54,6 +69,34 @@ class SetElements:
             found[f"set {name}"] = sorted(parts)
         return {name: tuple(parts) for name, parts in found.items()}
 
+    def sets(self) -> dict[str, set_codec.SetInfo]:
+        """The table's sets and maps; empty when it is not there. Raises: KernelError."""
+        messages = self._netlink.dump_found(set_codec.dump_sets(self._table))
+        found = (set_codec.parse_set(each, self._table) for each in messages)
+        return {each.name: each for each in found if each is not None}
+
+    def has(self, name: str, key: bytes) -> bool:
+        """Raises: KernelError."""
+        try:
+            self._netlink.query(set_codec.get_element(self._table, name, key))
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
+        return True
+
+    def print_of(self, name: str) -> SetPrint:
+        """Of one set or map: it is another when anything in it is. Raises: KernelError.
+
+        Not for large ones: the kernel goes over them anew for each message of its answer.
+        """
+        count = total = 0
+        for message in self._netlink.dump_found(set_codec.dump_elements(self._table, name)):
+            for element in set_codec.split_elements(message):
+                count += 1
+                total += crc32(element)
+        return SetPrint(count, total)
+
     def change(
         self,
         delete: Mapping[str, Iterable[bytes]],
@@ -77,6 +120,24 @@ class SetElements:
         ]
         if requests:
             self._netlink.commit(requests)
+
+    def change_set(
+        self, name: str, delete: Iterable[Range], add: Iterable[Range], *, intervals: bool
+    ) -> None:
+        """Of one set: what goes, then what comes; of one without intervals the first keys alone.
+
+        So many at once that the kernel takes them: all or nothing up to `_AT_ONCE`. Raises:
+        KernelError; what is there now is not known.
+        """
+        if intervals:
+            gone = set_codec.delete_ranges(self._table, name, delete)
+            come = set_codec.add_ranges(self._table, name, add)
+        else:
+            gone = set_codec.delete_elements(self._table, name, (first for first, _ in delete))
+            come = set_codec.add_keys(self._table, name, (first for first, _ in add))
+        requests = chain(gone, come)
+        while part := list(islice(requests, _AT_ONCE)):
+            self._netlink.commit(part)
 
 
 class _Batches(NetlinkSocket):

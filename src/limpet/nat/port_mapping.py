@@ -16,7 +16,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.addresses import Endpoint, is_public
 from limpet.base.errors import KernelError
-from limpet.base.process import in_thread
+from limpet.base.process.threads import in_thread
 from limpet.linux.underlay import default_gateway
 from limpet.nat.port_control_codec import NONCE_BYTES, Lease, PortControlError
 

@@ -17,9 +17,9 @@ from limpet.base.addresses import Endpoint, UnderlayLink
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.timer import AGAIN_S, Timer
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.membership import Membership, News
 from limpet.cluster.nodes import NodeEntry
-from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.datapath.event import (

@@ -131,7 +131,12 @@ class Compiled:
 
 def ranges_of(blocks: Iterable[IpBlock]) -> tuple[AddressRange, ...]:
     """What the blocks have together: sorted, and merged where they overlap or touch."""
-    found = [each for block in blocks for each in _without_excepted(block)]
+    found: list[AddressRange] = []
+    for block in blocks:
+        if block.excepted:
+            found += _without_excepted(block)
+        else:  # there may be a million
+            found.append(AddressRange(block.prefix.version, *bounds_of(block.prefix)))
     return merged(found)
 
 

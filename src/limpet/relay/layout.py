@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from limpet.base.addresses import Endpoint, in_16_bytes, of_16_bytes
-from limpet.cluster.peer_datagram import UID_BYTES, uid_bytes, uid_text
+from limpet.cluster.datagrams.peer_datagram import UID_BYTES, uid_bytes, uid_text
 
 M = TypeVar("M")
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, Final
 
-from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
 from limpet.relay.layout import EndpointField, Field, Layout, Port, Uid
 
 TOKEN_BYTES = 16

@@ -107,6 +107,12 @@ def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation
     return Rotation(near, tuple(_target(each, 1, here) for each in local))
 
 
+def may_answer(candidate: Candidate, here: Here) -> bool:
+    """Whether it is in rotation or not: a connection that is tried there is better let be."""
+    endpoint, _ = candidate
+    return (endpoint.is_ready or endpoint.is_serving) and not here.doubts(endpoint)
+
+
 def why_unused(candidate: Candidate, service: Service, used: Iterable[Target], here: Here) -> str:
     """Why the node does not send to it, in words; empty: it does. `used`: of its Service's port."""
     endpoint, port = candidate
@@ -154,11 +160,12 @@ def _nearest(usable: Sequence[Candidate], distribution: str, here: Here) -> tupl
     kinds = sorted(set(distances))
     if len(kinds) <= 1:
         return tuple(_target(each, 1, here) for each in usable)
-    taken, last = 0, 0
+    nearer, last = 0, 0
     for last in kinds:
-        taken += distances.count(last)
-        if taken * MOST_SHARE >= len(usable):
+        slots = nearer * MOST_SHARE + distances.count(last) * (1 if nearer else MOST_SHARE)
+        if slots >= len(usable):
             break
+        nearer += distances.count(last)
     return tuple(
         _target(each, MOST_SHARE if distance < last else 1, here)
         for each, distance in zip(usable, distances, strict=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,18 +28,6 @@ BINARY = "/usr/lib/cni/limpet"
 CONFLIST = "/etc/cni/net.d/10-limpet.conflist"
 CONFIG = "/etc/limpet/agent.toml"
 SOCKET = "/run/limpet/agent.sock"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _runtimes() -> None:
-    """The foreign programs are in build/runtimes."""
-    subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
-
-
-@pytest.fixture
-def machine() -> Iterator[ServiceMachine]:
-    with ServiceMachine() as machine:
-        yield machine
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,7 +25,6 @@ class NothingYet(LimpetNetwork):
 
 
 def test_containerd_uses_limpet_from_its_installation_to_its_removal() -> None:
-    subprocess.run([CHECKOUT / "scripts" / "fetch-runtimes"], check=True)
     with Machine() as machine:
         network = NothingYet(machine)
         network.install()

@@ -19,12 +19,6 @@ DATABASE = "/var/lib/limpet/controller/controller.db"
 UNIT = "/etc/systemd/system/limpet-controller.service"
 
 
-@pytest.fixture
-def machine() -> Iterator[ServiceMachine]:
-    with ServiceMachine() as machine:
-        yield machine
-
-
 @pytest.fixture(scope="module")
 def untouched() -> Iterator[ServiceMachine]:
     """For what is refused: whoever uses it shows that it is as it was."""

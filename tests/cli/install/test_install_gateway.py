@@ -24,9 +24,9 @@ from tests.cli.install.test_install import (
     limpet,
     state_of,
 )
-from tests.cli.install.test_install_join import Cloud, cloud, cluster_of, joining, machine
+from tests.cli.install.test_install_join import Cloud, cloud, cluster_of, joining
 
-__all__ = ["cloud", "machine"]
+__all__ = ["cloud"]
 THEIRS = "/etc/cni/net.d/05-theirs.conflist"
 
 

@@ -34,12 +34,6 @@ CONTROLLER = "192.0.2.1:7470"
 IDENTITY = "/var/lib/limpet/cluster/cluster.json"
 
 
-@pytest.fixture
-def machine() -> Iterator[ServiceMachine]:
-    with ServiceMachine() as machine:
-        yield machine
-
-
 @dataclass(frozen=True, slots=True)
 class Cloud:
     """A controller in the world outside."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from tests.beds.tunnel_bed import wireguard_go
 from tests.cli.install.service_machine import ServiceMachine
@@ -15,12 +12,6 @@ from tests.clients.machine import OUTSIDE, Process
 from tests.waiting import wait_until
 
 FAR = "198.51.100.1"
-
-
-@pytest.fixture
-def machine() -> Iterator[ServiceMachine]:
-    with ServiceMachine() as machine:
-        yield machine
 
 
 def add_far_node(cloud: Cloud) -> Process:

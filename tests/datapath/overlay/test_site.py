@@ -20,8 +20,6 @@ from limpet.base.ownership import NFT_OVERLAY_TABLE, ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, SegmentsChanged
@@ -31,6 +29,7 @@ from limpet.datapath.overlay.state import OverlayState
 from limpet.datapath.peer_parts import PeerParts
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.linux.netlink.socket import RouteSocket
+from tests.beds.member import membership_of
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -69,10 +68,8 @@ class SiteBed:
             "addr add 2001:db8::1/64 dev eth0 nodad",
         )
         identity = Identity(folder, node_key(OWN), "node-1", PINNED, ("c:7470",))
-        file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
-        self.membership = Membership(identity, file, boot_id="boot")
+        self.membership = membership_of(identity, seal_network(network(), CLUSTER_KEY))
         self.undo.callback(self.membership.close)
-        self.membership.offer([seal_network(network(), CLUSTER_KEY)], source=Source.CLOUD)
         self.grant(OWN)
         self.grant(PEER, addresses=(ip_address("192.0.2.2"), ip_address("2001:db8::2")))
         with netns.entered():

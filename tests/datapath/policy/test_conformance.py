@@ -8,7 +8,8 @@ import pytest
 
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.policy_matrix import PolicyMatrix
-from tests.datapath.policy.conformance import ROWS, Row
+from tests.datapath.policy.conformance import ROWS
+from tests.datapath.policy.conformance.asks import Row
 
 
 @pytest.fixture(scope="module")

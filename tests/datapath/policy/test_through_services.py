@@ -17,7 +17,7 @@ from limpet.policies.policy import Key, Pod, World
 from tests.beds.namespaces import Netns, NetnsFactory, is_silent, talk
 from tests.beds.node_bed import NODE, OUTSIDE
 from tests.beds.service_bed import ADDRESSES, EXTERNAL, WEB, ServiceBed, endpoints_of, slices
-from tests.datapath.policy.conformance import at, block, egress, ingress, of, pod, rule
+from tests.datapath.policy.conformance.words import at, block, egress, ingress, of, pod, rule
 
 Enforce = Callable[..., None]
 

@@ -7,20 +7,24 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from errno import ECONNABORTED, EINPROGRESS
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from limpet.datapath.services.elements import packed
 from limpet.datapath.services.sockets.apply import Place, remove_pins
-from limpet.services.values import Service
+from limpet.datapath.services.sockets.layout import CONNECTED, LAYOUT
+from limpet.services.values import SERVING, TERMINATING, Endpoint, Service
 from tests.beds.namespaces import Netns, NetnsFactory, talk
 from tests.beds.node_bed import NODE
 from tests.beds.service_bed import ADDRESSES, WEB, endpoints_of, slices
 from tests.beds.socket_bed import SocketBed
 from tests.waiting import PATIENCE_S, wait_until
 
+MAPS = f"maps-{LAYOUT}"
 ANY = {4: "0.0.0.0", 6: "::"}
 
 
@@ -165,6 +169,82 @@ def test_connected_datagram_sockets_are_ended_when_their_endpoint_leaves(bed: So
         assert tracked(bed.node, address) == ""
 
 
+def test_connections_that_are_tried_at_a_dead_endpoint_are_ended_at_once(bed: SocketBed) -> None:
+    """And no others: they would be tried for two minutes, or are answered yet."""
+    one, two = bed.pods
+    two.netns.run(
+        "nft", "add table inet deaf { chain in { type filter hook input priority 0; } ; }"
+    )
+    two.netns.run("nft", "add rule inet deaf in tcp dport 8080 drop")
+    for number, address in enumerate(ADDRESSES):
+        with ExitStack() as stack:
+            server = stack.enter_context(one.netns.listening(ANY[family(address)], 8080))
+            for client in (one.netns, bed.node):
+                bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+                tried = trying(stack, client, address, 80)
+                direct = trying(stack, client, two.addresses[number], 8080)
+                ending = [Endpoint(x, SERVING | TERMINATING, "here") for x in two.addresses]
+                bed.put(*slices(*endpoints_of(*one.addresses), *ending))
+                assert is_tried(tried), "who ends in order may answer"
+                bed.put(*slices(*endpoints_of(*two.addresses)))
+                again = trying(stack, client, address, 80)
+                bed.put(*slices(*endpoints_of(*one.addresses)))
+                for each in (tried, again):
+                    select.select([], [each], [], PATIENCE_S)
+                    assert each.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == ECONNABORTED
+                assert is_tried(direct), "it has nothing to do with the Service"
+                talk(client, address, 80, server)
+        assert tracked(bed.node, address) == ""
+
+
+def trying(stack: ExitStack, client: Netns, address: str, port: int) -> socket.socket:
+    """A connection that is under way."""
+    made = stack.enter_context(client.open_socket(family(address), socket.SOCK_STREAM))
+    made.setblocking(False)
+    assert made.connect_ex((address, port)) == EINPROGRESS
+    return made
+
+
+def is_tried(made: socket.socket) -> bool:
+    return select.select([], [made], [], 0)[1] == []
+
+
+def test_connections_are_counted_by_who_answers_them(bed: SocketBed) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    asked = {(6, packed(each), 80) for each in ADDRESSES} | {
+        (17, packed(each), 53) for each in ADDRESSES
+    }
+
+    def counted() -> dict[tuple[int, bytes, int], int]:
+        assert bed.part.sockets is not None
+        with bed.node.entered():
+            counter = bed.part.sockets.counter()
+            assert counter is not None
+            with closing(counter):
+                return dict(counter.count(asked))
+
+    assert counted() == {}
+    for number, address in enumerate(ADDRESSES):
+        web, ask = (
+            (6, packed(two.addresses[number]), 8080),
+            (17, packed(two.addresses[number]), 5353),
+        )
+        with ExitStack() as stack:
+            server = stack.enter_context(two.netns.listening(ANY[family(address)], 8080))
+            for client in (one.netns, one.netns, bed.node):
+                stack.enter_context(client.connected(address, 80))
+                stack.enter_context(server.accept()[0])
+            # These have nothing to do with the Service.
+            stack.enter_context(one.netns.connected(two.addresses[number], 8080))
+            datagrams(stack, one.netns, address).connect((two.addresses[number], 5353))
+            assert counted() == {web: 3}
+            datagrams(stack, bed.node, address).connect((address, 53))
+            datagrams(stack, one.netns, address).sendto(b"question", (address, 53))
+            assert counted() == {web: 3, ask: 2}
+        wait_until(lambda: counted() == {}, "the sockets are gone")
+
+
 def test_other_network_namespaces_in_the_cgroup_are_left_alone(
     bed: SocketBed, make_netns: NetnsFactory
 ) -> None:
@@ -289,7 +369,7 @@ def test_what_others_take_away_is_put_back(bed: SocketBed) -> None:
         os.close(fd)
 
     def empty(name: str) -> None:
-        pinned = lib.bpf_obj_get(os.fsencode(bed.place.pins / "maps-1" / name))
+        pinned = lib.bpf_obj_get(os.fsencode(bed.place.pins / MAPS / name))
         key = ctypes.create_string_buffer(64)
         assert lib.bpf_map_get_next_key(pinned, None, key) == 0
         assert lib.bpf_map_delete_elem(pinned, key) == 0
@@ -302,7 +382,7 @@ def test_what_others_take_away_is_put_back(bed: SocketBed) -> None:
     breakages: tuple[Callable[[], None], ...] = (
         detach,
         unpin,
-        *(partial(empty, name) for name in ("frontends", "slots")),
+        *(partial(empty, name) for name in ("frontends", "members")),
     )
     with two.netns.listening("0.0.0.0", 8080) as server:
         for breakage in breakages:
@@ -316,7 +396,7 @@ def test_what_others_take_away_is_put_back(bed: SocketBed) -> None:
             assert talk(one.netns, ADDRESSES[0], 80, server) == one.addresses[0]
             assert tracked(bed.node, ADDRESSES[0]) == ""
             assert (bed.place.pins / "links" / "limpet_connect4").exists()
-            assert (bed.place.pins / "maps-1" / "slots").exists()
+            assert (bed.place.pins / MAPS / "slots").exists()
 
 
 def test_after_they_are_removed_nftables_serves_alone(bed: SocketBed) -> None:
@@ -334,6 +414,40 @@ def test_after_they_are_removed_nftables_serves_alone(bed: SocketBed) -> None:
     with two.netns.listening("0.0.0.0", 8080) as server:
         # The kernel takes a program from its cgroup a moment after its last pin is gone.
         wait_until(is_translated)
+
+
+def test_sockets_that_were_closed_while_no_program_was_attached_are_forgotten(
+    bed: SocketBed,
+) -> None:
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+
+    def noted() -> int:
+        assert bed.part.sockets is not None
+        with closing(bed.part.sockets.kernel.maps([CONNECTED])[CONNECTED]) as connected:
+            return len(connected.read())
+
+    with two.netns.listening("0.0.0.0", 8080) as server, ExitStack() as stack:
+        stays = stack.enter_context(one.netns.connected(ADDRESSES[0], 80))
+        stack.enter_context(server.accept()[0])
+        closed = one.netns.connected(ADDRESSES[0], 80)
+        closed.__enter__()
+        stack.enter_context(server.accept()[0])
+        assert noted() == 2
+        for path in (bed.place.pins / "links").iterdir():
+            path.unlink()
+        bed.end_agent()
+
+        def is_translated() -> bool:
+            talk(one.netns, ADDRESSES[0], 80, server)
+            return tracked(bed.node, ADDRESSES[0]) != ""
+
+        wait_until(is_translated, "the programs are away")
+        closed.__exit__(None, None, None)
+        bed.run()
+        assert bed.why_not == ""
+        assert noted() == 1
+        assert stays.getpeername() == (ADDRESSES[0], 80)
 
 
 def test_where_programs_cannot_be_used_nftables_serves_and_the_reason_is_told(

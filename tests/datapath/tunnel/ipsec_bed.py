@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.topology.tunnel_end import ipsec_mtu_bytes
+from limpet.controller.registry.records import AuthorityRecord
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, node_certificate
-from limpet.controller.state.records import AuthorityRecord
-from limpet.controller.state.tables import Tables
 from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.apply import IpsecKernel
 from limpet.datapath.tunnel.ipsec.codec import WHOLE, connection_name

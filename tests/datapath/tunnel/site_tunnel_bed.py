@@ -17,11 +17,9 @@ from typing import Any, TypeVar
 from limpet.base.addresses import Endpoint
 from limpet.base.ownership import ROUTE_TABLE
 from limpet.base.settings import PeerSettings, TunnelSettings
+from limpet.cluster.datagrams.peer_socket import PeerSocket
 from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
-from limpet.cluster.membership import Membership
-from limpet.cluster.peer_socket import PeerSocket
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.datapath.event import Event, PeerUnanswered
@@ -31,6 +29,7 @@ from limpet.datapath.tunnel.handshake_reset import HandshakeReset
 from limpet.datapath.tunnel.setup import TunnelSetup
 from limpet.datapath.tunnel.state import PeerReading
 from limpet.linux.netlink.socket import RouteSocket
+from tests.beds.member import membership_of
 from tests.beds.overlay_bed import Node, OverlayBed
 from tests.beds.tunnel_bed import wireguard_go
 from tests.unit.cluster_values import (
@@ -98,8 +97,7 @@ class Agent:
                 identity = Identity(
                     self.folder, node_key(self.node.number), "node", PINNED, ("c:7470",)
                 )
-                file = SnapshotFile(self.folder / "snapshot.log", own_uid=identity.uid)
-                self.membership = Membership(identity, file, boot_id="boot")
+                self.membership = membership_of(identity)
                 undo.callback(self.membership.close)
                 sealed = seal_network(network(), CLUSTER_KEY)
                 self.loop.run_until_complete(self._offer(sealed))

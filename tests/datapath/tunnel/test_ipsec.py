@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base import process as companion
 from limpet.base.errors import KernelError
 from limpet.base.ownership import IPSEC_IFNAME, IPSEC_RULE_PRIORITY, ROUTE_TABLE
+from limpet.base.process import programs as companion
 from limpet.cluster.topology.tunnel_end import TunnelEnd
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.diff import CallPeer, DropTunnel, PutTunnel
@@ -254,8 +254,8 @@ class StrangeTunnel(IpsecTunnel):
 
 
 def right_but_of(strange: object, right: IpsecIdentity, public_key: bytes) -> IpsecIdentity:
+    from limpet.controller.registry.records import AuthorityRecord
     from limpet.controller.state.authority import node_certificate
-    from limpet.controller.state.records import AuthorityRecord
 
     assert isinstance(strange, AuthorityRecord)
     return replace(right, certificate=node_certificate(strange, public_key).encode())

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from limpet.base.ownership import IPSEC_IFNAME, TUNNEL_MARK
-from limpet.cluster.peer_datagram import MAGIC
-from limpet.cluster.shared_port import SharedPort
+from limpet.cluster.datagrams.peer_datagram import MAGIC
+from limpet.cluster.datagrams.shared_port import SharedPort
 from limpet.datapath.tunnel.diff import DropTunnel
 from limpet.datapath.tunnel.ipsec.esp import drop_sas
 from limpet.datapath.tunnel.ipsec.port import IPSEC_PORT

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from limpet.agent.answers.cluster import peer_statuses
+from limpet.agent.answers.peers import peer_statuses
 from limpet.agent.status.paths import PeerStatus
-from limpet.base import process as companion
 from limpet.base.ownership import IPSEC_FOLDER, IPSEC_IFNAME
+from limpet.base.process import programs as companion
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.topology import transports
 from limpet.datapath.tunnel.ipsec import daemon as ipsec

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from limpet.cluster.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_datagram import Kind
 from limpet.cluster.topology import transports
 from limpet.datapath.event import ActivePeersChanged
 from limpet.datapath.tunnel.diff import PutTunnelPeer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base import process as companion
+from limpet.base.process import programs as companion
 from limpet.datapath.tunnel.wireguard import process as wireguard_process
 from tests.beds.overlay_bed import ping
 from tests.datapath.tunnel.site_tunnel_bed import SiteTunnelBed

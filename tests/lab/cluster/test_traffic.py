@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.lab.world.machine import Machine
 from limpet.lab.world.world import World
 from tests.lab.bed import (
     ONE_LAN,
@@ -22,6 +23,7 @@ from tests.lab.bed import (
     vtep_macs,
 )
 from tests.lab.policies import policies_hold
+from tests.lab.policies_of_all_nodes import cluster_policies_hold
 from tests.lab.rungs import until_on
 from tests.waiting import wait_until
 
@@ -70,6 +72,10 @@ def test_policies_hold_on_a_plain_route_and_in_vxlan(
     policies_hold(sites.machine(source), sites.machine(target))
 
 
+def test_policies_of_the_cluster_hold_on_every_node(sites: World, tmp_path: Path) -> None:
+    cluster_policies_hold(sites, tmp_path)
+
+
 def test_nodes_reach_pods_and_pods_reach_nodes_by_overlay_address(sites: World) -> None:
     node = sites.machine("crane-1")
     (pod,) = sites.machine("digger-1").pods.values()
@@ -95,7 +101,7 @@ def test_one_link_is_a_plain_route_and_a_router_between_is_vxlan(sites: World) -
 def test_what_others_damage_comes_back_and_pods_do_not_notice(sites: World) -> None:
     node = sites.machine("crane-1")
     macs, wanted = vtep_macs(node), routes(node)
-    links = {link for link in node.links() if link.startswith("lim") and "vx" not in link}
+    links = links_of_pods(node)
 
     for damage in (
         ("ip", "link", "delete", next(iter(macs))),
@@ -115,7 +121,13 @@ def test_what_others_damage_comes_back_and_pods_do_not_notice(sites: World) -> N
 
     assert vtep_macs(node) == macs
     wait_until(lambda: routes(node).keys() == wanted.keys())
-    assert {link for link in node.links() if link.startswith("lim") and "vx" not in link} == links
+    assert links_of_pods(node) == links
+
+
+def links_of_pods(node: Machine) -> set[str]:
+    """And their bridge. The tunnel's program brings its own when it is up, as late as that is."""
+    own = {link for link in node.links() if link.startswith("lim")}
+    return {link for link in own if not link.startswith(("limvx", "limwg"))}
 
 
 def test_an_agent_is_upgraded_without_losing_a_packet(sites: World) -> None:

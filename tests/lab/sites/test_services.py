@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from limpet.base.errors import LimpetError
 from limpet.lab.world.world import World
 from tests.lab.bed import a_world
-from tests.lab.services import Connecting, endpoints, serving_all, tell, web
+from tests.lab.services import Connecting, endpoints, ipv4, serving_all, tell, web
 from tests.waiting import wait_until
 
 # Addresses of its own: an address that a namespace has is not taken for a container's that is gone,
@@ -72,6 +73,15 @@ def test_an_endpoint_whose_node_dies_leaves_the_rotation_and_comes_back_with_it(
         wait_until(lambda: endpoints(node)["crane-2"] == (1, ""), "it serves again")
         with serving_all(world, "crane-2"):
             connecting.until("crane-2")
+
+
+def test_a_pod_of_another_node_that_serves_is_found_by_its_name(world: World) -> None:
+    node, other = world.machine("crane-1"), world.machine("digger-1")
+    client, pod = (next(iter(each.pods.values())) for each in (node, other))
+    (path,) = node.ask("path", origin=client.name, target=f"shop/{pod.name}")["paths"]
+    assert path["there"]["target"] == ipv4(pod)
+    with pytest.raises(LimpetError, match="nor one that serves"):
+        node.ask("path", origin=client.name, target=f"garage/{pod.name}")
 
 
 def test_where_all_are_in_doubt_all_are_tried(world: World) -> None:

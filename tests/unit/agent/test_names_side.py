@@ -54,10 +54,12 @@ def test_it_is_written_at_the_start_and_when_it_changes_and_again_while_somebody
 def test_what_the_disk_refuses_ends_nothing_and_is_tried_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         folder = tmp_path / "run"
+        folder.write_text("in the way")
         side = NamesSide(folder, Known(Here("a")))
         side.begin()
         assert side.is_due
 
+        folder.unlink()
         folder.mkdir()
         side.look_around()
         assert (folder / HERE_FILE).exists()

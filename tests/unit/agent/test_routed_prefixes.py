@@ -18,11 +18,10 @@ from limpet.cluster.documents import Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity
-from limpet.cluster.membership import Membership
-from limpet.cluster.snapshot.file import SnapshotFile
 from limpet.cluster.topology.paths import OwnSide
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_peer
+from tests.beds.member import membership_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -45,8 +44,7 @@ class Member:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         identity = Identity(folder, node_key(1), "node-1", PINNED, ("c:7470",))
-        file = SnapshotFile(folder / "snapshot.log", own_uid=identity.uid)
-        self.membership = Membership(identity, file, boot_id="boot")
+        self.membership = membership_of(identity)
         self.told: list[RoutedNetworks] = []
         self.behind = RoutedPrefixes(self.membership)
         self.membership.subscribe(lambda news: self.note(changed=self.behind.hear(news)))

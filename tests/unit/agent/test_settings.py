@@ -60,6 +60,7 @@ source = "kubernetes"
 services = "on"
 services_backend = "auto"
 services_cgroup = "/sys/fs/cgroup/unified"
+services_node_port_addresses = ["192.0.2.0/24"]
 policies = "on"
 kubernetes_kubeconfig = "/k/config"
 kubernetes_context = "edge"
@@ -119,7 +120,12 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             token_file=Path("/k/token"),
             ca_file=Path("/k/ca.crt"),
         ),
-        services=ServiceSettings(mode="on", backend="auto", cgroup=Path("/sys/fs/cgroup/unified")),
+        services=ServiceSettings(
+            mode="on",
+            backend="auto",
+            cgroup=Path("/sys/fs/cgroup/unified"),
+            node_port_addresses=(ip_network("192.0.2.0/24"),),
+        ),
         policies=PolicySettings(mode="on"),
         tunnel=TunnelSettings(
             ifname="tun7", port=51820, program="/opt/wireguard-go", ipsec_program="/opt/charon"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.agent.metrics_server import MetricsServer
+from limpet.base.metrics.server import MetricsServer
 from limpet.cni.frames import AdminCall, CniCall
 from limpet.cni.server import Server
 from tests.beds.rogue import Authority, serving

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from limpet.base.errors import LimpetError
-from limpet.cloud.api_server import told_controllers
 from limpet.cloud.enrollment import node_of_token, read_token
+from limpet.cloud.second_road.api_server import told_controllers
 
 
 def token(claims: object) -> str:

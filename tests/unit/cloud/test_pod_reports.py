@@ -14,8 +14,8 @@ from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
 from limpet.cluster.segments import SegmentUse
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
-from limpet.controller.state.records import ReportRecord
-from limpet.controller.state.refusal import RefusedError
+from limpet.controller.registry.records import ReportRecord
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.reports import merge_report
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, segment_range

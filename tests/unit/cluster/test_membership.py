@@ -13,9 +13,9 @@ import pytest
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds.presence import Presence
-from limpet.cluster.membership import Membership, News
+from limpet.cluster.membership import News
 from limpet.cluster.replica import Outcome
-from limpet.cluster.snapshot.file import SnapshotFile
+from tests.beds.member import membership_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -45,9 +45,7 @@ class Beside:
 
     def __init__(self, folder: Path, *, boot_id: str = "boot") -> None:
         identity = Identity(folder, node_key(OWN), "node-1", PINNED, ("c:7470",))
-        self.membership = Membership(
-            identity, SnapshotFile(folder / "snapshot.log", own_uid=identity.uid), boot_id=boot_id
-        )
+        self.membership = membership_of(identity, boot_id=boot_id)
         self.news: list[News] = []
         self.published = asyncio.Event()
         self.membership.subscribe(self._take)

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.cluster.datagrams.peer_datagram import (
+    MAX_BODY_BYTES,
+    OVERHEAD_BYTES,
+    Codec,
+    DatagramError,
+    Drop,
+)
 from limpet.cluster.exchange.messages import GOOD_BODY_BYTES
 from limpet.cluster.keys import public_key_of, uid_of
-from limpet.cluster.peer_datagram import MAX_BODY_BYTES, OVERHEAD_BYTES, Codec, DatagramError, Drop
 from tests.unit.cluster_values import PINNED, node_key
 
 ONE, TWO = Codec(node_key(1), PINNED), Codec(node_key(2), PINNED)

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from limpet.dns import wire
 from limpet.dns.forward.cache import STALE_TTL_S, Cache
-from limpet.dns.forward.forwarder import GIVE_UP_S, Close, Deliver, Forwarder, Send
+from limpet.dns.forward.forwarder import (
+    GIVE_UP_S,
+    MOST_OF_ONE,
+    MOST_QUESTIONS,
+    Close,
+    Deliver,
+    Forwarder,
+    Send,
+)
 from limpet.dns.forward.health import LOOP_S, Upstream
 from limpet.dns.wire import Query
 
@@ -58,9 +66,9 @@ class World:
                     assert waiter not in self.told, "told twice"
                     self.told[waiter] = effect
 
-    def ask(self, name: str = "a.example.com") -> int:
+    def ask(self, name: str = "a.example.com", who: str = "10.1.0.2") -> int:
         waiter = next(self.waiters)
-        self.do(self.forwarder.ask(query(name), waiter, self.now_s))
+        self.do(self.forwarder.ask(query(name), waiter, self.now_s, who))
         return waiter
 
     def answer(
@@ -280,7 +288,7 @@ def test_an_upstream_that_asks_us_in_turn_is_left_out() -> None:
     probe = next(each for each in world.sent if each.upstream == 0)
 
     came_back = wire.parse_query(probe.message)
-    world.do(world.forwarder.ask(came_back, 99, world.now_s))
+    world.do(world.forwarder.ask(came_back, 99, world.now_s, str(FIRST)))
 
     assert world.code(99) == wire.REFUSED
     world.sent.clear()
@@ -291,6 +299,57 @@ def test_an_upstream_that_asks_us_in_turn_is_left_out() -> None:
     world.ask("b.example.com")
     world.pass_time(GIVE_UP_S)
     assert 0 in {each.upstream for each in world.sent}
+
+
+def test_an_upstream_that_begins_to_ask_us_later_is_found_when_it_fails() -> None:
+    world = World(upstreams=(FIRST,))
+    world.now_s += 3600
+    asked = query("a.example.com")
+
+    # It sends the question back, which then waits for itself.
+    waiter = world.ask()
+    world.do(world.forwarder.ask(asked, 99, world.now_s, str(FIRST)))
+    world.pass_time(1.0)
+    (probe,) = [each for each in world.sent if b"example" not in each.message]
+    world.do(world.forwarder.ask(wire.parse_query(probe.message), 98, world.now_s, str(FIRST)))
+    world.pass_time(GIVE_UP_S)
+
+    assert world.code(98) == wire.REFUSED
+    assert {world.code(waiter), world.code(99)} == {wire.SERVFAIL}
+    world.pass_time(60)
+    sent = len(world.sent)
+    assert world.code(world.ask("b.example.com")) == wire.SERVFAIL, "it is left out"
+    assert len(world.sent) == sent
+
+
+def test_an_upstream_that_fails_for_long_is_looked_at_now_and_then() -> None:
+    world = World(upstreams=(FIRST,))
+    for number in range(100):
+        world.now_s += 0.5
+        world.ask(f"{number}.example.com")
+        world.answer(world.sent[-1], code=dns.rcode.SERVFAIL)
+
+    probes = [each for each in world.sent if b"example" not in each.message]
+    assert len(probes) == 5  # in 50 s
+
+
+def test_a_client_with_very_many_questions_leaves_room_for_others() -> None:
+    world = World()
+
+    flood = [world.ask(f"{number}.example.com", "10.1.0.66") for number in range(MOST_QUESTIONS)]
+    refused = [waiter for waiter in flood if waiter in world.told]
+    assert len(refused) == MOST_QUESTIONS - MOST_OF_ONE
+    assert {world.code(waiter) for waiter in refused} == {wire.SERVFAIL}
+    other = world.ask("other.example.com")
+    world.answer(world.sent[-1], "other.example.com. 60 A 192.0.2.80")
+    assert world.code(other) == wire.NOERROR
+    assert world.code(world.ask("other.example.com", "10.1.0.66")) == wire.NOERROR, "it is kept"
+
+    # Room comes again with each answer.
+    world.answer(world.sent[0], "0.example.com. 60 A 192.0.2.80")
+    asked = len(world.sent)
+    world.ask("more.example.com", "10.1.0.66")
+    assert len(world.sent) == asked + 1
 
 
 def test_without_upstreams_the_answer_is_at_once() -> None:
@@ -345,7 +404,7 @@ def test_whatever_happens_everybody_is_told_once_and_nothing_stays_open(
                         attempt.message[:2] + b"\x81\x80\0\1\0\5\0\0\0\0" + attempt.message[12:31]
                     )
                     world.do(world.forwarder.heard(attempt.attempt, junk, world.now_s))
-    world.pass_time(GIVE_UP_S + 1)
+    world.pass_time(2 * GIVE_UP_S + 1)  # who failed at last is looked at once more
 
     assert len(world.told) == asked
     assert world.open == {}

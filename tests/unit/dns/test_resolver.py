@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from itertools import count, product
 
+import dns.flags
 import dns.message
+import dns.rcode
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.dns.forward.cache import Cache
 from limpet.dns.forward.forwarder import Forwarder, Send
+from limpet.dns.forward.health import Upstream
 from limpet.dns.names import ClusterNames
 from limpet.dns.resolver import Asker, Reply, Resolver
 from limpet.services.catalog import Catalog
@@ -154,6 +159,44 @@ def test_endpoints_that_are_equally_near_are_the_first_in_turn_and_those_behind_
         told.append([rrset[0].to_text()[-1] for rrset in parsed.answer])
 
     assert told == [list("2341"), list("3421"), list("4231")] * 2
+
+
+def test_by_tcp_a_kept_answer_is_whole_and_by_udp_it_says_that_it_is_not() -> None:
+    catalog = Catalog()
+    catalog.put(Service("x", "a", cluster_ips=("None",)))
+    endpoints = tuple(Endpoint(f"10.1.0.{number}") for number in range(1, 80))
+    catalog.put(EndpointSlice("x", "a-1", "a", 4, (), endpoints))
+    resolver = resolver_of(catalog)
+    message = dns.message.make_query(f"a.x.svc.{DOMAIN}", "A", use_edns=False).to_wire()
+
+    for _ in range(2):
+        for by_tcp in (False, True):
+            told = resolver.take(message, "client", 0.0, by_tcp=by_tcp)
+            assert told is not None
+            parsed = dns.message.from_wire(told)
+            assert (len(parsed.answer[0]) == 79) == by_tcp
+            assert bool(parsed.flags & dns.flags.TC) != by_tcp
+    assert resolver.counts.ready == 2
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 64, "a b", "(", "y." * 130 + "z"])
+def test_an_object_that_names_what_is_no_name_fails_by_itself(name: str) -> None:
+    catalog = Catalog()
+    catalog.put(Service("x", "a", type="ExternalName", external_name=name))
+    catalog.put(Service("x", "b", cluster_ips=("10.96.0.1",)))
+    resolver = resolver_of(catalog)
+    resolver.use([Upstream(ip_address("192.0.2.1"))], 0.0)
+
+    for service, code in (("a", dns.rcode.SERVFAIL), ("b", dns.rcode.NOERROR)):
+        resolver.effects.clear()
+        query = dns.message.make_query(f"{service}.x.svc.{DOMAIN}", "A")
+        told = resolver.take(query.to_wire(), "client", 0.0)
+        for each in [each for each in resolver.effects if isinstance(each, Send)]:
+            response = dns.message.make_response(dns.message.from_wire(each.message))
+            resolver.heard(each.attempt, response.to_wire(), 0.0)
+        late = [each.message for each in resolver.effects if isinstance(each, Reply)]
+        (response_bytes,) = late if told is None else [told]
+        assert dns.message.from_wire(response_bytes).rcode() == code
 
 
 def test_a_question_of_another_class_is_refused_and_sent_nowhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dns.edns
 import dns.flags
 import dns.message
 import dns.rcode
@@ -193,3 +194,31 @@ def test_a_later_version_of_edns_is_refused_with_words_of_edns() -> None:
 
     assert refused.value.response is not None
     assert dns.message.from_wire(refused.value.response).rcode() == dns.rcode.BADVERS
+
+
+def test_options_of_edns_that_nobody_knows_are_passed_over() -> None:
+    options: list[dns.edns.Option] = [
+        dns.edns.GenericOption(dns.edns.OptionType.COOKIE, b"12345678"),
+        dns.edns.GenericOption(dns.edns.OptionType.make(65001), b"of somebody"),
+        dns.edns.GenericOption(dns.edns.OptionType.make(65002), b""),
+    ]
+    query = dns.message.make_query("a.example.com", "A", use_edns=0, options=options)
+
+    read = wire.parse_query(query.to_wire())
+    told = dns.message.from_wire(wire.write_response(read, Answer(wire.NOERROR), size=read.size))
+
+    assert read.has_edns
+    assert (told.edns, told.options) == (0, ())
+
+
+@pytest.mark.parametrize(("payload", "size"), [(0, 512), (100, 512), (900, 900), (65535, 1232)])
+def test_an_asker_has_as_much_as_it_takes_and_gets_through(payload: int, size: int) -> None:
+    query = dns.message.make_query("a.example.com", "A", use_edns=0, payload=payload)
+
+    assert wire.parse_query(query.to_wire()).size == size
+
+
+@pytest.mark.parametrize("labels", [(b"x" * 64,), (b"",), (b"a", b"", b"b"), (b"y" * 63,) * 4])
+def test_what_no_message_can_have_is_no_name(labels: tuple[bytes, ...]) -> None:
+    with pytest.raises(ValueError, match="is no name"):
+        wire.join_name(labels)

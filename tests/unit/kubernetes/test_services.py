@@ -173,3 +173,37 @@ def test_nonsense_in_an_object_costs_nothing_but_itself() -> None:
     assert odd is not None
     assert odd.addresses == ("10.96.0.3",)
     assert odd.exposure.external_ips == ()
+
+
+def test_addresses_that_are_nobodys_and_numbers_that_are_none_are_left_out() -> None:
+    own = ["127.0.0.1", "::1", "169.254.20.10", "fe80::1", "255.255.255.255", "::", "fd00::1%eth0"]
+    found = service(
+        {
+            "type": "LoadBalancer",
+            "clusterIPs": ["::ffff:10.96.0.3", *own],
+            "externalIPs": [*own, "192.0.2.7"],
+            "ports": [{"port": 80, "nodePort": 70000}, {"port": -1}, {"port": 53, "protocol": "X"}],
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 1 << 40}},
+            "healthCheckNodePort": -5,
+        },
+        status={"loadBalancer": {"ingress": [{"ip": each} for each in own]}},
+    )
+    assert found is not None
+    assert found.addresses == ("10.96.0.3",)
+    assert found.exposure == Exposure(external_ips=("192.0.2.7",))
+    assert found.ports == (ServicePort("", "TCP", 80),)
+    assert found.affinity_s == 86400
+    pieces = endpoint_slice(*({"addresses": [each]} for each in own))
+    assert pieces.endpoints == ()
+
+
+def test_who_may_come_is_nobody_where_nothing_of_it_can_be_read() -> None:
+    def ranges(*texts: str) -> tuple[str, ...]:
+        found = service({"type": "LoadBalancer", "loadBalancerSourceRanges": texts})
+        assert found is not None
+        return found.exposure.source_ranges
+
+    assert ranges("198.51.100.0/24", "nonsense") == ("198.51.100.0/24",)
+    assert ranges("nonsense", "10.0.0.0/64") == ("0.0.0.0/32", "::/128")
+    assert ranges() == ()

@@ -11,8 +11,12 @@ from limpet.linux.netlink.set_codec import (
     GOTO,
     JUMP,
     add_elements,
+    add_keys,
+    add_ranges,
     delete_elements,
+    delete_ranges,
     parse_elements,
+    split_elements,
 )
 
 keys = st.integers(1, 10).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words))
@@ -61,3 +65,28 @@ def test_keys_alone_are_no_elements_of_a_map(found: list[bytes]) -> None:
     requests = list(delete_elements("t", "m", found))
     assert [each for request in requests for each in parse_elements(heard(request))] == []
     assert len(requests) == -(-len(found) // 256)
+
+
+def test_ranges_of_a_set_are_told_as_nft_tells_them() -> None:
+    """Golden: what nft 1.0.6 sends for `add element inet t s { 7.0.0.0/8 }`, but for the padding of
+    its strings, and the number that it gives each element of the list in place of a type."""
+    (request,) = add_ranges("t", "s", [(bytes([7, 0, 0, 0]), bytes([8, 0, 0, 0]))])
+    assert request.type == 2572
+    assert request.body.hex(" ", 4) == (
+        "01000000 06000100 74000000 06000200 73000000 2c000380 "
+        "10000180 0c000180 08000100 07000000 "
+        "18000180 08000300 00000001 0c000180 08000100 08000000"
+    )
+    (request,) = delete_ranges("t", "s", [(bytes([255, 0, 0, 0]), None)])
+    assert request.type == 2574
+    assert request.body.hex(" ", 4).endswith(
+        "73000000 14000380 10000180 0c000180 08000100 ff000000"
+    )
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), unique=True, max_size=600))
+def test_keys_of_a_set_are_split_as_they_were_told(found: list[bytes]) -> None:
+    requests = list(add_keys("t", "s", found))
+    told = [each for request in requests for each in split_elements(heard(request))]
+    assert [each[-16:] for each in told] == found
+    assert len({len(each) for each in told}) <= 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Address
-from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
 from limpet.relay.messages import (
     KIND_OF,
     AskPair,

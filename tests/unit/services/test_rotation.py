@@ -183,3 +183,11 @@ def test_pieces_of_one_service_are_put_together_and_other_ports_and_families_lef
         EndpointSlice("shop", "web-n", "web", 4, (EndpointPort("more", "TCP", 8080),), (one,)),
     ]
     assert candidates(pieces, PORT, 4) == [(one, 8080), (two, 8080), (two, 9090)]
+
+
+def test_near_ones_that_are_few_get_help_until_none_carries_too_much() -> None:
+    """Two places with an endpoint each are too few for six: the near would carry four fifths."""
+    nodes = ("beside", "far", "a", "b", "c", "d")
+    found = [Endpoint(f"10.244.0.{n}", node=name) for n, name in enumerate(nodes, start=1)]
+    near = used(WEB, Here("here", distances={"beside": 1, "far": 2}), *found).near
+    assert [each.weight for each in near] == [4, 4, 1, 1, 1, 1]

@@ -4,63 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from limpet.agent.answers.path import (
-    LocalPod,
+    KnownPod,
     NodeWords,
     addresses_of,
     pairs_of,
     path_status,
     peer_between,
 )
-from limpet.agent.answers.services import ServiceAdmin
+from limpet.agent.answers.peers import count_peers, peer_statuses, probe_statuses, shared_endpoints
+from limpet.agent.answers.services import ServiceAdmin, services_status
 from limpet.agent.status.cluster import (
     ApiServerStatus,
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
     PeerRound,
-    SharedEndpoint,
     TunnelStatus,
 )
-from limpet.agent.status.paths import PathAnswer, Peers, PeerStatus, ProbeStatus
-from limpet.agent.status.services import ServicesStatus, ServiceWay
+from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.services import ServiceWay
 from limpet.agent.wiring import ClusterSide
-from limpet.base.addresses import Address, Endpoint, endpoint_text
+from limpet.base.addresses import Address
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
-from limpet.cloud.second_road import SecondRoad
+from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import SessionState
-from limpet.cluster.nodes import Snapshot
-from limpet.cluster.topology import transports
-from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.reach import may_talk
-from limpet.cluster.topology.transports import ProbeKind
-from limpet.cluster.topology.view import View
 from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.cni.verbs import Node
-from limpet.datapath.overlay.plan import transport_of
-from limpet.datapath.overlay.state import OverlayPlan, PeerPart
 from limpet.datapath.peer_parts import PeerParts
-from limpet.datapath.tunnel.state import PeerReading
-from limpet.datapath.tunnel.traffic.report import peer_document, tunnel_documents, unable_peers
-from limpet.paths.explain import name_of
+from limpet.datapath.tunnel.traffic.report import tunnel_documents, unable_peers
 from limpet.paths.measuring import Measured
-from limpet.paths.probe.messages import Candidate
-
-if TYPE_CHECKING:  # in memory only where Services are heard of
-    from limpet.agent.services import ServiceSide
-    from limpet.services.mode import Choice
 
 _MOST_WAYS = 16
 """To endpoints of a Service."""
 _PROBES = 4
 """One may be lost."""
-_NOBODY: Mapping[str, str] = {}
-_STATES = {"": "removed", "unreached": "unreached", "apart": "apart"}
 
 
 class ClusterAdmin:
@@ -84,7 +66,7 @@ class ClusterAdmin:
             removed=membership.removed,
             cloned=membership.cloned,
             controller=session_status(cluster.session.state, now_s=time.monotonic()),
-            api_server=api_server_status(cluster.api_server, now_s=time.monotonic()),
+            api_server=api_server_status(cluster.kubernetes.api_server, now_s=time.monotonic()),
             revision=membership.replica.known.revision,
             segments=[str(each) for each in peer_parts.peers.view.segments.get(membership.uid, ())],
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
@@ -117,7 +99,7 @@ class ClusterAdmin:
             probes=dict(sorted(cluster.probing.counters.items())),
             nat_traversal=cluster.nat_traversal.report(),
             offers=dict(sorted(membership.replica.counters.items())),
-            services=services_status(cluster.services_choice, cluster.services),
+            services=services_status(cluster.kubernetes.choice, cluster.kubernetes.services),
         )
 
     def why_no_segments(self) -> str:
@@ -146,7 +128,7 @@ class ClusterAdmin:
         return Peers(peers=peers)
 
     async def path(self, arguments: Mapping[str, Any]) -> PathAnswer:
-        """Between two words, each an address or a pod of this node. Raises: LimpetError.
+        """Between two words, each an address or a pod that this node knows. Raises: LimpetError.
 
         `probe`: the node at the other end is asked as well.
         """
@@ -154,11 +136,11 @@ class ClusterAdmin:
         origin, target = (str(arguments.get(key, "")) for key in ("origin", "target"))
         service = self.services.way(target)
         targets = [target] if service is None else _in_rotation(service)
-        origins = addresses_of(origin, words.pods)
+        origins = self._addresses_of(origin, words)
         pairs = [
             pair
             for each in targets
-            for pair in pairs_of(origins, addresses_of(each, words.pods), peer_parts.peers.view)
+            for pair in pairs_of(origins, self._addresses_of(each, words), peer_parts.peers.view)
         ]
         # Before the paths are told: an answer also says by which way the peer reaches this node.
         measured = await self._measure_peers(pairs) if arguments.get("probe") else {}
@@ -184,6 +166,10 @@ class ClusterAdmin:
             paths=paths, probes=probes, nat=nat, failed=peer_parts.failures, service=service
         )
 
+    def _addresses_of(self, word: str, words: NodeWords) -> tuple[Address, ...]:
+        """Raises: LimpetError."""
+        return addresses_of(word, words.pods, self.services.pods_called(word))
+
     async def _measure_peers(
         self, pairs: Iterable[tuple[Address, Address]]
     ) -> dict[str, list[tuple[Measured, ...]]]:
@@ -202,13 +188,13 @@ class ClusterAdmin:
         node, node_part = self._node, self._node.node_part
         settings = node.settings
         attached = [
-            LocalPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
+            KnownPod(each.pod.namespace, each.pod.name, address.ip, attached=True)
             for each in node.attachments
             for address in each.addresses
         ]
         live = {pod.address for pod in attached}
         kept = [
-            LocalPod(binding.key.namespace, binding.key.pod, address, attached=False)
+            KnownPod(binding.key.namespace, binding.key.pod, address, attached=False)
             for ledger in node.ledgers
             for address, binding in ledger.bindings().items()
             if address not in live
@@ -253,75 +239,6 @@ def api_server_status(road: SecondRoad | None, *, now_s: float) -> ApiServerStat
     )
 
 
-def services_status(choice: Choice | None, side: ServiceSide | None) -> ServicesStatus | None:
-    if choice is None:
-        return None
-    decision = choice.taken
-    return ServicesStatus(
-        on=decision.on,
-        why=decision.why,
-        backend="" if side is None else side.sockets.backend,
-        kube_proxy=choice.kube_proxy,
-        why_not_ebpf="" if side is None else side.sockets.why_not,
-        asked_backend="nftables" if side is None else side.sockets.asked,
-    )
-
-
-def probe_statuses(
-    rounds: Iterable[Iterable[Measured]], uid: str, snapshot: Snapshot
-) -> list[ProbeStatus]:
-    """How many probes of each kind were sent and answered, in the order of the first round.
-
-    `uid`: of the node that was asked.
-    """
-    found: dict[Candidate, list[Measured]] = {}
-    for measured in rounds:
-        for each in measured:
-            found.setdefault(each.candidate, []).append(each)
-    return [
-        _probe_status(candidate, answers, uid, snapshot) for candidate, answers in found.items()
-    ]
-
-
-def _probe_status(
-    candidate: Candidate, answers: list[Measured], uid: str, snapshot: Snapshot
-) -> ProbeStatus:
-    entry = snapshot.nodes.get(uid)
-    trips_ms = [each.rtt_ms for each in answers if each.rtt_ms is not None]
-    return ProbeStatus(
-        node=entry.grant.name if entry is not None else uid,
-        uid=uid,
-        asked=candidate.kind.name.lower(),
-        address=str(candidate.address),
-        endpoint=endpoint_text((candidate.address, candidate.port))
-        if candidate.kind is ProbeKind.TUNNEL
-        else "",
-        relay=name_of(snapshot, candidate.relay or None),
-        device=candidate.device,
-        version=candidate.version or candidate.address.version,
-        in_use=answers[-1].in_use,
-        sent=len(answers),
-        answered=len(trips_ms),
-        rtts_ms=[round(trip_ms, 3) for trip_ms in trips_ms],
-    )
-
-
-def shared_endpoints(snapshot: Snapshot, uid: str) -> list[SharedEndpoint]:
-    """Endpoints that the node tells and others too: at most one of them is reached there."""
-    entry = snapshot.nodes.get(uid)
-    own = entry.presence.endpoints if entry is not None and entry.presence is not None else ()
-    names: dict[Endpoint, list[str]] = {each: [] for each in own}
-    for other, each in snapshot.nodes.items() if names else ():
-        if other != uid and each.presence is not None and not each.grant.tombstone:
-            for endpoint in names.keys() & set(each.presence.endpoints):
-                names[endpoint].append(each.grant.name)
-    return [
-        SharedEndpoint(endpoint=endpoint_text(endpoint), nodes=sorted(found))
-        for endpoint, found in names.items()
-        if found
-    ]
-
-
 def tunnel_statuses(peer_parts: PeerParts) -> tuple[TunnelStatus, TunnelStatus | None]:
     """WireGuard's, and IPsec's where the cluster names it."""
     found = tunnel_documents(peer_parts.tunnels, peer_parts.watch, now_ns=time.time_ns())
@@ -330,114 +247,3 @@ def tunnel_statuses(peer_parts: PeerParts) -> tuple[TunnelStatus, TunnelStatus |
 
 def _unable(peer_parts: PeerParts) -> Mapping[str, str]:
     return unable_peers(peer_parts.tunnels, time.monotonic())
-
-
-def count_peers(
-    view: View, plan: OverlayPlan, unable: Mapping[str, str] = _NOBODY
-) -> dict[str, int]:
-    """How many peers are reached on each rung, are not, and are not to be (`apart`).
-
-    `unable`: as `unable_peers` tells them.
-    """
-    found = Counter(
-        _kind(uid, view, plan, unable) for uid in view.snapshot.nodes if uid != view.uid
-    )
-    return {kind: found[kind] for kind in (*transports.TRANSPORTS, "unreached", "apart")}
-
-
-def _kind(uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str]) -> str:
-    """Empty: the peer was removed from the cluster."""
-    grant = view.snapshot.nodes[uid].grant
-    if grant.tombstone:
-        return ""
-    if view.network is None or view.grant is None:
-        return "unreached"
-    if not may_talk(view.network, view.grant, grant):
-        return "apart"
-    part, path = plan.parts.get(uid, PeerPart()), view.paths.get(uid)
-    return _rung(part, plan, path, able=uid not in unable) or "unreached"
-
-
-def _rung(part: PeerPart, plan: OverlayPlan, path: PeerPath | None, *, able: bool) -> str:
-    """The higher one where IPv4 and IPv6 go different ways; empty: the peer is not reached.
-
-    `able`: a tunnel to it comes about.
-    """
-    if part.refused or not part.routes or path is None or (path.rung.encrypted and not able):
-        return ""
-    rows = [transport_of(route, path, plan.state.devices) for route in part.routes]
-    return min(rows, key=lambda row: row.preference).name
-
-
-def peer_statuses(
-    view: View,
-    plan: OverlayPlan,
-    *,
-    heard_s: Mapping[str, float],
-    every: bool,
-    unable: Mapping[str, str] = _NOBODY,
-    readings: Mapping[str, PeerReading],
-    now_ns: int,
-) -> list[PeerStatus]:
-    """Every other node, sorted by name.
-
-    `heard_s`: seconds since a peer's last message, by uid, as far as remembered.
-    `every`: also what was removed from the cluster. `unable`: as `unable_peers` tells them.
-    `readings`: of tunnels' devices, by uid, at `now_ns` of the wall clock.
-    """
-    found = [
-        _peer_status(
-            uid,
-            view,
-            plan,
-            unable,
-            heard_s=_rounded(heard_s.get(uid)),
-            **peer_document(readings.get(uid), now_ns),
-        )
-        for uid, entry in view.snapshot.nodes.items()
-        if uid != view.uid and (every or not entry.grant.tombstone)
-    ]
-    return sorted(found, key=lambda peer: (peer.name, peer.uid))
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
-
-
-def _underlay(part: PeerPart, path: PeerPath | None) -> Address | None:
-    """The underlay address that our device sends to; None: no device of ours is used."""
-    if part.fdb:
-        return part.fdb[0].underlay
-    proven = path is not None and part.routes and path.rung.proof is ProbeKind.SITE
-    return path.underlay if path is not None and proven else None
-
-
-def _peer_status(
-    uid: str, view: View, plan: OverlayPlan, unable: Mapping[str, str], **heard: Any
-) -> PeerStatus:
-    entry = view.snapshot.nodes[uid]
-    grant, presence = entry.grant, entry.presence
-    nothing = "this node has no segment" if view.grant is not None else "this node has no grant"
-    part, path = plan.parts.get(uid, PeerPart(refused=nothing)), view.paths.get(uid)
-    tunnelled = path if path is not None and path.rung.encrypted and part.routes else None
-    relay = view.snapshot.nodes.get(tunnelled.relay) if tunnelled is not None else None
-    return PeerStatus(
-        name=grant.name,
-        uid=uid,
-        state=_STATES.get(_kind(uid, view, plan, unable), "reached"),
-        rung=_rung(part, plan, path, able=uid not in unable),
-        endpoint=endpoint_text(tunnelled.endpoint)
-        if tunnelled is not None and tunnelled.endpoint is not None
-        else "",
-        relay=relay.grant.name if relay is not None else "",
-        devices=sorted({route.device for route in part.routes}),
-        next_hops=sorted({str(route.next_hop) for route in part.routes}),
-        underlay=str(_underlay(part, path) or ""),
-        mtu_bytes=min((route.mtu_bytes for route in part.routes), default=None),
-        segments=[str(prefix) for prefix in view.segments.get(uid, ())],
-        addresses=[str(each) for each in presence.addresses] if presence is not None else [],
-        sequence=presence.sequence if presence is not None else None,
-        why=part.refused or (unable.get(uid, "") if tunnelled is not None else ""),
-        without=[f"{prefix}: {reason}" for prefix, reason in part.without],
-        **heard,
-    )

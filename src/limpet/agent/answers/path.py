@@ -19,8 +19,8 @@ from limpet.paths.explain import Leg, NodeSide, explain_path, holder_of, told_si
 
 
 @dataclass(frozen=True, slots=True)
-class LocalPod:
-    """A pod that this node has, or keeps an address for."""
+class KnownPod:
+    """A pod that this node has, or keeps an address for, or that serves wherever it is."""
 
     namespace: str
     name: str
@@ -35,23 +35,24 @@ class LocalPod:
 class NodeWords:
     """What the node knows beside the plan."""
 
-    pods: tuple[LocalPod, ...]
+    pods: tuple[KnownPod, ...]
     bridge: str
     mtu_bytes: int
     """MTU of its pods."""
 
 
-def addresses_of(word: str, pods: Iterable[LocalPod]) -> tuple[Address, ...]:
-    """What a person means by `word`: an address, or a pod of this node as `namespace/name`.
+def addresses_of(
+    word: str, pods: Iterable[KnownPod], elsewhere: Iterable[KnownPod] = ()
+) -> tuple[Address, ...]:
+    """What a person means by `word`: an address, or a pod as `namespace/name`.
 
-    Raises: LimpetError.
+    `pods`: of this node, which go before those `elsewhere`. Raises: LimpetError.
     """
     try:
         return (ip_address(word),)
     except ValueError:
         pass
-    namespace, slash, name = word.rpartition("/")
-    found = [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
+    found = _called(word, pods) or _called(word, elsewhere)
     if len({pod.namespace for pod in found}) > 1:
         raise LimpetError(
             f"path: there are several pods {word}: {', '.join(sorted({str(p) for p in found}))} "
@@ -59,11 +60,17 @@ def addresses_of(word: str, pods: Iterable[LocalPod]) -> tuple[Address, ...]:
         )
     if not found:
         raise LimpetError(
-            f"path: {word} is neither an address nor a pod of this node (a node knows the pods of "
-            "others by address only; `limpet pod list` where the controller runs tells it)"
+            f"path: {word} is neither an address nor a pod of this node, nor one that serves (a "
+            "node knows other pods of others by address only; `limpet pod list` where the "
+            "controller runs tells it)"
         )
     attached = [pod.address for pod in found if pod.attached]
     return tuple(dict.fromkeys(attached or [pod.address for pod in found]))
+
+
+def _called(word: str, pods: Iterable[KnownPod]) -> list[KnownPod]:
+    namespace, slash, name = word.rpartition("/")
+    return [pod for pod in pods if pod.name == name and (not slash or pod.namespace == namespace)]
 
 
 def pairs_of(

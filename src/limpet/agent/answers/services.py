@@ -6,16 +6,19 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from limpet.agent.answers.path import KnownPod
 from limpet.agent.status.services import (
     EndpointStatus,
     ServiceAnswer,
     ServiceLine,
     ServicesAnswer,
+    ServicesStatus,
     ServiceWay,
 )
 from limpet.agent.wiring import ClusterSide
 from limpet.base.errors import LimpetError
 from limpet.services.catalog import Catalog
+from limpet.services.mode import Choice
 from limpet.services.rotation import Here, candidates, rotate, why_unused
 from limpet.services.values import Service, ServicePort
 
@@ -36,11 +39,10 @@ class ServiceAdmin:
 
     def list(self) -> ServicesAnswer:
         """Raises: LimpetError."""
-        side, choice = self._side(), self._cluster.services_choice
+        side, choice = self._side(), self._cluster.kubernetes.choice
         return ServicesAnswer(
             services=[
-                _line(service, side.catalog, side.part.here)
-                for service in sorted(side.catalog, key=lambda each: each.key)
+                _line(service, side) for service in sorted(side.catalog, key=lambda each: each.key)
             ],
             connected=side.source.is_connected,
             error=side.source.error,
@@ -64,7 +66,7 @@ class ServiceAdmin:
         exposure = service.exposure
         connections = await side.connections(service)
         return ServiceAnswer(
-            service=_line(service, catalog, here),
+            service=_line(service, side),
             external=[*exposure.external_ips, *exposure.load_balancer_ips],
             affinity_s=service.affinity_s,
             internal_local=service.is_internal_local,
@@ -76,7 +78,7 @@ class ServiceAdmin:
 
     def way(self, word: str) -> ServiceWay | None:
         """Of the Service whose address that is; None: of none that this node serves."""
-        side = self._cluster.services
+        side = self._cluster.kubernetes.services
         try:
             address = ip_address(word)
         except ValueError:
@@ -95,8 +97,22 @@ class ServiceAdmin:
             ],
         )
 
+    def pods_called(self, word: str) -> Iterator[KnownPod]:
+        """Pods of any node that serve, by `name` or `namespace/name`."""
+        side = self._cluster.kubernetes.services
+        name = word.rpartition("/")[2]
+        for found in () if side is None else side.catalog.all_slices():
+            for each in found.endpoints if found.version and name else ():
+                if each.pod == name:
+                    yield KnownPod(found.namespace, name, ip_address(each.address), attached=True)
+
     def _side(self) -> ServiceSide:
-        side = self._cluster.services
+        side = self._cluster.kubernetes.services
+        if side is None and self._cluster.kubernetes.choice is None:
+            raise LimpetError(
+                "Services: nothing tells this node of them (it takes an API server: "
+                'source = "kubernetes" in the agent\'s configuration; docs/services.md)'
+            )
         if side is None:
             raise LimpetError(
                 "Services: they are off on this node, so something else serves them "
@@ -129,9 +145,9 @@ def _endpoints(
                 )
 
 
-def _line(service: Service, catalog: Catalog, here: Here) -> ServiceLine:
+def _line(service: Service, side: ServiceSide) -> ServiceLine:
     known, used = set(), set()
-    for each in _endpoints(service, catalog, here):
+    for each in _endpoints(service, side.catalog, side.part.here):
         known.add(each.address)
         if each.weight:
             used.add(each.address)
@@ -143,9 +159,24 @@ def _line(service: Service, catalog: Catalog, here: Here) -> ServiceLine:
         ports=[_words(port) for port in service.ports],
         endpoints=len(known),
         used=len(used),
+        trouble=side.part.troubles.get(service.key, ""),
     )
 
 
 def _words(port: ServicePort) -> str:
     number = f"{port.port}:{port.node_port}" if port.node_port else str(port.port)
     return f"{port.name + ' ' if port.name else ''}{number}/{port.protocol}"
+
+
+def services_status(choice: Choice | None, side: ServiceSide | None) -> ServicesStatus | None:
+    if choice is None:
+        return None
+    decision = choice.taken
+    return ServicesStatus(
+        on=decision.on,
+        why=decision.why,
+        backend="" if side is None else side.sockets.backend,
+        kube_proxy=choice.kube_proxy,
+        why_not_ebpf="" if side is None else side.sockets.why_not,
+        asked_backend="nftables" if side is None else side.sockets.asked,
+    )

@@ -19,8 +19,10 @@ from limpet.agent.settings import load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
 from limpet.base.errors import ConfigError, LimpetError
-from limpet.base.process import allow_many_files, configure_log, share_one_heap
-from limpet.dns.process import run
+from limpet.base.process.lifetime import allow_many_files, run
+from limpet.base.process.log import configure_log
+from limpet.base.process.memory import share_one_heap
+from limpet.dns.process import answer_names
 
 _RETRY_S = 5.0
 """Until the process before this one has ended."""
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o077)
     share_one_heap()
     try:
-        asyncio.run(_run(config))
+        run(partial(_run, config))
     except LimpetError as error:
         print(f"limpet dns: {error}", file=sys.stderr)  # noqa: T201 - before any log
         return 1
@@ -49,7 +51,9 @@ async def _run(config: Path | None) -> None:
     allow_many_files()
     asyncio.get_running_loop().set_exception_handler(faults.note_of_loop)
     folders, listen = settings.folders, settings.dns.metrics_listen
-    await run(settings.dns, folders.cluster_dir, folders.run_dir, partial(_metrics, listen))
+    await answer_names(
+        settings.dns, folders.cluster_dir, folders.run_dir, partial(_metrics, listen)
+    )
 
 
 @asynccontextmanager
@@ -61,7 +65,7 @@ async def _metrics(
         yield
         return
     # Only here: it takes 3 MiB.
-    from limpet.agent.metrics_server import MetricsServer
+    from limpet.base.metrics.server import MetricsServer
     from limpet.dns.metrics import Metrics
 
     server = MetricsServer(

@@ -1,5 +1,6 @@
 """What an agent writes for the process that answers names: Services, where this node serves none
-itself, and which nodes and pods are near or known to be dead.
+itself, and which nodes and pods are near or known to be dead. It holds that process's sockets, too,
+while a pod of it has ended and the next one has not begun.
 
 In memory only where names are answered.
 """
@@ -18,8 +19,9 @@ from limpet.base.disk import refusals
 from limpet.base.errors import LimpetError
 from limpet.base.settings import Folders, SourceSettings
 from limpet.base.timer import Timer
-from limpet.cloud.api_server import find_api_server
+from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.dns.handover.held import Holder
 from limpet.services.kept import KEPT_FILE
 from limpet.services.kept_here import HERE_FILE, SAY_AGAIN_S, encode_here
 from limpet.services.rotation import Here
@@ -37,6 +39,7 @@ class NamesSide:
         self._path = run_dir / HERE_FILE
         self._here = here
         self._source = source
+        self._holder = Holder(run_dir)
         self._told: Here | None = None
         self._trouble = ""
         self._timer = Timer("names", self._say)
@@ -44,6 +47,10 @@ class NamesSide:
     def begin(self) -> None:
         """From now on it is said."""
         self._say()
+        try:
+            self._holder.start()
+        except LimpetError as error:
+            _log.warning("nobody holds the sockets of a pod that ends", error=str(error))
 
     def start(self) -> None:
         if self._source is not None:
@@ -56,6 +63,7 @@ class NamesSide:
     def close(self) -> None:
         """What was said last is forgotten by who reads it, after a while."""
         self._timer.stop()
+        self._holder.close()
 
     def network_changed(self) -> None:
         if self._source is not None:

@@ -60,6 +60,9 @@ class Policies(ABC):
     def network_changed(self) -> None:  # noqa: B027
         """Whom it hears may be reached now."""
 
+    def pods_changed(self) -> None:  # noqa: B027
+        """This node has others than before."""
+
     def close(self) -> None:
         self.part.close()
 
@@ -190,11 +193,17 @@ class OwnPolicies(Policies):
         self._changing = asyncio.Lock()
 
     def _world(self, local: Mapping[Key, Pod]) -> World:
-        labelled = {
+        return World(self._book.policies, self._book.namespaces, self._labelled(local))
+
+    def _labelled(self, local: Mapping[Key, Pod]) -> dict[Key, Pod]:
+        return {
             key: replace(pod, labels={**(pod.labels or {}), **self._book.pods.get(key, {})})
             for key, pod in local.items()
         }
-        return World(self._book.policies, self._book.namespaces, labelled)
+
+    def _own_pods(self) -> dict[Key, Pod]:
+        """Of this node, with the labels that they have."""
+        return self._labelled(self._local(self._ports()))
 
     @property
     def _source(self) -> tuple[str, list[str]]:
@@ -237,7 +246,8 @@ class OwnPolicies(Policies):
     async def _label(self, pod: Key, arguments: Arguments) -> PodLabels:
         put, drop = arguments.get("put") or {}, arguments.get("drop") or []
         await self._turn(lambda book: book.with_pod_labels(pod, put, map(str, drop)))
-        found = self._world(self._local(self._ports())).pods.get(pod)
+        self.pods_changed()
+        found = self._own_pods().get(pod)
         labels = (found.labels if found is not None else None) or self._book.pods.get(pod, {})
         return PodLabels(pod=str(pod), labels=dict(labels))
 

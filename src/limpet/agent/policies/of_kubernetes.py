@@ -13,7 +13,7 @@ from limpet.agent.status.said import Said
 from limpet.base.disk import read_if_there
 from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings
-from limpet.cloud.api_server import find_api_server
+from limpet.cloud.second_road.api_server import find_api_server
 from limpet.cloud.workloads.policy_source import PolicySource
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.pod.attachment import Attachment

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.said import Said
+from limpet.base.faults import noted
 from limpet.datapath.loop import Loop
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.attachment import Attachment
 
-if TYPE_CHECKING:  # a node without policies need not have them in memory
+if TYPE_CHECKING:  # a node without policies, or on its own, need not have them in memory
     from limpet.agent.policies.keeper import Policies
+    from limpet.cluster.membership import Membership
+    from limpet.cluster.replica import Change
 
+_POLICY = "policy"
+"""The kind of the cluster's documents. A node on its own does without `limpet.cluster.kinds`."""
 VERBS = ("policy.apply", "policy.delete", "policy.list", "policy.show", "policy.judge", "pod.label")
 
 
@@ -22,21 +27,43 @@ class PolicySlot:
     """Runs on the event loop."""
 
     def __init__(
-        self, loop: Loop, node_part: NodePart, settings: Settings, attachments: Iterable[Attachment]
+        self,
+        loop: Loop,
+        node_part: NodePart,
+        settings: Settings,
+        attachments: Iterable[Attachment],
+        membership: Membership | None,
     ) -> None:
+        """`membership`: None: the node is in no cluster."""
         self.policies: Policies | None = None
         self._loop = loop
         self._node_part = node_part
         self._settings = settings
         self._path = settings.folders.state_dir / "policies.json"
         self._attachments = attachments
+        self._membership = membership
+        self._has_started = False
 
     def begin(self) -> None:
         """What is kept is in force when this returns. Raises: LimpetError."""
-        if self._settings.policies.mode == "on" or self._path.exists():
+        if self._settings.policies.mode == "on" or self._path.exists() or self._cluster_has_some:
             self._loop.run("start", self.open().part)
+        elif self._membership is not None:
+            self._membership.replica.subscribe(self._hear)
+
+    @property
+    def _cluster_has_some(self) -> bool:
+        membership = self._membership
+        return membership is not None and bool(membership.replica.known.of(_POLICY))
+
+    def _hear(self, change: Change) -> None:
+        """The first policy that the cluster has."""
+        if self.policies is None and any(kind == _POLICY for kind, _ in change.keys):
+            with noted("opening network policies"):
+                self.open().part.wake("the cluster has policies")
 
     def start(self) -> None:
+        self._has_started = True
         if self.policies is not None:
             self.policies.start()
 
@@ -53,6 +80,8 @@ class PolicySlot:
         if self.policies is None:
             self.policies = self._make()
             self._node_part.before_pod = self.policies.cover
+            if self._has_started:
+                self.policies.start()
         return self.policies
 
     def _make(self) -> Policies:
@@ -70,6 +99,10 @@ class PolicySlot:
                 self._settings.source,
                 random=random.random,
             )
+        if self._membership is not None:
+            from limpet.agent.policies.of_cluster import ClusterPolicies
+
+            return ClusterPolicies(loop, self._path, pods, bridge_mac, self._membership)
         from limpet.agent.policies.keeper import OwnPolicies
 
         return OwnPolicies(loop, self._path, pods, bridge_mac)
@@ -81,6 +114,7 @@ class PolicySlot:
 
     def pods_changed(self) -> None:
         if self.policies is not None:
+            self.policies.pods_changed()
             self.policies.part.wake("pods were changed")
 
     async def answer(self, verb: str, arguments: dict[str, Any]) -> Said:

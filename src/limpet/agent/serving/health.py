@@ -13,7 +13,7 @@ from http import HTTPStatus
 import msgspec
 import structlog
 
-from limpet.base.process import close_server, open_listener
+from limpet.base.process.listeners import close_server, open_listener
 from limpet.base.timer import Timer
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here

@@ -37,7 +37,8 @@ class EndpointStatus(Said, frozen=True, kw_only=True):
     why: str
     """Why it is not; empty: it is."""
     connections: int = 0
-    """From and through this node, by the Service's addresses, as the kernel tracks them."""
+    """From and through this node, by the Service's addresses: those that the kernel tracks, and
+    those of sockets that were connected to the endpoint at once."""
 
 
 class ServiceWay(Said, frozen=True, kw_only=True):
@@ -61,6 +62,8 @@ class ServiceLine(Said, frozen=True, kw_only=True):
     endpoints: int
     used: int
     """How many of them are in rotation on this node."""
+    trouble: str = ""
+    """Why it is not served as it asks; empty: it is."""
 
 
 class ServicesAnswer(Said, frozen=True, kw_only=True):

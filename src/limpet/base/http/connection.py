@@ -14,7 +14,7 @@ from typing import Any
 import h11
 
 from limpet.base.errors import LimpetError
-from limpet.base.process import in_thread
+from limpet.base.process.threads import in_thread
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0

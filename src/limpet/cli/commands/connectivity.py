@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -102,10 +103,11 @@ def connectivity_pod(
 ) -> None:
     """What runs in the pods of a test."""
     if not task:
+        from limpet.base.process.lifetime import run as run_until_stopped
         from limpet.cli.connectivity.answerer import answer
         from limpet.cli.connectivity.tasks import ANSWER_PORT
 
-        asyncio.run(answer(ANSWER_PORT))
+        run_until_stopped(partial(answer, ANSWER_PORT))
         return
     from limpet.cli.connectivity.prober import probe
     from limpet.cli.connectivity.tasks import decode_task, encode_outcomes

@@ -148,7 +148,7 @@ def controller_install(
     ] = False,
 ) -> None:
     """Make the controller a systemd service of this machine, and start it."""
-    from limpet.cli.install.controller_service import ControllerInstall, install_controller
+    from limpet.cli.install.units.controller_service import ControllerInstall, install_controller
 
     require_root("controller install")
     options = ControllerInstall(
@@ -167,8 +167,8 @@ def controller_uninstall(
     config: Config = None,
 ) -> None:
     """Stop the controller and take its files off this machine."""
-    from limpet.cli.install.controller_service import uninstall_controller
     from limpet.cli.install.uninstall import put_removal
+    from limpet.cli.install.units.controller_service import uninstall_controller
 
     require_root("controller uninstall")
     removal = uninstall_controller(load_settings(config), purge=purge)

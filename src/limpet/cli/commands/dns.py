@@ -9,6 +9,7 @@ import typer
 from limpet.agent.settings import load_settings
 from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_json, put_table
 
@@ -16,6 +17,7 @@ dns = group("Names, as this node answers them.")
 
 
 @dns.command("query")
+@on_node
 def dns_query(
     name: Annotated[str, typer.Argument(help="A whole name, no part of one.")],
     kind: Annotated[str, typer.Argument(metavar="[TYPE]", help="A, AAAA, SRV, PTR, …")] = "A",
@@ -35,6 +37,7 @@ def dns_query(
 
 
 @dns.command("status")
+@on_node
 def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
     """Whether names are answered on this node, by which upstreams, and how many so far."""
     answer = _ask(config, {"ask": "status"})

@@ -10,7 +10,7 @@ import typer
 from limpet.agent.settings import DEFAULT_PATH, load_settings
 from limpet.base.errors import LimpetError
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
-from limpet.cli.install.service import DEFAULT_UNIT_DIR
+from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
 from limpet.cli.options import Config, Words, require_root
 from limpet.cli.output import put
 

@@ -13,7 +13,7 @@ from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
 from limpet.base.errors import AgentUnavailable
 from limpet.cli.install.files import Manifest
-from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
 from limpet.cli.options import Config, Format, require_root
 from limpet.cli.output import Output, say, show
 

@@ -35,7 +35,7 @@ class PortProtocol(StrEnum):
     SCTP = "sctp"
 
 
-_WHAT = "An address, or a pod of this node as NAMESPACE/NAME."
+_WHAT = "An address, or a pod of this node, or one that serves, as NAMESPACE/NAME."
 _TARGET = f"{_WHAT[:-1]}; a Service's cluster address leads to its endpoints."
 
 peer = group("Other nodes, seen from this one.")

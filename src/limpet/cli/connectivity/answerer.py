@@ -8,14 +8,14 @@ import errno
 import socket
 from typing import Any
 
-from limpet.base.process import until_stopped
+from limpet.base.process.lifetime import for_ever
 from limpet.cli.connectivity.sockets import HEADERS_BYTES, forbid_fragments, path_mtu_bytes
 
 _CHUNK_BYTES = 1 << 16
 
 
 async def answer(port: int) -> None:
-    """Until SIGTERM. Raises: OSError."""
+    """Until it is cancelled. Raises: OSError."""
     loop = asyncio.get_running_loop()
     server = await asyncio.start_server(_serve, None, port)
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -27,7 +27,7 @@ async def answer(port: int) -> None:
             udp.bind(("", port))
             await loop.create_datagram_endpoint(lambda of=udp: _Echo(of), sock=udp)  # type: ignore[misc]
     async with server:
-        await until_stopped()
+        await for_ever()
 
 
 class _Echo(asyncio.DatagramProtocol):

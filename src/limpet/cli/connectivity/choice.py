@@ -9,8 +9,9 @@ import msgspec
 from limpet.base.errors import LimpetError
 from limpet.cli.connectivity.plan import NodeFacts
 from limpet.cli.connectivity.tasks import Target
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import Resource, Viewed
 
 

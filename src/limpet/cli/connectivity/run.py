@@ -22,8 +22,9 @@ from limpet.cli.connectivity.choice import (
 from limpet.cli.connectivity.plan import plan_tasks
 from limpet.cli.connectivity.report import Report, Result, result, sources
 from limpet.cli.connectivity.tasks import Task, decode_outcomes
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.objects import Resource, Viewed
 from limpet.kubernetes.pods import PODS, Pod, create_document
 

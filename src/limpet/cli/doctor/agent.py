@@ -13,7 +13,7 @@ from limpet.agent.status.node import SegmentUse, Status
 from limpet.agent.status.said import LastRound
 from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.doctor.findings import Finding, error, ok, warn
-from limpet.cli.install.service import UNIT, systemd_runs
+from limpet.cli.install.units.service import UNIT, systemd_runs
 from limpet.cli.output import count
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachment_codec import decode_attachment

@@ -112,7 +112,8 @@ def _services(services: ServicesStatus) -> Finding:
             'mend what is missing, or set services_backend = "auto"',
         )
     if services.on:
-        return ok(f"this node serves Services, by {services.backend} ({services.why})")
+        why_not = f"; not by eBPF: {services.why_not_ebpf}" if services.why_not_ebpf else ""
+        return ok(f"this node serves Services, by {services.backend} ({services.why}){why_not}")
     if found:
         return ok(f"kube-proxy serves Services here ({found}); Limpet does not: {services.why}")
     return ok(f"Limpet serves no Services here, and no kube-proxy is found: {services.why}")

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from limpet.agent.client import ask
 from limpet.agent.settings import Settings, load_settings, parse_settings
-from limpet.agent.status.node import Process
-from limpet.base.errors import AgentUnavailable, ConfigError, LimpetError
+from limpet.base.errors import ConfigError
 from limpet.cli.doctor.cluster import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
-from limpet.cli.install.dns_service import start_dns, stop_dns
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.found import (
@@ -49,14 +44,13 @@ from limpet.cli.install.planned_files import (
     planned_files,
     put_file,
 )
+from limpet.cli.install.report import Report
 from limpet.cli.install.runtimes import find_runtimes, folders_in_use
-from limpet.cli.install.service import (
+from limpet.cli.install.starting import probe_shim, start_agent
+from limpet.cli.install.units.dns_service import start_dns, stop_dns
+from limpet.cli.install.units.service import (
     UNIT,
-    agent_command,
-    systemctl,
-    systemd_runs,
 )
-from limpet.cli.install.shim_probe import status_through
 from limpet.cluster.identity import load_identity
 from limpet.cni.conflist import CONFLIST
 
@@ -64,21 +58,6 @@ _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 """Source: CNI SPEC.md, 'Configuration format', key name."""
 TAKEN_OVER = "flannel"
 """What --take-over knows."""
-_AGENT_START_S = 30.0
-_ASK_AGAIN_S = 0.05
-
-
-@dataclass(slots=True)
-class Report:
-    """What install says, line by line, and whether all is in place."""
-
-    findings: list[Finding] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-    failure: str = ""
-
-    @property
-    def complete(self) -> bool:
-        return not self.failure
 
 
 def install(options: InstallOptions) -> Report:
@@ -336,9 +315,9 @@ def _write(
     if settings.dns.dns == "off":
         report.steps += stop_dns(manifest)
     if options.start:
-        _start(options, settings, report)
+        start_agent(options, settings, report)
         if report.complete:
-            _probe(options, manifest, report)
+            probe_shim(options, manifest, report)
         if report.complete:
             report.steps += start_dns(settings, options.paths.config)
     else:
@@ -351,61 +330,3 @@ def _write(
         report.steps += [put_file(manifest, file) for file in conflists]
     if report.complete and flannel is not None and aside is not None:
         report.steps += put_rest_aside(aside, flannel.conflists)
-
-
-def _start(options: InstallOptions, settings: Settings, report: Report) -> None:
-    """The agent of this version runs and is ready, or the report says why not."""
-    if systemd_runs():
-        systemctl("daemon-reload")
-        systemctl("enable", UNIT)
-        # Always: the configuration may have been edited. Pods do not notice a restart.
-        systemctl("restart", UNIT)
-    elif _version_of(settings) is None:
-        report.failure = (
-            "not finished: systemd does not run here. Start the agent with "
-            f"`{' '.join(agent_command(options.paths.config))}` and install again: the runtime's "
-            "configuration is written when the agent answers"
-        )
-        return
-    status = _await_agent(settings)
-    if not status.ready and not options.force:
-        report.failure = (
-            f"not finished: the agent runs, but pods would fail: {'; '.join(status.reasons)}"
-        )
-        return
-    report.steps.append(f"agent: runs (process {status.pid}, {settings.folders.socket})")
-
-
-def _probe(options: InstallOptions, manifest: Manifest, report: Report) -> None:
-    """The runtime is told of the binary only when it reaches the agent."""
-    for file in manifest.of_role("binary"):
-        problem = status_through(Path(file.path), options.network_name)
-        if problem and not options.force:
-            report.failure = (
-                f"not finished: {file.path} does not reach the agent: {problem} (it looks for the "
-                "socket in /etc/limpet/shim.conf; another file has to be named by LIMPET_SHIM_CONF "
-                "in the runtime's environment)"
-            )
-
-
-def _version_of(settings: Settings) -> str | None:
-    """Of the agent that runs; None when none does."""
-    try:
-        return ask(settings.folders.socket, "status", Process).version
-    except AgentUnavailable:
-        return None
-
-
-def _await_agent(settings: Settings) -> Process:
-    """The agent's status, as soon as it answers. Raises: LimpetError when it does not in time."""
-    give_up_s = time.monotonic() + _AGENT_START_S
-    while True:
-        try:
-            return ask(settings.folders.socket, "status", Process)
-        except AgentUnavailable as unavailable:
-            if time.monotonic() > give_up_s:
-                raise LimpetError(
-                    f"start the agent: no answer at {settings.folders.socket} "
-                    f"within {_AGENT_START_S:.0f} s (journalctl -u {UNIT} says why)"
-                ) from unavailable
-        time.sleep(_ASK_AGAIN_S)

@@ -79,7 +79,7 @@ def find_controllers(source: SourceSettings) -> tuple[str, ...]:
 
 def examine_node(source: SourceSettings, name: str) -> Iterator[Finding]:
     """Whether the API server is reached, knows the Node, and has the DaemonSet keep off it."""
-    from limpet.cloud.api_server import find_api_server
+    from limpet.cloud.second_road.api_server import find_api_server
     from limpet.kubernetes.client import Client
     from limpet.kubernetes.errors import NotFoundError
     from limpet.kubernetes.objects import Resource, Viewed
@@ -121,7 +121,7 @@ def _node_of_certificate(source: SourceSettings) -> str:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    from limpet.cloud.api_server import find_api_server
+    from limpet.cloud.second_road.api_server import find_api_server
 
     certificate = find_api_server(source).certificate
     if certificate is None:

@@ -10,7 +10,7 @@ from typing import Any
 from limpet.agent.settings import DEFAULT_PATH
 from limpet.cli.install.joining import JoinOptions
 from limpet.cli.install.kubernetes import KubernetesOptions
-from limpet.cli.install.service import DEFAULT_UNIT_DIR
+from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from limpet.agent.settings import Settings
 from limpet.base.disk import read_if_there
 from limpet.cli.doctor.findings import Finding, warn
 from limpet.cli.doctor.target import Target
-from limpet.cli.install.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.options import InstallOptions
-from limpet.cli.install.service import UNIT, unit_text
+from limpet.cli.install.units.dns_service import DNS_ROLE, DNS_UNIT, dns_unit_text
+from limpet.cli.install.units.service import UNIT, unit_text
 from limpet.cni.conflist import conflist_text
 from limpet.cni.shim_binary import shim_path
 

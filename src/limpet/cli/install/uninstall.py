@@ -23,7 +23,6 @@ from limpet.agent.status.node import Attached, Process
 from limpet.base.disk import read_if_there, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
-from limpet.cli.install.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.take_over import (
@@ -32,20 +31,23 @@ from limpet.cli.install.flannel.take_over import (
     give_back_files,
 )
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
-from limpet.cli.install.service import UNIT, systemctl, systemd_runs
+from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
+from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
 from limpet.cli.output import put, say
 from limpet.cli.owners import owners
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
 from limpet.datapath.teardown import remove_kernel_state
 from limpet.datapath.tunnel.wireguard.process import SOCKET_FOLDER, WIREGUARD_LOG
+from limpet.dns.handover.held import SOCKET as HELD_SOCKET
 from limpet.ipam.hostlocal import JOURNAL
 from limpet.ipam.ledger import Ledger
 from limpet.linux.owned import LinkMark
+from limpet.services.kept_here import HERE_FILE
 
 _AGENT_STOP_S = 60.0
 _RUN_FOLDERS = ("attachments", IPSEC_FOLDER)
-_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET)
+_RUN_FILES = ("agent.lock", WIREGUARD_LOG, DNS_SOCKET, HELD_SOCKET, HERE_FILE)
 
 
 @dataclass(slots=True)

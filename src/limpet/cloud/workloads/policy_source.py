@@ -19,7 +19,7 @@ import structlog
 from limpet.base import faults
 from limpet.base.disk import refusals, write_durably
 from limpet.base.errors import LimpetError
-from limpet.base.process import give_memory_back
+from limpet.base.process.memory import give_memory_back
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.policies import (
@@ -45,6 +45,16 @@ _SHARE = 20
 """The next writing begins no sooner than so many times as long as the last one took."""
 
 
+class _Reasons:
+    """To listen for more."""
+
+    def __init__(self) -> None:
+        self.listed = asyncio.Event()
+        """Namespaces were: the server has its data."""
+        self.needed = asyncio.Event()
+        """There is a policy: pods of the whole cluster, which may be very many, matter then."""
+
+
 class PolicySource:
     """Runs on the event loop, tasks of its own; what fails is told in `error` and tried again."""
 
@@ -68,8 +78,9 @@ class PolicySource:
         """What the server has, by kind."""
         self._whole: set[str] = set()
         """Kinds of which all that there is was told."""
-        self._listed = asyncio.Event()
-        """Namespaces were: the server has its data."""
+        self._reasons = _Reasons()
+        if heard.policies or heard.problems:
+            self._reasons.needed.set()
         self._reflectors: list[Reflector[Any]] = []
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,16 +124,18 @@ class PolicySource:
 
     async def _follow(self, access: Access) -> None:
         self._trouble["access"] = ""
-        self._listed.clear()
+        self._reasons.listed.clear()
         client = Client(access)
         reflect = partial(Reflector, client, mirror=True, random=self._random)
         namespaces: Reflector[Any] = reflect(NAMESPACES, self._hear_namespaces)
-        others: list[Reflector[Any]] = [
-            reflect(PODS, self._hear_pods),
-            reflect(NETWORK_POLICIES, self._hear_policies),
+        policies: Reflector[Any] = reflect(NETWORK_POLICIES, self._hear_policies)
+        pods: Reflector[Any] = reflect(PODS, self._hear_pods)
+        self._reflectors = [namespaces, policies, pods]
+        works = [
+            namespaces.run(),
+            _run_then(policies, self._reasons.listed),
+            _run_then(pods, self._reasons.listed, self._reasons.needed),
         ]
-        self._reflectors = [namespaces, *others]
-        works = [namespaces.run(), *(self._run_then(each) for each in others)]
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -135,17 +148,13 @@ class PolicySource:
             self._reflectors = []
             client.close()
 
-    async def _run_then(self, reflector: Reflector[Any]) -> None:
-        await self._listed.wait()
-        await reflector.run()
-
     async def _hear_namespaces(self, changes: Changes[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
             self._heard.namespaces.pop(name, None)
         for each in changes.put:
             self._heard.namespaces[each.metadata.name] = dict(each.metadata.labels or {})
         if changes.listed and self._seen[NAMESPACES.plural]:
-            self._listed.set()
+            self._reasons.listed.set()
         self._note(NAMESPACES.plural, changes)
 
     def _names(self) -> list[str]:
@@ -171,6 +180,7 @@ class PolicySource:
             self._heard.put_policy(key, view.document())
             if key in self._heard.problems:
                 _log.warning("a policy means nothing here", problem=self._heard.problems[key])
+            self._reasons.needed.set()
         self._note(NETWORK_POLICIES.plural, changes)
 
     def _gone(self, kind: str, changes: Changes[Any], kept: Iterable[ObjectKey]) -> list[ObjectKey]:
@@ -191,7 +201,10 @@ class PolicySource:
         if changes.listed:
             self._whole.add(what)
             give_memory_back()
-        if {NAMESPACES.plural, PODS.plural, NETWORK_POLICIES.plural} <= self._whole:
+        whole = {NAMESPACES.plural, NETWORK_POLICIES.plural}
+        if self._reasons.needed.is_set():
+            whole.add(PODS.plural)
+        if whole <= self._whole:
             self._heard.is_whole = True
         if self._heard.is_whole:
             self._changed.set()
@@ -221,3 +234,9 @@ class PolicySource:
             self._changed.set()
         else:
             self._trouble["disk"] = ""
+
+
+async def _run_then(reflector: Reflector[Any], *reasons: asyncio.Event) -> None:
+    for each in reasons:
+        await each.wait()
+    await reflector.run()

@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable
 
+from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
 from limpet.cluster.documents import Document, Key, Known, Sealed
 from limpet.cluster.exchange.messages import (
     BUCKET_BYTES,
@@ -24,7 +25,6 @@ from limpet.cluster.exchange.messages import (
     Push,
     encode,
 )
-from limpet.cluster.peer_datagram import OVERHEAD_BYTES
 
 MOST_LISTINGS = 16
 """Datagrams in answer to one digest."""

@@ -14,14 +14,14 @@ import structlog
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
+from limpet.cluster.datagrams.peer_datagram import DatagramError, Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.documents import Key, Source
 from limpet.cluster.exchange.gossip import Gossip
 from limpet.cluster.exchange.inner_traffic import InnerTraffic
 from limpet.cluster.exchange.messages import NONCE_BYTES, MessageError, Push, decode, encode
 from limpet.cluster.exchange.neighbours import Broadcast, Effect, Heard, Place
 from limpet.cluster.membership import Membership
-from limpet.cluster.peer_datagram import DatagramError, Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.replica import Change, Outcome
 
 _log = structlog.get_logger("exchange")

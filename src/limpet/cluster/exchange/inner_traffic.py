@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from limpet.base.addresses import Address
-from limpet.cluster.peer_datagram import OVERHEAD_BYTES
+from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
 
 _HEADERS_BYTES = {4: 28, 6: 48}
 """IP and UDP."""

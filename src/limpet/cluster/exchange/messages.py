@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from limpet.base.decoding import msgpack_decoder
 from limpet.base.errors import LimpetError
+from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
 from limpet.cluster.documents import Sealed
-from limpet.cluster.peer_datagram import OVERHEAD_BYTES
 
 BUCKETS = 256
 """Documents are compared in groups, by a hash of kind and name."""

@@ -8,8 +8,10 @@ from limpet.cluster.documents import Kinds
 from limpet.cluster.kinds.absence import ABSENCE
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import NETWORK
+from limpet.cluster.kinds.pods import PODS
+from limpet.cluster.kinds.policy import POLICY
 from limpet.cluster.kinds.presence import PRESENCE
 
-__all__ = ["ABSENCE", "GRANT", "KINDS", "NETWORK", "PRESENCE"]
+__all__ = ["ABSENCE", "GRANT", "KINDS", "NETWORK", "PODS", "POLICY", "PRESENCE"]
 
-KINDS = Kinds((NETWORK, GRANT, PRESENCE, ABSENCE))
+KINDS = Kinds((NETWORK, GRANT, PRESENCE, ABSENCE, POLICY, PODS))

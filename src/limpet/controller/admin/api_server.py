@@ -12,8 +12,9 @@ from limpet.base.errors import ControllerUnavailable, LimpetError
 from limpet.base.http.connection import Answer, LinkError
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER, Code
 from limpet.kubernetes.access.access import Access, AccessError
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import NotFoundError, StatusError
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.pods import PODS, Pod, post_to_pod
 from limpet.kubernetes.reviews import create_token
 

@@ -33,6 +33,7 @@ from limpet.cluster.api import (
 )
 from limpet.cluster.kinds.grant import Role
 from limpet.controller.admin.communities import CommunityAdmin, Verb
+from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.views import (
     network_document,
     node_document,
@@ -41,12 +42,12 @@ from limpet.controller.admin.views import (
 )
 from limpet.controller.communities.communities import find_community
 from limpet.controller.metrics import Metrics
+from limpet.controller.registry.records import TOKEN, TokenRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables, by_name
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.records import TOKEN, TokenRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables, by_name
 
 _log = structlog.get_logger("admin")
 _LONGEST_TOKEN_S = 365 * 86_400
@@ -75,6 +76,7 @@ class Admin:
             "rotate-key": self._rotate_key,
             "recovery": self._recovery,
             **CommunityAdmin(cluster).verbs,
+            **PolicyAdmin(cluster).verbs,
         }
         self._verbs = {name: (_arguments_of(name, verb), verb) for name, verb in verbs.items()}
 

@@ -16,8 +16,8 @@ from limpet.cluster.kinds.network import (
 )
 from limpet.controller.admin.views import community_document, network_document
 from limpet.controller.communities import communities
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("admin")
 

@@ -15,8 +15,8 @@ from limpet.cluster.kinds.presence import Presence
 from limpet.controller.communities.communities import find_community, is_named, members_of
 from limpet.controller.communities.membership import chooses
 from limpet.controller.orchestrator.node_keeper.lifecycle import awaits_replacement
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.problems import problems_of
-from limpet.controller.state.tables import Tables
 
 _OF_A_GRANT = (
     *("name", "uid", "communities", "labels", "segments", "prefixes_behind"),

@@ -75,7 +75,9 @@ class Feed:
         return self._list
 
     async def _make_list(self) -> tuple[list[bytes], str]:
-        listings = [await self._store.listing(kind.name) for kind in KINDS.published()]
+        kinds = [kind.name for kind in KINDS.published()]
+        since = await self._store.mark(kinds)  # what changes from here on is told again
+        listings = [await self._store.listing(kind) for kind in kinds]
         lines = [_document_line(item) for listing in listings for item in listing.items]
         chunks: list[list[bytes]] = [[]]
         size = 0
@@ -85,8 +87,7 @@ class Feed:
                 size = 0
             chunks[-1].append(line)
             size += len(line)
-        # From the oldest of the lists: what changed between them is told again.
-        return [b"".join(chunk) for chunk in chunks], listings[0].version
+        return [b"".join(chunk) for chunk in chunks], since
 
     async def _line(self, event: Item) -> bytes:
         key = (event.kind, event.version)

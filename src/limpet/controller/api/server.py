@@ -38,10 +38,11 @@ from limpet.cluster.api import (
     encode_line,
 )
 from limpet.cluster.keys import SealError
+from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.metrics import Metrics
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.authority import uid_of_certificate
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.refusal import RefusedError
 from limpet.controller.store.interface import TooOldError
 
 _log = structlog.get_logger("api")
@@ -67,6 +68,7 @@ class Api:
         """`administer`: answers people; None: they are answered at the admin socket alone."""
         self._administer = administer
         self._cluster = cluster
+        self._requests = NodeRequests(cluster)
         self._ca_certificate = ca_certificate
         self._metrics = metrics
         self._patience_s = patience_s
@@ -145,7 +147,7 @@ class Api:
         return web.Response(text=self._ca_certificate, content_type="application/x-pem-file")
 
     async def _join(self, request: web.Request) -> web.Response:
-        return _json(await self._cluster.join(await self._body(request, JoinRequest)))
+        return _json(await self._requests.join(await self._body(request, JoinRequest)))
 
     # People
 
@@ -162,7 +164,7 @@ class Api:
 
     async def _hello(self, request: web.Request) -> web.Response:
         uid = _uid(request)
-        return _json(await self._cluster.hello(uid, await self._body(request, HelloRequest)))
+        return _json(await self._requests.hello(uid, await self._body(request, HelloRequest)))
 
     async def _show(self, request: web.Request) -> web.Response:
         _uid(request)
@@ -171,35 +173,35 @@ class Api:
             raise RefusedError(
                 Code.TOO_LARGE, f"{len(shown.documents)} documents at once: at most {MAX_SHOWN}"
             )
-        return _json(ShowAnswer(await self._cluster.show(shown.documents)))
+        return _json(ShowAnswer(await self._requests.show(shown.documents)))
 
     async def _publish(self, request: web.Request) -> web.Response:
         uid = _uid(request)
         sealed = (await self._body(request, PublishRequest)).document
-        return _json(PublishAnswer(await self._cluster.publish(uid, _revision(request), sealed)))
+        return _json(PublishAnswer(await self._requests.publish(uid, _revision(request), sealed)))
 
     async def _segments(self, request: web.Request) -> web.Response:
         uid = _uid(request)
         wanted = await self._body(request, SegmentRequest)
-        sealed = await self._cluster.request_segments(
+        sealed = await self._requests.request_segments(
             uid, _revision(request), wanted.generation, wanted.versions
         )
         return _json(SegmentAnswer(sealed))
 
     async def _own_pods(self, request: web.Request) -> web.Response:
         uid = _uid(request)
-        await self._cluster.ask(uid, _UNREVISIONED, lambda tables: None)
+        await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
         report = await self._cluster.reports.get(uid)
         return _json(PodReport(report.sequence, report.pods) if report else PodReport(-1, ()))
 
     async def _pods(self, request: web.Request) -> web.Response:
         uid = _uid(request)
         report = await self._body(request, PodReport)
-        return _json(PodAnswer(await self._cluster.put_pods(uid, _revision(request), report)))
+        return _json(PodAnswer(await self._requests.put_pods(uid, _revision(request), report)))
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         uid = _uid(request)
-        name = await self._cluster.ask(
+        name = await self._requests.ask(
             uid, _revision(request), lambda tables: tables.grants[uid].name
         )
         chunks = self._cluster.feed.follow(request.query.get("since"))
@@ -227,7 +229,7 @@ class Api:
                 async for chunk in chunks:
                     await self._send(response, chunk.lines)
                     if uid in chunk.names:
-                        await self._cluster.ask(uid, _UNREVISIONED, lambda tables: None)
+                        await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
             except TooOldError as error:
                 await self._refuse(response, Refused(Code.TOO_OLD, str(error)))
             except RefusedError as error:

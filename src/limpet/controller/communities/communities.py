@@ -15,11 +15,11 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.controller.communities.membership import chooses, communities_of, names, takes_in
 from limpet.controller.communities.selectors import parse_selector
+from limpet.controller.registry.records import COMMUNITY, CommunityRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables, by_name
 from limpet.controller.state.grants import change_grant, put_network
 from limpet.controller.state.nodes import find_node
-from limpet.controller.state.records import COMMUNITY, CommunityRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables, by_name
 
 
 def find_community(tables: Tables, name: str) -> CommunityRecord:

@@ -11,9 +11,9 @@ from functools import lru_cache
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities.selectors import parse_selector
-from limpet.controller.state.records import COMMUNITY, CommunityRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.records import COMMUNITY, CommunityRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 
 MAX_COMMUNITIES = 64
 """Communities of one node at most: a grant larger than its limit is taken by no node."""

@@ -19,11 +19,11 @@ from limpet.controller.communities.communities import declare
 from limpet.controller.communities.membership import communities_of
 from limpet.controller.communities.selectors import parse_selector
 from limpet.controller.orchestrator.nodes import Nodes
+from limpet.controller.registry.records import COMMUNITY, CommunityRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import change_grant
-from limpet.controller.state.records import COMMUNITY, CommunityRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("community")
 _LOOK_S = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from limpet.cluster.api import ACCOUNT_AUDIENCE, AGENT_ACCOUNT, Code, JoinRequest
-from limpet.controller.state.refusal import RefusedError
+from limpet.controller.registry.refusal import RefusedError
 from limpet.kubernetes.objects import TokenReview, TokenReviewSpec
 
 MAX_TOKEN_CHARACTERS = 16 << 10

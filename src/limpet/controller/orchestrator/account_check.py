@@ -9,7 +9,7 @@ import structlog
 from limpet.base.rate_limit import TokenBuckets
 from limpet.cluster.api import Code, JoinRequest
 from limpet.controller.orchestrator.account import question_about, read_review
-from limpet.controller.state.refusal import AFTER_S, RefusedError
+from limpet.controller.registry.refusal import AFTER_S, RefusedError
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.objects import TOKEN_REVIEWS
 

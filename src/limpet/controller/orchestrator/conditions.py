@@ -14,9 +14,9 @@ from typing import Any
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
+from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.problems import shared_endpoints, unreached_relay
-from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE
-from limpet.controller.state.tables import Tables
 
 _MAX_MESSAGE_CHARACTERS = 4_096
 _MOST_NAMED = 8

@@ -30,9 +30,9 @@ from limpet.controller.orchestrator.conditions import (
 )
 from limpet.controller.orchestrator.event_backlog import About, node
 from limpet.controller.orchestrator.events import Events
+from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.kubernetes.items import Kept
 from limpet.controller.store.kubernetes.rows import row_of
 from limpet.kubernetes.client import Client

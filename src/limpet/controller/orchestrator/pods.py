@@ -17,10 +17,11 @@ from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, Pod, by_node
+from limpet.controller.registry.records import ReportRecord
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
-from limpet.controller.state.records import ReportRecord
-from limpet.controller.state.tables import Tables
-from limpet.kubernetes.client import Client, Selection
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
 from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes

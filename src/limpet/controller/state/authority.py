@@ -25,13 +25,13 @@ from limpet.cluster.api import SERVER_NAME, ca_digest
 from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.network import Network
-from limpet.controller.state.records import (
+from limpet.controller.registry.records import (
     AUTHORITY,
     STATE,
     AuthorityRecord,
     StateRecord,
 )
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.tables import Tables
 
 _FOREVER = (
     datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None),

@@ -30,14 +30,14 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
     how_to_replace,
 )
 from limpet.controller.orchestrator.node_keeper.segments import Taken, first_segments, more_segments
-from limpet.controller.state.records import (
+from limpet.controller.registry.records import (
     AUTHORITY,
     TOKEN,
     NodeRecord,
     TokenRecord,
 )
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from limpet.cluster.api import Code, name_problem
 from limpet.cluster.kinds.grant import Grant
-from limpet.controller.state.refusal import RefusedError
+from limpet.controller.registry.refusal import RefusedError
 
 _SEGMENTS = frozenset({Code.QUOTA, Code.EXHAUSTED, Code.RECOVERING})
 

@@ -11,11 +11,11 @@ from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.segments import behind_problem
 from limpet.controller.communities.membership import communities_of
+from limpet.controller.registry.records import SegmentRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.grants import bury, change_grant, live_grant
 from limpet.controller.state.problems import relay_problem
-from limpet.controller.state.records import SegmentRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 
 MAX_BEHIND = 64
 """Prefixes behind one node: a grant has a size that no node takes more than."""

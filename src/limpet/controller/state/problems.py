@@ -10,7 +10,7 @@ from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import problems_of_cidrs
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.tables import Tables
 
 
 def problems_of(tables: Tables, grant: Grant, now_s: float) -> list[str]:

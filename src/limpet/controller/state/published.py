@@ -9,10 +9,10 @@ from limpet.cluster.documents import Document, Sealed
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import check, read_sealed
+from limpet.controller.registry.records import PRESENCE, DocumentRecord, PresenceRecord, Record
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.grants import live_grant
-from limpet.controller.state.records import PRESENCE, DocumentRecord, PresenceRecord, Record
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 
 _KEPT_BOOT_IDS = 8
 

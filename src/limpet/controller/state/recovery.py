@@ -20,7 +20,7 @@ from limpet.cluster.kinds import GRANT, KINDS
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import check, read_sealed
 from limpet.controller.communities.membership import learn_communities
-from limpet.controller.state.records import (
+from limpet.controller.registry.records import (
     NODE,
     STATE,
     TOKEN,
@@ -29,7 +29,7 @@ from limpet.controller.state.records import (
     SegmentRecord,
     StateRecord,
 )
-from limpet.controller.state.tables import Tables, by_name
+from limpet.controller.registry.tables import Tables, by_name
 
 _JUMP = 1 << 20
 """Revisions left out at a recovery, more than can have been lost."""

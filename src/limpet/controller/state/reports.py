@@ -9,8 +9,8 @@ import msgspec
 
 from limpet.base.decoding import decode_json
 from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, Code, PodAddress, PodReport
-from limpet.controller.state.records import REPORT, ReportRecord
-from limpet.controller.state.refusal import RefusedError
+from limpet.controller.registry.records import REPORT, ReportRecord
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.store.interface import ConflictError, Delete, Item, Put, Store
 
 _ATTEMPTS = 5

@@ -102,6 +102,13 @@ class Store(Protocol):
         Raises: ConflictError; StorageError when nothing could be written.
         """
 
+    async def mark(self, kinds: Collection[str]) -> str:
+        """A version to watch these kinds from: what is read after this call, and what such a watch
+        tells, is all there is; whether there are items of a kind or not.
+
+        Raises: StorageError.
+        """
+
     def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         """What changed after `since`, in order, for ever; states between may be left out.
 

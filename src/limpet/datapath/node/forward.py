@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, NFT_TABLE
-from limpet.base.process import find_program
+from limpet.base.process.programs import find_program
 from limpet.linux.nftables import Nftables
 
 COMMENT = "limpet"

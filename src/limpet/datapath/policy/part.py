@@ -6,6 +6,8 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import structlog
+
 from limpet.base.addresses import Address
 from limpet.base.errors import KernelError
 from limpet.base.ownership import NFT_POLICY_TABLE
@@ -15,7 +17,12 @@ from limpet.datapath.policy.apply import PolicyKernel
 from limpet.datapath.policy.ruleset import NOTHING, LocalPort, Planned, PolicyTables, plan_tables
 from limpet.linux.owned import Owned
 from limpet.policies.compiled import Compiled
+from limpet.policies.policy import Direction, Key, Protocol
 
+_log = structlog.get_logger("policy")
+
+PROTOCOL_OF: dict[int, Protocol] = {6: "tcp", 17: "udp", 132: "sctp"}
+"""By its number. Source: the IANA registry of protocol numbers."""
 Change = tuple[PolicyTables, PolicyTables]
 """What there was, and what shall be."""
 
@@ -41,6 +48,10 @@ class PolicyPart(Part[PolicyTables, Change]):
         self._kernel = PolicyKernel()
         self._have: PolicyTables | None = None
         """As read, or as changed since; None: nobody knows."""
+        self._left: PolicyTables | None = None
+        """As they were when last they were as planned; None: that was before this agent."""
+        self._pods: dict[Address, Key] = {}
+        """Of this node."""
         self._coming: LocalPort | None = None
         self._planned = Planned()
 
@@ -83,6 +94,7 @@ class PolicyPart(Part[PolicyTables, Change]):
     def plan(self) -> PolicyTables:
         ports = [*self._ports(), *([self._coming] if self._coming is not None else [])]
         self.compiled = self._compile(ports)
+        self._pods = {address: port.key for port in ports for address in port.addresses}
         return plan_tables(self.compiled, ports, self._planned)
 
     def state(self, want: PolicyTables) -> PolicyTables:
@@ -91,17 +103,49 @@ class PolicyPart(Part[PolicyTables, Change]):
         return self._have
 
     def diff(self, want: PolicyTables, have: PolicyTables) -> list[Change]:
-        return [(have, want)] if have != want else []
+        if have == want:
+            self._left = want
+            return []
+        return [(have, want)]
 
     def apply(self, changes: Sequence[Change]) -> list[str]:
         for before, after in changes:
             self._have = None
             try:
                 self._kernel.change(before, after)
+                if self._was_damaged(before):
+                    self._judge_again()
             except KernelError as error:
                 return [str(error)]
-            self._have = after
+            self._have = self._left = after
         return []
+
+    def _was_damaged(self, tables: PolicyTables) -> bool:
+        """Another program had a hand in them, or they were gone when this agent began."""
+        return tables == NOTHING if self._left is None else tables != self._left
+
+    def _judge_again(self) -> None:
+        """What got through meanwhile goes on only if it may. Raises: KernelError."""
+        isolated = {pod for pod, _ in self.compiled.sides}
+        addresses = [each for each, pod in self._pods.items() if pod in isolated]
+        if not addresses:
+            return
+        own = self._kernel.own_addresses()
+
+        def is_denied(source: Address, target: Address, protocol: int, port: int) -> bool:
+            ends: tuple[tuple[Direction, Address, Address], ...] = (
+                ("egress", source, target),
+                ("ingress", target, source),
+            )
+            return any(
+                self.compiled.allows(self._pods[mine], way, peer, PROTOCOL_OF.get(protocol), port)
+                == frozenset()
+                for way, mine, peer in ends
+                if mine in self._pods and peer not in own and source != target
+            )
+
+        if forgotten := self._kernel.forget_denied(addresses, is_denied):
+            _log.warning("connections that no policy allows were ended", count=forgotten)
 
     def removes(self, change: Change) -> bool:
         return change[1] == NOTHING

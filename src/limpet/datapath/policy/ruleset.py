@@ -20,11 +20,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from limpet.base.addresses import Address, is_plain_name, link_local_of
 from limpet.base.ownership import NFT_POLICY_TABLE
+from limpet.datapath.policy.blocks import block_sets
 from limpet.datapath.policy.table import NamedSet, Table
 from limpet.policies.compiled import DIRECTIONS, AddressRange, Compiled, Peers, RuleId, Side, merged
 from limpet.policies.policy import Direction, Key, PortSpan
@@ -49,6 +49,7 @@ _FORWARD = (
 )
 _ENTER = ("ip daddr vmap @ingress4", "ip6 daddr vmap @ingress6", "accept")
 _PASS: dict[Direction, str] = {"egress": "goto enter", "ingress": "accept"}
+_PEER_FIELDS: dict[Direction, str] = {"egress": "daddr", "ingress": "saddr"}
 _NEIGHBOURS = ("ether type arp", _NEIGHBOUR_DISCOVERY)
 _BRIDGE_CHAINS: dict[str, tuple[str, ...]] = {
     "neighbours_only": (*(f"{each} accept" for each in _NEIGHBOURS), "drop"),
@@ -335,19 +336,17 @@ def _blocks_part(
 ) -> _Part:
     ranges = merged(each for ranges in found for each in ranges)
     lines, sets = [], {}
+    field = _PEER_FIELDS[direction]
     for version in _HEADERS:
-        elements = frozenset(_text(each) for each in ranges if each.version == version)
-        if elements:
-            name = f"blocks{version}_{whose}"
-            head = (f"type ipv{version}_addr", "flags interval")
-            sets[name] = NamedSet("set", head, elements)
-            lines.append(_let_pass(direction, version, name))
+        for each in block_sets((one for one in ranges if one.version == version), version):
+            name = f"blocks{version}_{each.infix}{whose}"
+            sets[name] = each.held
+            lines.append(f"{each.match.format(field=field, name=name)} {_PASS[direction]}")
     return _Part(found, tuple(lines), sets)
 
 
 def _let_pass(direction: Direction, version: int, name: str) -> str:
-    field = "saddr" if direction == "ingress" else "daddr"
-    return f"{_HEADERS[version]} {field} @{name} {_PASS[direction]}"
+    return f"{_HEADERS[version]} {_PEER_FIELDS[direction]} @{name} {_PASS[direction]}"
 
 
 def _texts(addresses: Iterable[Address], version: int) -> frozenset[str]:
@@ -399,20 +398,6 @@ _BRIDGE_SETS = {
 
 def _span(span: PortSpan) -> str:
     return str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
-
-
-def _text(span: AddressRange) -> str:
-    """As nft lists it: an address, a prefix, or a range."""
-    kind = _ADDRESS[span.version]
-    first, count = kind(span.first), span.last - span.first + 1
-    if count == 1:
-        return str(first)
-    if count & (count - 1) == 0 and span.first % count == 0:  # a power of two, at its place
-        return f"{first}/{first.max_prefixlen - count.bit_length() + 1}"
-    return f"{first}-{kind(span.last)}"
-
-
-_ADDRESS: dict[int, type[Address]] = {4: IPv4Address, 6: IPv6Address}
 
 
 def _hash(what: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,25 @@ class NamedSet:
     lines: tuple[str, ...]
     """Type and flags, as nft writes them."""
     elements: frozenset[str] = frozenset()
+
+    @property
+    def is_large(self) -> bool:
+        """Its elements do not go through libnftables, which would keep and list all of them."""
+        plain = self.kind == "set" and self.lines[0] in _PLAIN
+        return plain and len(self.elements) > _LARGE
+
+
+_LARGE = 4_096
+_PLAIN = ("type ipv4_addr", "type ipv6_addr")
+
+
+class Filling(NamedTuple):
+    """Elements that go and come in a set, which is large before or after."""
+
+    name: str
+    lines: tuple[str, ...]
+    delete: frozenset[str]
+    add: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +56,14 @@ class Table:
 
     @property
     def text(self) -> str:
-        """As a file for nft; what nft lists is the same but for order and line breaks."""
+        """As a file for nft; what nft lists is the same but for order and line breaks, and the
+        elements of large sets."""
         lines = [f"table {self.family} {self.name} {{"]
         for counter in self.counters:
             lines += [f"\tcounter {counter} {{", "\t}", ""]
         for name, each in self.sets.items():
             lines += [f"\t{each.kind} {name} {{", *(f"\t\t{line}" for line in each.lines)]
-            if each.elements:
+            if each.elements and not each.is_large:
                 lines.append(f"\t\telements = {{ {', '.join(sorted(each.elements))} }}")
             lines += ["\t}", ""]
         for name, rules in self.chains.items():
@@ -59,7 +79,8 @@ def put_commands(table: Table) -> str:
 
 
 def change_steps(before: Table, after: Table) -> tuple[str, str, str]:
-    """What turns one into the other: three transactions, each of which may be empty.
+    """What turns one into the other, but for elements of large sets: three transactions, each of
+    which may be empty.
 
     The first makes what is new and nobody goes to yet, the second changes what is gone to, the
     third takes away what nobody goes to any more. In one, packets of the moment in which it is done
@@ -74,6 +95,30 @@ def change_steps(before: Table, after: Table) -> tuple[str, str, str]:
         "".join(f"{line}\n" for line in _turning(at, before, after)),
         "".join(f"{line}\n" for line in _taking_away(at, before, after)),
     )
+
+
+def fillings(before: Table, after: Table) -> tuple[list[Filling], list[Filling]]:
+    """Elements of large sets: what follows the first step, and what follows the second."""
+    if not after:
+        return [], []
+    large = {name: each for name, each in after.sets.items() if each.is_large}
+    new = [Filling(name, each.lines, frozenset(), each.elements) for name, each in large.items()]
+    if _is_rebuilt(before, after):
+        return [], new if before != after else []
+    kept = {
+        name: (before.sets[name], each)
+        for name, each in after.sets.items()
+        if name in before.sets and _is_large(before.sets[name], each)
+    }
+    return [each for each in new if each.name not in before.sets], [
+        Filling(name, each.lines, held.elements - each.elements, each.elements - held.elements)
+        for name, (held, each) in kept.items()
+        if held is not each and held.elements != each.elements
+    ]
+
+
+def _is_large(held: NamedSet, each: NamedSet) -> bool:
+    return held.is_large or each.is_large
 
 
 def _making(at: str, before: Table, after: Table) -> Iterable[str]:
@@ -91,13 +136,14 @@ def _making(at: str, before: Table, after: Table) -> Iterable[str]:
     for name in chains:
         yield from (f"add rule {at} {name} {rule}" for rule in after.chains[name])
     for name in sets:
-        yield from _elements("add", at, name, after.sets[name].elements)
+        if not after.sets[name].is_large:
+            yield from _elements("add", at, name, after.sets[name].elements)
 
 
 def _turning(at: str, before: Table, after: Table) -> Iterable[str]:
     for name, each in after.sets.items():
         held = before.sets.get(name, each)
-        if held is not each:
+        if held is not each and not _is_large(held, each):
             gone = (element.partition(" : ")[0] for element in held.elements - each.elements)
             yield from _elements("delete", at, name, gone)
             yield from _elements("add", at, name, each.elements - held.elements)
@@ -120,7 +166,8 @@ def _taking_away(at: str, before: Table, after: Table) -> Iterable[str]:
 
 
 def _has_hook(table: Table, chain: str) -> bool:
-    return table.chains[chain][0].startswith("type ")
+    """One that another program has flushed is empty."""
+    return any(line.startswith("type ") for line in table.chains[chain][:1])
 
 
 def _is_rebuilt(before: Table, after: Table) -> bool:

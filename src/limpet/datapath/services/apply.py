@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
+import structlog
+
 from limpet.base.errors import KernelError, LimpetError
+from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE as _SCRATCH
 from limpet.base.ownership import NFT_SERVICES_TABLE
 from limpet.datapath.services.diff import (
     AddChains,
     Change,
+    DropChains,
     ForgetFlows,
     PutElements,
     PutSurroundings,
     PutTable,
 )
-from limpet.datapath.services.ruleset import REMEMBERING, affinity_name
-from limpet.datapath.services.state import MAPS, PREFIX_SETS, PROTOCOLS, ServicesState
+from limpet.datapath.services.ruleset import SURROUNDING, affinity_names
+from limpet.datapath.services.state import (
+    MAPS,
+    PREFIX_SETS,
+    PROTOCOLS,
+    VERSIONS,
+    ServicesState,
+)
 from limpet.linux.conntrack import (
     FlowEnd,
     count_flows,
@@ -27,8 +37,7 @@ from limpet.linux.nftables import Nftables
 from limpet.linux.set_elements import Frame, SetElements
 from limpet.linux.sysctl import read_sysctl
 
-_SCRATCH = f"{NFT_SERVICES_TABLE}_read"
-"""A table for a moment: it has, unused, what the real one should have."""
+_log = structlog.get_logger("services")
 
 
 class ServicesKernel:
@@ -107,10 +116,21 @@ class ServicesKernel:
         finally:
             with suppress(KernelError):
                 self._nft.run(f"delete table inet {_SCRATCH}", what=f"table {_SCRATCH}")
-        if all(frame.get(name) == parts for name, parts in wanted.items()):
-            # What it has beside that are chains that an earlier agent needed: nothing leads there.
-            self._base, self._surroundings = want.base, want.surroundings
-            self._chains, self._left = dict(want.chains), frame
+        missing = {name for name in want.chains if name not in frame}
+        others = {
+            name
+            for name, parts in wanted.items()
+            if frame.get(name) != parts and name not in missing
+        }
+        if others <= SURROUNDING:
+            # What it has beside that are chains that an earlier agent needed: they are dropped when
+            # its elements are as wanted, and nothing leads there.
+            self._base, self._surroundings = want.base, "" if others else want.surroundings
+            self._chains = {name: "" for name in frame if name not in wanted}
+            self._chains |= {k: text for k, text in want.chains.items() if k not in missing}
+            self._left = frame
+        else:
+            _log.info("the table of Services is made anew", others=sorted(others))
 
     # Changing
 
@@ -134,6 +154,13 @@ class ServicesKernel:
             case PutElements(delete, add):
                 self._sets.change(delete, add)
                 self._note(delete, add)
+            case DropChains(names):
+                table = f"inet {NFT_SERVICES_TABLE}"
+                drops = (f"flush chain {table} {x}\ndelete chain {table} {x}\n" for x in names)
+                self._nft.run("".join(drops), what="chains of Services")
+                for name in names:
+                    del self._chains[name]
+                self._left = self._frame()
             case ForgetFlows(flows):
                 if flows.left:
                     self._forget_clients(flows.left)
@@ -155,11 +182,14 @@ class ServicesKernel:
 
     def _forget_clients(self, left: frozenset[bytes]) -> None:
         """Of Services with affinity, whose endpoint is not one any more."""
-        for name in (affinity_name(v, each) for v in REMEMBERING for each in PROTOCOLS):
-            stale = [key for key, value in self._sets.read(name).items() if value in left]
-            for key in stale:  # one by one: any of them may end by itself meanwhile
-                with suppress(KernelError):
-                    self._sets.change({name: [key]}, {})
+        for names in (affinity_names(v, each) for v in VERSIONS for each in PROTOCOLS):
+            noted, *ports = (self._sets.read(name) for name in names)
+            for key, value in noted.items():
+                for beside in ports:
+                    value += beside.get(key, b"")[:2] + bytes(2)
+                if value in left:  # one by one: any of them may end by itself meanwhile
+                    with suppress(KernelError):
+                        self._sets.change({name: [key] for name in names}, {})
 
     @staticmethod
     def _whole(base: str, chains: Mapping[str, str], surroundings: str) -> str:

@@ -40,11 +40,18 @@ class PutElements:
 
 
 @dataclass(frozen=True, slots=True)
+class DropChains:
+    """Nothing leads there any more."""
+
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetFlows:
     flows: StaleFlows
 
 
-Change = PutTable | PutSurroundings | AddChains | PutElements | ForgetFlows
+Change = PutTable | PutSurroundings | AddChains | PutElements | DropChains | ForgetFlows
 
 
 def diff_services(
@@ -68,6 +75,9 @@ def diff_services(
     elements = diff_elements(want.elements, have.elements, touched)
     if elements.count:
         changes.append(elements)
+    unused = [name for name in have.chains if name not in want.chains]
+    if unused:
+        changes.append(DropChains(unused))
     if stale:
         changes.append(ForgetFlows(stale))
     return changes

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from limpet.base.ownership import NFT_SERVICES_TABLE
+import structlog
+
+from limpet.base.ownership import NFT_SERVICES_SCRATCH_TABLE, NFT_SERVICES_TABLE
 from limpet.datapath.event import ServingNodesChanged
 from limpet.datapath.loop import Loop
 from limpet.datapath.part import Part
 from limpet.datapath.services.apply import ServicesKernel
-from limpet.datapath.services.diff import Change, diff_services
+from limpet.datapath.services.diff import Change, ForgetFlows, diff_services
 from limpet.datapath.services.plan import Planner
 from limpet.datapath.services.sockets.apply import pins_of, remove_pins
 from limpet.datapath.services.sockets.diff import SocketChange
 from limpet.datapath.services.sockets.side import SocketSide
-from limpet.datapath.services.state import ServicesState, Surroundings
+from limpet.datapath.services.state import ServicesState, StaleFlows, Surroundings
 from limpet.linux.netlink.socket import RouteSocket
 from limpet.linux.owned import Owned
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import ServiceName
 
+_log = structlog.get_logger("services")
+
 _MOST_READ = 5_000
 """Elements that are read again with each resync, in some 50 ms."""
 _EVERY = 10
+_AT_ONCE = 100
+"""Services that are planned in one round, in some 50 ms: others have their turn meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     name = "services"
     nftables = True
+    prompt = True
 
     def __init__(
         self, loop: Loop, catalog: Catalog, asked: Asked, sockets: SocketSide | None = None
@@ -54,7 +62,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self.sockets = sockets
         self._planner = Planner(sockets.wishes if sockets is not None else None)
         self._kernel = ServicesKernel()
-        self._due: set[ServiceName] = {each.key for each in catalog}
+        self._due: dict[ServiceName, None] = dict.fromkeys(each.key for each in catalog)
+        """In the order in which they became so."""
         self._around: Surroundings | None = None
         self._serving: tuple[str, ...] = ()
         self._is_known = False
@@ -63,7 +72,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
-        return Owned(nft_tables=(NFT_SERVICES_TABLE,), ends=(partial(_end_programs, run_dir),))
+        tables = (NFT_SERVICES_TABLE, NFT_SERVICES_SCRATCH_TABLE)
+        return Owned(nft_tables=tables, ends=(partial(_end_programs, run_dir),))
 
     def close(self) -> None:
         """What is in the kernel stays."""
@@ -76,6 +86,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         """Elements that it wants in the kernel."""
         return self._planner.count
 
+    @property
+    def troubles(self) -> Mapping[ServiceName, str]:
+        """Services that are not served as they ask, and why."""
+        return self._planner.troubles
+
     # What it is told
 
     def changed(self, names: Iterable[ServiceName], why: str) -> None:
@@ -85,7 +100,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def due(self, names: Iterable[ServiceName]) -> bool:
         """The next round, whenever it is, plans these Services; False: there are none."""
-        self._due.update(names)
+        self._due.update(dict.fromkeys(names))
         return bool(self._due)
 
     def look_around(self, why: str) -> None:
@@ -97,7 +112,7 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         """Whether a round is needed."""
         before, now = self.here, self._asked.here()
         if now != before:
-            self._due.update(self._touched_by(before, now))
+            self._due.update(dict.fromkeys(self._touched_by(before, now)))
             self.here = now
         if self.sockets is not None and self.sockets.look():
             return True
@@ -127,8 +142,12 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         if around != self._around:
             self._planner.surround(around)
             self._around = around
-        due, self._due = self._due, set()
-        self._planner.replan(due, self.catalog, self.here)
+        known = dict(self._planner.troubles)
+        self._planner.replan(self._take_due(), self.catalog, self.here)
+        for name, why in self._planner.troubles.items():
+            if known.get(name) != why:
+                words = "a Service is not served as it asks"
+                _log.warning(words, service="/".join(name), why=why)
         serving = self._planner.serving()
         if set(serving) != set(self._serving):
             self._serving = serving
@@ -138,6 +157,18 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
             want = replace(want, sockets=self.sockets.want(want.sockets))
         return want
 
+    def _take_due(self) -> Collection[ServiceName]:
+        """Not all of many at once, where the kernel is known to have the others as they were: what
+        is not planned yet would be taken for what nobody wants."""
+        if not self._is_known or len(self._due) <= _AT_ONCE:
+            due, self._due = self._due, {}
+            return due
+        some = list(islice(self._due, _AT_ONCE))
+        for name in some:
+            del self._due[name]
+        self._loop.wake(self, "more Services are others")
+        return some
+
     def state(self, want: ServicesState) -> ServicesState:
         if not self._is_known:
             self._kernel.read(want)
@@ -145,8 +176,11 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
 
     def diff(self, want: ServicesState, have: ServicesState) -> Sequence[Change | SocketChange]:
         touched = self._planner.touched if self._is_known else None
-        stale = self._planner.stale()
-        changes = diff_services(want, have, touched=touched, stale=stale)
+        changes = diff_services(want, have, touched=touched, stale=StaleFlows())
+        if touched is None and changes:
+            self._planner.suspect_flows()
+        if stale := self._planner.stale():
+            changes.append(ForgetFlows(stale))
         if self.sockets is None:
             return changes
         return [*changes, *self.sockets.diff(want.sockets, touched, stale)]
@@ -180,8 +214,8 @@ class ServicesPart(Part[ServicesState, Change | SocketChange]):
         self._is_known = False
         if self.sockets is not None:
             self.sockets.suspect(maps=True)
-        self._due.update(self._planner.services)
-        self._due.update(each.key for each in self.catalog)
+        self._due.update(dict.fromkeys(self._planner.services))
+        self._due.update(dict.fromkeys(each.key for each in self.catalog))
 
     def _surroundings(self) -> Surroundings:
         return self._asked.surroundings()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import NamedTuple
 
-from limpet.base.addresses import Address
+from limpet.datapath.services.chains import Chains
+from limpet.datapath.services.claims import Claims
 from limpet.datapath.services.elements import (
     fill_slots,
     frontend_key,
     packed,
+    read_frontend,
     read_target,
     slot_key,
+    target_value,
 )
 from limpet.datapath.services.ruleset import (
     HAIRPIN,
     LOCAL_SLOTS,
     REFUSE,
-    REMEMBERING,
     Pick,
     base_text,
     record_name,
@@ -37,10 +41,21 @@ from limpet.datapath.services.state import (
     Surroundings,
 )
 from limpet.services.catalog import Catalog
-from limpet.services.rotation import Here, Rotation, Target, candidates, rotate
+from limpet.services.rotation import (
+    Candidate,
+    Here,
+    Rotation,
+    Target,
+    candidates,
+    may_answer,
+    rotate,
+)
 from limpet.services.values import Service, ServiceName, ServicePort
 
 _GOTO, _JUMP = b"goto ", b"jump "
+_VERDICTS = ("services", "node_ports", "sticky")
+"""Maps whose values lead to chains that are made as they are needed."""
+_TARGET_BYTES = {4: 8, 6: 20}
 _NO_ADDRESS = b""
 _BASE = base_text()
 
@@ -58,6 +73,22 @@ class Frontend(NamedTuple):
     """Prefixes that may ask; empty: all."""
 
 
+class _Choice(NamedTuple):
+    """Of the endpoints of a port, of one family."""
+
+    rotation: Rotation
+    found: Sequence[Candidate]
+    """All that there are."""
+    here: Here
+
+    def is_dead(self, value: bytes) -> bool:
+        """Nobody is expected to answer there. `value`: as in maps."""
+        return not any(
+            target_value(each[0].address, each[1]) == value and may_answer(each, self.here)
+            for each in self.found
+        )
+
+
 class SocketWishes(NamedTuple):
     """How Services are served at the socket."""
 
@@ -73,23 +104,23 @@ class Planner:
         self._sockets = sockets
         held = (*MAPS, *(SOCKET_MAPS if sockets is not None else ()))
         self.elements: dict[str, dict[bytes, bytes]] = {name: {} for name in held}
-        self.chains: dict[str, str] = {}
+        self._chains = Chains()
         self.touched: dict[str, set[bytes]] = {name: set() for name in held}
         """Keys that may be other than when `settled` was called last."""
         self._around = surroundings_text(Surroundings())
         self._keys: dict[ServiceName, list[tuple[str, bytes]]] = {}
         """What each Service has in the maps, frontends first."""
-        self._holder: dict[tuple[str, bytes], ServiceName] = {}
-        """Whose a frontend is, of two Services that ask for it."""
-        self._contested: dict[tuple[str, bytes], set[ServiceName]] = {}
-        """Who has come too late."""
+        self._claims = Claims()
         self._nodes = ServingNodes()
         self._stale: dict[str, dict[tuple[bytes, int], frozenset[tuple[bytes, int]]]] = {
             "UDP": {},
             "TCP": {},
         }
         """By protocol: who serves now, where somebody serves no more."""
+        self._dead: dict[tuple[bytes, int], frozenset[tuple[bytes, int]]] = {}
         self._left: set[bytes] = set()
+        self.troubles: dict[ServiceName, str] = {}
+        """Services that are not served as they ask, and why."""
 
     def surround(self, around: Surroundings) -> None:
         self._around = surroundings_text(around)
@@ -97,7 +128,7 @@ class Planner:
     def want(self) -> ServicesState:
         tables = {name: self.elements[name] for name in MAPS}
         sockets = {name: held for name, held in self.elements.items() if name in SOCKET_MAPS}
-        return ServicesState(_BASE, self._around, self.chains, tables, sockets)
+        return ServicesState(_BASE, self._around, self._chains.texts, tables, sockets)
 
     @property
     def count(self) -> int:
@@ -115,7 +146,18 @@ class Planner:
 
     def stale(self) -> StaleFlows:
         udp, tcp = self._stale["UDP"], self._stale["TCP"]
-        return StaleFlows(dict(udp), dict(tcp), frozenset(self._left))
+        return StaleFlows(dict(udp), dict(tcp), dict(self._dead), frozenset(self._left))
+
+    def suspect_flows(self) -> None:
+        """For a while packets may have passed without being translated: what they began goes on
+        like that, until it is forgotten."""
+        for version in VERSIONS:
+            for at_node, verdicts in ((False, "services"), (True, "node_ports")):
+                for key in self.elements[f"{verdicts}{version}"]:
+                    address, protocol, port = read_frontend(key)
+                    if protocol in self._stale:
+                        slots = self.elements[slots_name(version, protocol, at_node=at_node)]
+                        self._stale[protocol][address, port] = frozenset(_served(slots, key))
 
     def settled(self) -> None:
         """What was planned is in the kernel."""
@@ -126,6 +168,7 @@ class Planner:
         """Flows that were stale are gone."""
         for flows in self._stale.values():
             flows.clear()
+        self._dead.clear()
         self._left.clear()
 
     def replan(self, names: Iterable[ServiceName], catalog: Catalog, here: Here) -> None:
@@ -135,25 +178,28 @@ class Planner:
             name = next(iter(due))
             del due[name]
             due.update(dict.fromkeys(self._replan(name, catalog, here)))
+        self._chains.forget()
 
     # One Service
 
     def _replan(self, name: ServiceName, catalog: Catalog, here: Here) -> set[ServiceName]:
         """Others that get a frontend by it."""
         service = catalog.service(*name)
+        self.troubles.pop(name, None)
         before = {key: self.elements[key[0]].pop(key[1]) for key in self._keys.pop(name, ())}
         after: dict[tuple[str, bytes], bytes] = {}
         nodes: set[str] = set()
-        if service is not None:
-            for port in service.ports:
-                rotations: dict[int, Rotation] = {}
-                for frontend in frontends(service, port):
-                    version = frontend.version
-                    if version not in rotations:
-                        found = candidates(catalog.slices(*name), port, version)
-                        rotations[version] = rotate(service, found, here)
-                        nodes.update(each.node for each in rotations[version].near)
-                    self._add(service, port, frontend, rotations[version], before, after)
+        claimed: set[tuple[str, bytes]] = set()
+        try:
+            if service is not None:
+                self._add_all(service, catalog, here, before, after, nodes)
+        except (ValueError, KeyError, struct.error) as error:
+            # Others are served all the same; what it has claimed so far is given back.
+            self.troubles[name] = f"nobody can serve what it says: {error}"
+            claimed = self._claims.of(name)
+            after.clear()
+            nodes.clear()
+            service = None
         self._nodes.note(name, frozenset(nodes))
         for (map_name, key), value in after.items():
             self.elements[map_name][key] = value
@@ -162,29 +208,52 @@ class Planner:
         for each in before.keys() | after.keys():
             if before.get(each) != after.get(each):
                 self.touched[each[0]].add(each[1])
+        self._chains.used(_leads_to(after))
+        self._chains.left(_leads_to(before))
         if service is not None and service.affinity_s:
             self._left |= set(before.values()) - set(after.values())
-        waiting: set[ServiceName] = set()
-        for each in before.keys() - after.keys():
-            if self._holder.get(each) == name:
-                del self._holder[each]
-                waiting |= self._contested.pop(each, set())
-        return waiting - {name}
+        return self._claims.give_back((before.keys() | claimed) - after.keys(), name)
+
+    def _add_all(
+        self,
+        service: Service,
+        catalog: Catalog,
+        here: Here,
+        before: dict[tuple[str, bytes], bytes],
+        after: dict[tuple[str, bytes], bytes],
+        nodes: set[str],
+    ) -> None:
+        """Raises: ValueError, KeyError and struct.error for what was written in no map's terms."""
+        for port in service.ports:
+            choices: dict[int, _Choice] = {}
+            for frontend in frontends(service, port):
+                version = frontend.version
+                if version not in choices:
+                    found = candidates(catalog.slices(*service.key), port, version)
+                    rotation = rotate(service, found, here)
+                    choices[version] = _Choice(rotation, found, here)
+                    nodes.update(each.node for each in rotation.near)
+                self._add(service, port, frontend, choices[version], before, after)
 
     def _add(
         self,
         service: Service,
         port: ServicePort,
         frontend: Frontend,
-        rotation: Rotation,
+        choice: _Choice,
         before: dict[tuple[str, bytes], bytes],
         after: dict[tuple[str, bytes], bytes],
     ) -> None:
-        version, at_node = frontend.version, not frontend.address
+        version, at_node, rotation = frontend.version, not frontend.address, choice.rotation
         key = frontend_key(frontend.address, port.protocol, frontend.port)
-        verdicts = f"{'node_ports' if at_node else 'services'}{version}"
+        verdicts = _verdicts(frontend)
         slots = slots_name(version, port.protocol, at_node=at_node)
-        if not self._holds(service, verdicts, key):
+        if (holder := self._claims.claim((verdicts, key), service.key)) != service.key:
+            asked = str(ip_address(frontend.address)) if frontend.address else "a node's"
+            self.troubles[service.key] = (
+                f"{asked} port {frontend.port}/{port.protocol} is of {'/'.join(holder)}, which has "
+                "asked for it before"
+            )
             return
         is_local = frontend.is_outside and service.exposure.is_local
         near = _slots(rotation.internal(service), before, slots, key, 0)
@@ -196,12 +265,15 @@ class Planner:
             count = len(local) if is_local else -1
             sources = sources_of(frontend.sources, version)
             pick = Pick(version, port.protocol, at_node, len(near), count, sticky, sources)
-            self.chains.setdefault(pick.name, pick.rules())
-            after[verdicts, key] = _GOTO + pick.name.encode()
-            if sticky and version in REMEMBERING:
+            name = pick.name
+            if name not in self._chains.texts:
+                self._chains.texts[name] = pick.rules()
+            after[verdicts, key] = _GOTO + name.encode()
+            if sticky:
                 kind = (version, port.protocol, service.affinity_s)
                 record = record_name(*kind)
-                self.chains.setdefault(record, record_rules(*kind))
+                if record not in self._chains.texts:
+                    self._chains.texts[record] = record_rules(*kind)
                 remembered = f"{'sticky_ports' if at_node else 'sticky'}{version}"
                 after[remembered, key] = _JUMP + record.encode()
         else:
@@ -209,6 +281,8 @@ class Planner:
         if self._sockets is not None and not frontend.is_outside:
             ends = self._sockets.ends_flows
             after.update(socket_elements(key, near, service, port, ends_flows=ends))
+        if any(len(value) != _TARGET_BYTES[version] for value in (*near, *local)):
+            raise ValueError(f"an endpoint's address is none of IPv{version}")
         for start, values in ((0, near), (LOCAL_SLOTS, local)):
             for number, value in enumerate(values):
                 after[slots, slot_key(key, start + number)] = value
@@ -216,22 +290,16 @@ class Planner:
             if target.is_local:
                 self._add_hairpin(service, version, packed(target.address), after)
         if port.protocol in self._stale:
-            self._note_stale(port, frontend, (verdicts, slots, key), [*near, *local], before)
+            place = verdicts, slots, key
+            self._note_stale(port, frontend, place, [*near, *local], before, choice)
 
     def _add_hairpin(
         self, service: Service, version: int, address: bytes, after: dict[tuple[str, bytes], bytes]
     ) -> None:
         """An endpoint of this node that asks itself has to be asked by another address."""
         name, key = f"hairpin{version}", address + address
-        if self._holds(service, name, key):
+        if self._claims.claim((name, key), service.key) == service.key:
             after[name, key] = _GOTO + HAIRPIN.encode()
-
-    def _holds(self, service: Service, name: str, key: bytes) -> bool:
-        """Of several Services that want one key the first has it until it wants it no more."""
-        if self._holder.setdefault((name, key), service.key) == service.key:
-            return True
-        self._contested.setdefault((name, key), set()).add(service.key)
-        return False
 
     def _note_stale(
         self,
@@ -240,15 +308,21 @@ class Planner:
         place: tuple[str, str, bytes],
         values: list[bytes],
         before: dict[tuple[str, bytes], bytes],
+        choice: _Choice,
     ) -> None:
         """Flows of UDP stick to who left, and those that began while nobody served were sent
         nowhere. A connection of TCP that nobody has answered tries again by itself: elsewhere."""
         verdicts, slots, key = place
         old = before.get((verdicts, key))
         was = {value for (name, k), value in before.items() if name == slots and k[:-4] == key}
-        if was - set(values) or (port.protocol == "UDP" and (old is None or (not was and values))):
+        left, asked = was - set(values), (frontend.address, frontend.port)
+        if left or (port.protocol == "UDP" and (old is None or (not was and values))):
             now = frozenset(map(read_target, values))
-            self._stale[port.protocol][frontend.address, frontend.port] = now
+            self._stale[port.protocol][asked] = now
+            if self._sockets is not None and port.protocol == "TCP" and not frontend.is_outside:
+                died = {read_target(each) for each in left if choice.is_dead(each)}
+                if dead := (self._dead.pop(asked, frozenset()) | died) - now:
+                    self._dead[asked] = dead
 
 
 def frontends(service: Service, port: ServicePort) -> Iterator[Frontend]:
@@ -276,6 +350,27 @@ def _version(address: bytes) -> int:
     return 4 if len(address) == 4 else 6
 
 
+def _served(slots: Mapping[bytes, bytes], key: bytes) -> Iterator[tuple[bytes, int]]:
+    for start in (0, LOCAL_SLOTS):
+        number = start
+        while (value := slots.get(slot_key(key, number))) is not None:
+            yield read_target(value)
+            number += 1
+
+
+def _leads_to(found: Mapping[tuple[str, bytes], bytes]) -> list[str]:
+    """Names of chains, once for each element."""
+    return [
+        value[len(_GOTO) :].decode()
+        for (name, _), value in found.items()
+        if name.startswith(_VERDICTS)
+    ]
+
+
+def _verdicts(frontend: Frontend) -> str:
+    return f"{'services' if frontend.address else 'node_ports'}{frontend.version}"
+
+
 def _slots(
     targets: Iterable[Target],
     before: dict[tuple[str, bytes], bytes],
@@ -287,11 +382,3 @@ def _slots(
     while (value := before.get((slots, slot_key(key, start + len(held))))) is not None:
         held.append(value)
     return fill_slots(targets, held)
-
-
-def gateways_of(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """The first of each IP version."""
-    found: dict[int, Address] = {}
-    for each in addresses:
-        found.setdefault(each.version, each)
-    return tuple(found.values())

@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 from limpet.base.addresses import Prefix
 from limpet.base.ownership import NFT_SERVICES_TABLE, SERVICE_MARK
-from limpet.datapath.services.state import PROTOCOLS, VERSIONS, Surroundings
+from limpet.datapath.services.elements import MOST_SLOTS
+from limpet.datapath.services.state import PREFIX_SETS, PROTOCOLS, VERSIONS, Surroundings
 
-LOCAL_SLOTS = 1 << 16
+LOCAL_SLOTS = MOST_SLOTS
 """Slots from there on are of endpoints of this node, for traffic that must not leave it."""
 _MOST_CLIENTS = 1 << 16
-REMEMBERING = (4,)
-"""IP versions of which a client's endpoint is noted. nft 1.0.6 dies of an assertion when it is told
-to note one of IPv6 (the registers for key and value), so there a client's address decides."""
-_SEED = 0x6C696D70
+_SEED, _MOST_HASH = 0x6C696D70, (1 << 32) - 1
 _FAMILY = {4: "ip", 6: "ip6"}
 _MARK = f"{SERVICE_MARK:#010x}"
 
@@ -60,18 +58,16 @@ class Pick(NamedTuple):
         asked = f"meta l4proto . {protocol} dport"
         own = asked if self.at_node else f"{ip} daddr . {asked}"
         slots = slots_name(version, self.protocol, at_node=self.at_node)
-        stick = f"{ip} saddr . {ip} daddr . {asked} map @{affinity_name(version, self.protocol)}"
         mark = f"meta mark set meta mark | {_MARK}"
         near = f"dnat {ip} to {own} . numgen random mod {self.near} map @{slots}"
         allowed = []
         if self.sources:
             allowed = [f"{ip} saddr != {{ {', '.join(self.sources)} }} drop"]
         sticky = []
-        if self.sticky and version in REMEMBERING:
-            sticky = [f"dnat {ip} to {stick}"]
-        elif self.sticky:
-            draw = f"jhash {ip} saddr mod {self.near} seed {_SEED:#x}"
-            near = f"dnat {ip} to {own} . {draw} map @{slots}"
+        if self.sticky:
+            client = _client(version, f"{ip} daddr", f"{protocol} dport")
+            names = affinity_names(version, self.protocol)
+            sticky = [f"dnat {ip} to " + " : ".join(f"{client} map @{name}" for name in names)]
         if self.local < 0:
             marked = f"{ip} saddr != @cluster{version} {mark}"
             return _chain(self.name, [*allowed, marked, *sticky, near])
@@ -83,6 +79,9 @@ class Pick(NamedTuple):
 
 
 REFUSE, HAIRPIN = "refuse", "hairpin"
+AT_NODE, LEAVE = "at_node", "leave"
+SURROUNDING = frozenset((AT_NODE, LEAVE, *(f"set {name}" for name in PREFIX_SETS)))
+"""Chains and sets that what is around the pods decides."""
 
 
 def slots_name(version: int, protocol: str, *, at_node: bool) -> str:
@@ -90,8 +89,21 @@ def slots_name(version: int, protocol: str, *, at_node: bool) -> str:
     return f"{'node_slots' if at_node else 'slots'}_{protocol.lower()}_{version}"
 
 
-def affinity_name(version: int, protocol: str) -> str:
-    return f"affinity_{protocol.lower()}_{version}"
+def affinity_names(version: int, protocol: str) -> tuple[str, ...]:
+    """Where a client's endpoint is noted: of IPv6 address and port apart, with the same key."""
+    name = f"affinity_{protocol.lower()}_{version}"
+    return (name, f"{name}_port") if version == 6 else (name,)
+
+
+def _client(version: int, asked: str, port: str) -> str:
+    """Who asks for whom. nft 1.0.6 dies of an assertion when it is told to note anything by more
+    than 16 bytes: of IPv6, hashes stand for addresses. Two clients of one hash share an endpoint;
+    of the Service there are two, so that nobody is led to another's endpoint."""
+    if version == 4:
+        return f"ip saddr . {asked} . meta l4proto . {port}"
+    words = ("ip6 saddr", asked, asked)
+    hashes = (f"jhash {each} mod {_MOST_HASH} seed {_SEED + n:#x}" for n, each in enumerate(words))
+    return " . ".join([*hashes, port])
 
 
 def record_name(version: int, protocol: str, timeout_s: int) -> str:
@@ -101,11 +113,14 @@ def record_name(version: int, protocol: str, timeout_s: int) -> str:
 def record_rules(version: int, protocol: str, timeout_s: int) -> str:
     """The chain that notes which endpoint a client got, after its address was put in."""
     ip, port = _FAMILY[version], f"{protocol.lower()} dport"
-    asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
-    rule = (
-        f"meta l4proto {protocol.lower()} update @{affinity_name(version, protocol)} "
-        f"{{ {ip} saddr . {asked} timeout {timeout_s}s : {ip} daddr . {port} }}"
+    client = _client(version, f"ct original {ip} daddr", "ct original proto-dst")
+    names = affinity_names(version, protocol)
+    targets = (f"{ip} daddr", port) if len(names) > 1 else (f"{ip} daddr . {port}",)
+    notes = (
+        f"update @{name} {{ {client} timeout {timeout_s}s : {target} }}"
+        for name, target in zip(names, targets, strict=True)
     )
+    rule = " ".join([f"meta l4proto {protocol.lower()}", *notes])
     return _chain(record_name(version, protocol, timeout_s), [rule])
 
 
@@ -128,7 +143,15 @@ def surroundings_text(around: Surroundings) -> str:
             if merged:
                 joined = ", ".join(merged)
                 lines.append(f"add element {table} {name}{version} {{ {joined} }}")
-    lines.append(f"flush chain {table} leave")
+    lines.append(f"flush chain {table} {AT_NODE}")
+    for version in VERSIONS:
+        found = _merged(around.node_ports, version)
+        only = f"{_FAMILY[version]} daddr {{ {', '.join(found)} }} " if found else ""
+        lines.append(
+            f"add rule {table} {AT_NODE} meta nfproto ipv{version} {only}"
+            f"meta l4proto . th dport vmap @node_ports{version}"
+        )
+    lines.append(f"flush chain {table} {LEAVE}")
     rules = []
     for version in VERSIONS:
         ip = _FAMILY[version]
@@ -147,7 +170,7 @@ def surroundings_text(around: Surroundings) -> str:
             if gateway.version == version:
                 rules.append(f"{ip} daddr @cluster{version} snat {ip} to {gateway}")
     rules += ["fib saddr type local return", "masquerade"]
-    return "\n".join([*lines, *(f"add rule {table} leave {rule}" for rule in rules)]) + "\n"
+    return "\n".join([*lines, *(f"add rule {table} {LEAVE} {rule}" for rule in rules)]) + "\n"
 
 
 def sources_of(ranges: Iterable[str], version: int) -> tuple[str, ...]:
@@ -183,15 +206,16 @@ def _maps(version: int) -> list[str]:
         for at_node, asked in ((False, f"{ip} daddr . {key}"), (True, key)):
             name = slots_name(version, protocol, at_node=at_node)
             lines += _block(f"map {name}", [f"typeof {asked} . numgen random mod 2 : {target}"])
-        if version in REMEMBERING:
-            lines += _block(
-                f"map {affinity_name(version, protocol)}",
-                [
-                    f"typeof {ip} saddr . {ip} daddr . {key} : {target}",
-                    f"size {_MOST_CLIENTS}",
-                    "flags dynamic,timeout",
-                ],
-            )
+        names = affinity_names(version, protocol)
+        drawn = "numgen random mod 2"  # as wide as a hash
+        client = f"{ip} saddr . {ip} daddr . {key}"
+        kinds = [f"{client} : {target}"]
+        if len(names) > 1:
+            client = f"{drawn} . {drawn} . {drawn} . {port}"
+            kinds = [f"{client} : {ip} daddr", f"{client} : {port}"]
+        for name, kind in zip(names, kinds, strict=True):
+            body = [f"typeof {kind}", f"size {_MOST_CLIENTS}", "flags dynamic,timeout"]
+            lines += _block(f"map {name}", body)
     for name in ("cluster", "pods"):
         lines += _block(f"set {name}{version}", [f"type {address}", "flags interval", "auto-merge"])
     return lines
@@ -207,7 +231,6 @@ _REMEMBER = "".join(
     f"\t\tct status dnat meta nfproto ipv{version} meta l4proto {protocol} meta l4proto . "
     f"ct original proto-dst vmap @sticky_ports{version}\n"
     for version, ip in _FAMILY.items()
-    if version in REMEMBERING
     for protocol in map(str.lower, PROTOCOLS)
 )
 # Before other tables' NAT: an address of a Service is nobody else's.
@@ -227,8 +250,10 @@ _BASE = f"""\
 		fib daddr type != local return
 		ip daddr 127.0.0.0/8 return
 		ip6 daddr ::1 return
-		meta nfproto ipv4 meta l4proto . th dport vmap @node_ports4
-		meta nfproto ipv6 meta l4proto . th dport vmap @node_ports6
+		jump {AT_NODE}
+	}}
+
+	chain {AT_NODE} {{
 	}}
 
 	chain prerouting {{
@@ -241,12 +266,12 @@ _BASE = f"""\
 		jump services
 	}}
 
-	chain leave {{
+	chain {LEAVE} {{
 	}}
 
 	chain postrouting {{
 		type nat hook postrouting priority 90; policy accept;
 {_REMEMBER}\
-		ct status dnat jump leave
+		ct status dnat jump {LEAVE}
 	}}
 """

@@ -36,6 +36,9 @@ class Surroundings:
     """With which this node is known to others' pods; one for each IP version that it has."""
     is_bridge_filtered: bool = False
     """What bridges hand from pod to pod passes nftables too (br_netfilter)."""
+    node_ports: tuple[Prefix, ...] = ()
+    """Of this node's addresses, those with ports of Services; none of an IP version: all of it but
+    loopback's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,9 @@ class StaleFlows:
     """By address (empty: of the node) and port that are asked for: who serves there now."""
     tcp: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
     """The same; only of connections that were not answered yet."""
+    dead: Mapping[tuple[bytes, int], frozenset[tuple[bytes, int]]] = field(default_factory=dict)
+    """By cluster address and port of TCP: who serves there no more and is not expected to answer;
+    without those that merely others are nearer than, or that end in order."""
     left: frozenset[bytes] = frozenset()
     """Targets that Services with affinity have no more, as values of maps."""
 

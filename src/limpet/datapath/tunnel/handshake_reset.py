@@ -26,8 +26,8 @@ import structlog
 
 from limpet.base.addresses import Endpoint
 from limpet.base.rate_limit import TokenBuckets
-from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
+from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 
 _log = structlog.get_logger("tunnel")
 

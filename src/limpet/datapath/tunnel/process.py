@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.base.process import end_process, locked
+from limpet.base.process.programs import end_process, locked
 from limpet.linux.namespaces import namespace_id, own_namespace_id
 
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)

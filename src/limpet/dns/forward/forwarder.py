@@ -7,6 +7,7 @@ own: from its own port, with its own random id, and with one upstream that may a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -25,8 +26,10 @@ GIVE_UP_S = 4.5
 """Resolvers of C libraries ask again after 5 s."""
 RECHECK_S = 5.0
 """What could not be refreshed is not tried again before."""
-MOST_QUESTIONS = 1024
+MOST_QUESTIONS = 2048
 """That are under way at one time."""
+MOST_OF_ONE = 512
+"""Of these, begun by one client: one that asks for thousands of names leaves room for others."""
 MOST_WAITING = 256
 """Who wait for one question; the others ask again."""
 MOST_ATTEMPTS = 6
@@ -82,6 +85,8 @@ class _Asked(Generic[W]):
     flags: int
     dnssec: bool
     begun_s: float
+    who: str = ""
+    """The client that was the first to ask; empty: we ourselves."""
     waiting: list[W] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
     tried: list[int] = field(default_factory=list)
@@ -106,6 +111,8 @@ class Forwarder(Generic[W]):
         self._recheck: dict[Key, float] = {}
         self._loops: dict[bytes, int] = {}
         """Names that nobody but us asks for, and the upstream that was asked."""
+        self._begun: Counter[str] = Counter()
+        """Questions under way, by who was the first to ask."""
         self._count = 0
 
     @property
@@ -156,13 +163,19 @@ class Forwarder(Generic[W]):
         key = (question, 0)
         asked: _Asked[W] = _Asked(question, 0, dnssec=False, begun_s=now_s)
         asked.tried = [upstream] * MOST_ATTEMPTS  # nobody else
-        self._asked[key] = asked
-        return self._attempt(key, asked, upstream, now_s)
+        self.healths[upstream].probed(now_s)
+        return self._begin(key, asked, upstream, now_s)
+
+    def _suspect(self, key: Key, upstream: int, now_s: float) -> list[Effect[W]]:
+        """It has failed, as one does that has begun to send our questions back to us."""
+        if key[0] in self._loops or now_s < self.healths[upstream].probed_until_s:
+            return []
+        return self.look_for_loop(upstream, now_s)
 
     # Asking
 
-    def ask(self, query: Query, waiter: W, now_s: float) -> list[Effect[W]]:
-        """The waiter is told now or later, once."""
+    def ask(self, query: Query, waiter: W, now_s: float, who: str) -> list[Effect[W]]:
+        """The waiter is told now or later, once. `who`: its address, and that of all its others."""
         question = query.question.lower()
         upstream = self._loops.get(question)
         if upstream is not None:
@@ -178,17 +191,20 @@ class Forwarder(Generic[W]):
             return self._join(key, asked, waiter, kept, now_s)
         if kept is not None and now_s < self._recheck.get(key, 0.0):
             return [_stale(waiter, kept)]
-        if len(self._asked) >= MOST_QUESTIONS:
-            return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
         order = in_order(self.healths, now_s)
-        if not order:
+        is_crowded = len(self._asked) >= MOST_QUESTIONS or self._begun[who] >= MOST_OF_ONE
+        if is_crowded or not order:
             return [_stale(waiter, kept) if kept is not None else _failed(waiter)]
-        asked = _Asked(query.question, flags, query.wants_dnssec, now_s)
-        self._asked[key] = asked
-        effects = self._attempt(key, asked, order[0], now_s)
+        asked = _Asked(query.question, flags, query.wants_dnssec, now_s, who)
+        effects = self._begin(key, asked, order[0], now_s)
         if kept is not None and self.healths[order[0]].failures:
             return [_stale(waiter, kept), *effects]  # nobody has answered lately
         return effects + self._join(key, asked, waiter, kept, now_s)
+
+    def _begin(self, key: Key, asked: _Asked[W], upstream: int, now_s: float) -> list[Effect[W]]:
+        self._asked[key] = asked
+        self._begun[asked.who] += 1
+        return self._attempt(key, asked, upstream, now_s)
 
     def _join(
         self, key: Key, asked: _Asked[W], waiter: W, kept: Kept | None, now_s: float
@@ -268,7 +284,8 @@ class Forwarder(Generic[W]):
             effects = self._over(attempt, asked)
             return effects + self._attempt(tried.key, asked, tried.upstream, now_s, edns=False)
         asked.worst = answer
-        return self._without(attempt, tried, asked, now_s)
+        effects = self._suspect(tried.key, tried.upstream, now_s)
+        return effects + self._without(attempt, tried, asked, now_s)
 
     def failed(self, attempt: int, now_s: float) -> list[Effect[W]]:
         """The upstream cannot be reached, or has answered nonsense."""
@@ -276,7 +293,8 @@ class Forwarder(Generic[W]):
         if tried is None:
             return []
         self.healths[tried.upstream].failed(now_s)
-        return self._without(attempt, tried, self._asked[tried.key], now_s)
+        effects = self._suspect(tried.key, tried.upstream, now_s)
+        return effects + self._without(attempt, tried, self._asked[tried.key], now_s)
 
     def _without(
         self, attempt: int, tried: _Attempt, asked: _Asked[W], now_s: float
@@ -294,7 +312,7 @@ class Forwarder(Generic[W]):
         while (key := self._due.take(now_s)) is not None:
             asked = self._asked[key]
             if now_s >= asked.begun_s + GIVE_UP_S:
-                self._blame(asked, now_s)
+                effects += self._blame(key, asked, now_s)
                 effects += self._end(key, asked, now_s)
                 continue
             kept = self.cache.get(key, now_s)
@@ -302,15 +320,18 @@ class Forwarder(Generic[W]):
                 effects += [_stale(waiter, kept) for waiter in asked.waiting]
                 asked.waiting = []
             if now_s >= asked.next_s:
-                self._blame(asked, now_s)
+                effects += self._blame(key, asked, now_s)
                 effects += self._next(key, asked, now_s)
             else:
                 self._due.put(key, self._due_s(key, asked, now_s))
         return effects
 
-    def _blame(self, asked: _Asked[W], now_s: float) -> None:
-        for attempt in asked.attempts:
-            self.healths[self._attempts[attempt].upstream].failed(now_s)
+    def _blame(self, key: Key, asked: _Asked[W], now_s: float) -> list[Effect[W]]:
+        effects: list[Effect[W]] = []
+        for upstream in [self._attempts[attempt].upstream for attempt in asked.attempts]:
+            self.healths[upstream].failed(now_s)
+            effects += self._suspect(key, upstream, now_s)
+        return effects
 
     # Ending
 
@@ -331,6 +352,9 @@ class Forwarder(Generic[W]):
         for attempt in sorted(asked.attempts):
             effects += self._over(attempt, asked)
         del self._asked[key]
+        self._begun[asked.who] -= 1
+        if not self._begun[asked.who]:
+            del self._begun[asked.who]
         self._due.drop(key)
         self._loops.pop(key[0], None)
         return effects

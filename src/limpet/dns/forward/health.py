@@ -11,6 +11,8 @@ _REST_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """After the first, second … failure in a row."""
 LOOP_S = 300.0
 """For so long nobody is asked who has sent our own question back to us."""
+PROBE_AGAIN_S = 10.0
+"""Who fails may loop: it is looked at again, no sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Health:
         """In a row; 0: it answers."""
         self.rests_until_s = 0.0
         self.loops_until_s = 0.0
+        self.probed_until_s = 0.0
+        """Before, nobody looks again whether it loops."""
 
     def failed(self, now_s: float) -> None:
         # Many questions fail at one time: they are one failure.
@@ -51,6 +55,9 @@ class Health:
         if self.failures:
             return f"does not answer ({self.failures} times in a row)"
         return "used"
+
+    def probed(self, now_s: float) -> None:
+        self.probed_until_s = now_s + PROBE_AGAIN_S
 
     def looped(self, now_s: float) -> None:
         self.loops_until_s = now_s + LOOP_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from limpet.dns.wire import LARGEST_TCP
 
 _TCP_S = 4.0
 """A connection, a question and its answer take no longer."""
+_AT_ONCE = 64
+"""Answers that are taken before others have their turn."""
 
 
 class UpstreamSockets:
@@ -23,6 +26,10 @@ class UpstreamSockets:
         self._heard = heard
         self._failed = failed
         self._open: dict[int, socket.socket | asyncio.Task[None]] = {}
+        self._attempts: dict[int, int] = {}
+        """By the descriptors of their sockets."""
+        # In the event loop's own a descriptor costs twice what all else costs about a socket.
+        self._epoll: select.epoll | None = None
 
     def send(self, asked: Send, upstream: Upstream) -> None:
         """A failure is told later, never from here."""
@@ -30,6 +37,9 @@ class UpstreamSockets:
         if asked.by_tcp:
             self._open[asked.attempt] = loop.create_task(self._by_tcp(asked, upstream))
             return
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            loop.add_reader(self._epoll.fileno(), self._readable, self._epoll)
         family = socket.AF_INET if upstream.address.version == 4 else socket.AF_INET6
         # The kernel chooses the port at random. Source: udp_lib_get_port in net/ipv4/udp.c.
         made = None
@@ -37,35 +47,46 @@ class UpstreamSockets:
             made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             made.connect((str(upstream.address), upstream.port))
             made.send(asked.message)
+            self._epoll.register(made, select.EPOLLIN)
         except OSError:
             if made is not None:
                 made.close()
             loop.call_soon(self._failed, asked.attempt)
             return
         self._open[asked.attempt] = made
-        loop.add_reader(made.fileno(), self._readable, asked.attempt, made)
+        self._attempts[made.fileno()] = asked.attempt
 
     def close(self, attempt: int) -> None:
         found = self._open.pop(attempt, None)
         if isinstance(found, socket.socket):
-            asyncio.get_running_loop().remove_reader(found.fileno())
-            found.close()
+            del self._attempts[found.fileno()]
+            found.close()  # that takes it out of the epoll
         elif found is not None:
             found.cancel()
 
     def close_all(self) -> None:
         for attempt in list(self._open):
             self.close(attempt)
+        if self._epoll is not None:
+            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
 
-    def _readable(self, attempt: int, made: socket.socket) -> None:
-        try:
-            message = made.recv(LARGEST_TCP)
-        except BlockingIOError:
-            return
-        except OSError:  # nobody listens there, or there is no way
-            self._failed(attempt)
-            return
-        self._heard(attempt, message)
+    def _readable(self, epoll: select.epoll) -> None:
+        for fd, _ in epoll.poll(0, _AT_ONCE):
+            # One that was closed meanwhile may have given its number to another, which is silent.
+            attempt = self._attempts.get(fd)
+            made = self._open.get(attempt) if attempt is not None else None
+            if attempt is None or not isinstance(made, socket.socket):
+                continue
+            try:
+                message = made.recv(LARGEST_TCP)
+            except BlockingIOError:
+                continue
+            except OSError:  # nobody listens there, or there is no way
+                self._failed(attempt)
+            else:
+                self._heard(attempt, message)
 
     async def _by_tcp(self, asked: Send, upstream: Upstream) -> None:
         try:

@@ -25,6 +25,8 @@ def read_upstreams(resolv_conf: Path, own: Collection[Address]) -> tuple[Upstrea
                 address = ip_address(words[1])
             except ValueError:
                 continue
+            if address.version == 6 and address.ipv4_mapped is not None:
+                address = address.ipv4_mapped
             if address not in own:
                 found[Upstream(address)] = None
     return tuple(found)[:MOST_UPSTREAMS]

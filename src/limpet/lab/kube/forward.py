@@ -15,7 +15,7 @@ import sys
 from functools import partial
 
 from limpet.base.addresses import parse_listen
-from limpet.base.process import allow_many_files, notify_service_manager, until_stopped
+from limpet.base.process.lifetime import allow_many_files, for_ever, notify_service_manager, run
 
 _CHUNK_BYTES = 1 << 16
 
@@ -27,7 +27,7 @@ async def _forward(words: list[str]) -> None:
         listener = socket.socket(fileno=int(descriptor))
         await asyncio.start_server(partial(_serve, *parse_listen(target)), sock=listener)
     notify_service_manager("READY=1")
-    await until_stopped()
+    await for_ever()
 
 
 async def _serve(
@@ -60,4 +60,4 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(_forward(sys.argv[1:]))
+    run(partial(_forward, sys.argv[1:]))

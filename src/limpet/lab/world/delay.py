@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from limpet.base.process import notify_service_manager
+from limpet.base.process.lifetime import notify_service_manager
 
 _ETH_P_ALL = 3
 _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 15, 23

@@ -80,6 +80,16 @@ class BpfMap:
                 return found
             first = False
 
+    def get(self, key: bytes) -> bytes | None:
+        """None: it is not there. Raises: KernelError."""
+        value = ctypes.create_string_buffer(self._value_bytes)
+        done = self._lib.bpf_map_lookup_elem(self.fd, key, value)
+        if done == -errno.ENOENT:
+            return None
+        if done:
+            raise KernelError("read", f"eBPF map {self.name}", -done)
+        return value.raw
+
     def put(self, items: Collection[tuple[bytes, bytes]]) -> None:
         """Raises: KernelError (E2BIG: it is full); some of them are there then."""
         left = list(items)
@@ -100,6 +110,14 @@ class BpfMap:
             done = self._lib.bpf_map_delete_elem(self.fd, key)
             if done not in (0, -errno.ENOENT):
                 raise KernelError("write", f"eBPF map {self.name}", -done)
+
+    def again(self) -> BpfMap:
+        """The same, by a descriptor of its own."""
+        sizes = self._key_bytes, self._value_bytes
+        return BpfMap(self._lib, self.name, os.dup(self.fd), *sizes)
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 class BpfObject:
@@ -141,6 +159,7 @@ class Bpf:
             ("bpf_program__expected_attach_type", number, [pointer]),
             ("bpf_map_lookup_batch", number, [number, *[pointer] * 6]),
             ("bpf_map_update_batch", number, [number, text, text, pointer, pointer]),
+            ("bpf_map_lookup_elem", number, [number, text, pointer]),
             ("bpf_map_delete_elem", number, [number, text]),
             ("bpf_link_create", number, [number, number, number, pointer]),
             ("bpf_link_update", number, [number, number, pointer]),

@@ -1,4 +1,4 @@
-"""Elements of nftables' maps in netlink messages; chains and rules, to be compared only.
+"""Elements of nftables' maps and sets in netlink messages; chains and rules, to be compared only.
 
 libnftables parses text and keeps what it has parsed; of 60,000 elements that takes seconds and a
 few hundred megabytes. Keys and values are as the kernel holds them: fields of a concatenation one
@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 from limpet.linux.netlink.codec import Message, Request, attr, attr_text, nest, parse_attrs, text
 
@@ -20,14 +21,15 @@ GOTO = b"goto "
 
 _SUBSYSTEM = 10 << 8
 _NEW_ELEMENT, _GET_ELEMENT, _DELETE_ELEMENT = (_SUBSYSTEM | each for each in (12, 13, 14))
-_GET_CHAIN, _GET_RULE = _SUBSYSTEM | 4, _SUBSYSTEM | 7
+_GET_CHAIN, _GET_RULE, _GET_SET = _SUBSYSTEM | 4, _SUBSYSTEM | 7, _SUBSYSTEM | 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _INET = struct.pack(">BBH", 1, 0, 0)
 _OF_NFTABLES = struct.pack(">BBH", 0, 0, 10)
 _DUMP, _CREATE = 0x300, 0x400
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
 _ELEMENT = 1
-_KEY, _DATA = 1, 2
+_KEY, _DATA, _FLAGS = 1, 2, 3
+_INTERVAL_END = struct.pack(">I", 1)
 _VALUE, _VERDICT = 1, 2
 _CODE, _CHAIN = 1, 2
 _NFT_GOTO = struct.pack(">i", -4)
@@ -38,7 +40,12 @@ _KEY_AT = 12
 _PER_MESSAGE = 256
 """A list of elements is one attribute, of at most 64 KiB."""
 
+_SET_DESCRIPTION, _SET_COUNT = 9, 20
+_LENGTH = struct.Struct("=H")
+
 Pairs = Iterable[tuple[bytes, bytes]]
+Ranges = Iterable[tuple[bytes, bytes | None]]
+"""The first key of each, and the first behind it; None: it goes to the end."""
 
 
 def batch(requests: Iterable[Request]) -> list[Request]:
@@ -57,9 +64,23 @@ def add_elements(table: str, name: str, elements: Pairs) -> Iterator[Request]:
 
 
 def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Request]:
-    """A key that is not there refuses the transaction."""
-    encoded = (nest(_ELEMENT, nest(_KEY, attr(_VALUE, key))) for key in keys)
-    return _lists(_DELETE_ELEMENT, 0, table, name, encoded)
+    """Of a map or set. A key that is not there refuses the transaction."""
+    return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_key, keys))
+
+
+def add_keys(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Request]:
+    """To a set."""
+    return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_key, keys))
+
+
+def add_ranges(table: str, name: str, ranges: Ranges) -> Iterator[Request]:
+    """To a set of intervals. One that overlaps another refuses the transaction."""
+    return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_range, ranges))
+
+
+def delete_ranges(table: str, name: str, ranges: Ranges) -> Iterator[Request]:
+    """Of a set of intervals: those that are there just so; another refuses the transaction."""
+    return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_range, ranges))
 
 
 def dump_elements(table: str, name: str) -> Request:
@@ -73,6 +94,41 @@ def dump_chains(table: str) -> Request:
 
 def dump_rules(table: str) -> Request:
     return Request(_GET_RULE, _DUMP, _INET + attr_text(1, table), ("rules of", table))
+
+
+def dump_sets(table: str) -> Request:
+    return Request(_GET_SET, _DUMP, _INET + attr_text(1, table), ("sets of", table))
+
+
+class SetInfo(NamedTuple):
+    """What the kernel tells of a set beside its elements."""
+
+    name: str
+    size: int
+    """The most that it takes; 0: it does not say."""
+    held: int | None
+    """Elements. None: from Linux 6.17 on it is told."""
+
+
+def parse_set(message: Message, table: str) -> SetInfo | None:
+    """A set or map of the table; None: it is another table's."""
+    attrs = parse_attrs(message.body, 4)
+    if text(attrs.get(1)) != table:
+        return None
+    size = parse_attrs(memoryview(attrs.get(_SET_DESCRIPTION, b"")), 0).get(1, b"")
+    count = attrs.get(_SET_COUNT)
+    return SetInfo(
+        text(attrs.get(2)),
+        int.from_bytes(size, "big"),
+        None if count is None else int.from_bytes(count, "big"),
+    )
+
+
+def get_element(table: str, name: str, key: bytes) -> Request:
+    """ENOENT: it is not there."""
+    body = _INET + attr_text(_LIST_TABLE, table) + attr_text(_LIST_SET, name)
+    body += nest(_LIST_ELEMENTS, _encode_key(key))
+    return Request(_GET_ELEMENT, 0, body, ("an element of", name))
 
 
 def parse_chain(message: Message, table: str) -> tuple[str, bytes] | None:
@@ -106,6 +162,18 @@ def parse_elements(message: Message) -> Iterator[tuple[bytes, bytes]]:
 def listed_elements(message: Message) -> bytes:
     """Elements as the kernel holds them, to be compared."""
     return parse_attrs(message.body, 4).get(_LIST_ELEMENTS, b"")
+
+
+def split_elements(message: Message) -> Iterator[bytes]:
+    """Each element as the kernel holds it, to be compared."""
+    listed = listed_elements(message)
+    offset, end = 0, len(listed)
+    while offset + 4 <= end:
+        (length,) = _LENGTH.unpack_from(listed, offset)
+        if length < 4:
+            return
+        yield listed[offset : offset + length]
+        offset += (length + 3) & ~3
 
 
 def _parse_alike(listed: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -156,6 +224,28 @@ def _encode_element(key: bytes, value: bytes) -> bytes:
         return nest(_ELEMENT, nest(_KEY, attr(_VALUE, key)), nest(_DATA, verdict))
     before, between = _around(len(key), len(value))
     return b"".join((before, key, between, value))
+
+
+def _encode_key(key: bytes) -> bytes:
+    return _before_key(len(key)) + key
+
+
+def _encode_range(between: tuple[bytes, bytes | None]) -> bytes:
+    first, behind = between
+    if behind is None:
+        return _encode_key(first)
+    return _encode_key(first) + _before_end(len(behind)) + behind
+
+
+@cache
+def _before_key(key_bytes: int) -> bytes:
+    return nest(_ELEMENT, nest(_KEY, attr(_VALUE, bytes(key_bytes))))[:-key_bytes]
+
+
+@cache
+def _before_end(key_bytes: int) -> bytes:
+    key = nest(_KEY, attr(_VALUE, bytes(key_bytes)))
+    return nest(_ELEMENT, attr(_FLAGS, _INTERVAL_END), key)[:-key_bytes]
 
 
 @cache

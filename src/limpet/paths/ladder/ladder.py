@@ -67,6 +67,7 @@ class Ladder:
     """This end chooses for both between tunnelled ways."""
     active: bool = False
     """Pods have traffic with the peer."""
+    watched: bool = False  # whether the peer is silent has to be known soon
     _facts: Facts = field(default_factory=Facts)
     _links: tuple[UnderlayLink, ...] = ()
     _states: dict[Candidate, ProbeState] = field(default_factory=dict)
@@ -208,7 +209,7 @@ class Ladder:
                 self._miss(candidate, state, now_s, stretch)
                 if state.next_s > now_s:
                     continue
-            state.send(now_s)
+            state.send(now_s, pressed=self.watched and state.used and state.proven)
             due.append(candidate)
         if missed:
             self._choose(now_s)
@@ -232,8 +233,7 @@ class Ladder:
         )
         if not tries or now_s < self._punch_s + PUNCH_EVERY_S:
             return None
-        way = way_to_tell(self._states)
-        if way is not None:
+        if (way := way_to_tell(self._states)) is not None:
             self._punch_s = now_s
         return way
 

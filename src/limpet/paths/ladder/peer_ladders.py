@@ -85,7 +85,12 @@ class PeerLadders:
         self.reach.drop(uid)
 
     def _ladder(self, uid: str, path: PeerPath | None) -> Ladder:
-        return Ladder(path, leads=self._own_uid < uid, active=uid in self._active)
+        return Ladder(
+            path,
+            leads=self._own_uid < uid,
+            active=uid in self._active,
+            watched=uid in self._watched,
+        )
 
     def set_active(self, uids: frozenset[str], now_s: float) -> list[Peer]:
         """Peers with traffic of pods just now; those for whom that has changed."""
@@ -93,8 +98,11 @@ class PeerLadders:
         return self._activate(now_s)
 
     def set_watched(self, uids: frozenset[str], now_s: float) -> list[Peer]:
-        """Peers that are asked as often as if they had traffic; the rest as `set_active`."""
+        """Peers that are asked as often as if they had traffic, and sooner again when an answer is
+        missing; the rest as `set_active`."""
         self._watched = uids
+        for uid, peer in self._peers.items():
+            peer.ladder.watched = uid in uids
         return self._activate(now_s)
 
     def _activate(self, now_s: float) -> list[Peer]:

@@ -19,6 +19,8 @@ from limpet.paths.probe.messages import Candidate
 
 QUICK_S = 0.3
 """Between probes while something is unclear; longer where answers take longer."""
+PRESSED_S = 0.2
+"""Instead, where others have to know soon whether the peer is there at all."""
 MISSES = 5
 """In a row, then what was proven is lost: a fifth of the packets may be lost by chance."""
 TRIES = 3
@@ -146,10 +148,11 @@ class ProbeState:
         if not self.proven and (self.waiting or self.is_idle(now_s)):
             self.restart(now_s, urgent=True)
 
-    def send(self, now_s: float) -> None:
+    def send(self, now_s: float, *, pressed: bool = False) -> None:
+        """`pressed`: whether it answers at all has to be known soon."""
         self.waiting, self.sent_s = True, now_s
         if self.streaks.misses:  # the answer to any of them does
-            self.next_s = now_s + max(QUICK_S, self.rtt_s / 2)
+            self.next_s = now_s + max(PRESSED_S if pressed else QUICK_S, self.rtt_s / 2)
         else:
             most_s = max(_FIRST_S, _FIRST_RTTS * self.rtt_s)
             self.next_s = now_s + max(QUICK_S, min(2 * self.rtt_s, most_s))

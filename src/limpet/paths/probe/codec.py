@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 
 from limpet.base.addresses import Address, in_16_bytes, of_16_bytes
-from limpet.cluster.peer_datagram import (
+from limpet.cluster.datagrams.peer_datagram import (
     OVERHEAD_BYTES,
     UID_BYTES,
     DatagramError,

@@ -16,10 +16,10 @@ import structlog
 
 from limpet.base.addresses import Address, UnderlayLink
 from limpet.base.errors import KernelError
+from limpet.cluster.datagrams.peer_datagram import Codec, Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.membership import Membership
 from limpet.cluster.nodes import NodeEntry, Snapshot
-from limpet.cluster.peer_datagram import Codec, Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.transports import ProbeKind

@@ -15,10 +15,10 @@ from limpet.base.addresses import Endpoint, UnderlayLink, endpoint_text, is_publ
 from limpet.base.faults import noted
 from limpet.base.settings import PeerSettings
 from limpet.base.timer import Timer
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_datagram import Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
 from limpet.datapath.event import EndpointsChanged, RelayEndsChanged, Tell
 from limpet.nat.mapping import NatKind, NatView
 from limpet.nat.public_endpoints import PublicEndpoints

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from limpet.base.ownership import NFT_RELAY_TABLE, TUNNEL_MARK
-from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC, Kind
+from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC, Kind
 from limpet.datapath.node.forward import HandleNftables, read_forward_chains
 from limpet.linux.nftables import Nftables, split_listing
 from limpet.linux.owned import Owned

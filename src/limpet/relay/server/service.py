@@ -19,13 +19,12 @@ import structlog
 
 from limpet.base.addresses import is_public
 from limpet.base.errors import LimpetError
-from limpet.base.rate_limit import TokenBuckets
 from limpet.base.settings import RelaySettings
 from limpet.base.timer import Timer
+from limpet.cluster.datagrams.peer_datagram import DatagramError, Drop, Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket, Received
 from limpet.cluster.membership import Membership, News
-from limpet.cluster.peer_datagram import DatagramError, Drop, Kind
-from limpet.cluster.peer_socket import PeerSocket, Received
-from limpet.datapath.event import NodeAwaited, RelayingChanged, Tell
+from limpet.datapath.event import RelayingChanged, Tell
 from limpet.relay.messages import (
     KIND_OF,
     AskPair,
@@ -44,6 +43,7 @@ from limpet.relay.messages import (
 from limpet.relay.server.pair_paths import RelayPaths, remove_leftovers
 from limpet.relay.server.pairs import LIFETIME_S, Checked, End, Place, Relaying
 from limpet.relay.server.streams import RelayRefused, StreamEnd
+from limpet.relay.server.unasked_pairs import UnaskedPairs
 from limpet.relay.stream.packet_socket import Sink
 
 _log = structlog.get_logger("relay")
@@ -51,12 +51,8 @@ _log = structlog.get_logger("relay")
 _TICK_S = 5.0
 _TELL_AGAIN_S = (0.3, 1.0, 3.0)
 """Delays between further PAIR messages to a node that has not bound its end yet."""
-_TELLS_PER_S, _TELLS = 1.0, 5
-"""Of one end that is waited for, however often it is asked for: what is told goes to wherever a
-hello came from, also where another's address was written on it."""
 _MOST_TOLD = 8
 """Pairs told in answer to one hello; the next hello brings more."""
-_UNASKED = bytes(8)
 _HANDLED = (Kind.RELAY_HELLO, Kind.RELAY_ASK, Kind.RELAY_CHECK, Kind.RELAY_FREE)
 
 
@@ -71,38 +67,6 @@ class _Run:
     began_s: float = 0.0
     heard_s: dict[str, float] = field(default_factory=dict)
     """When a node last greeted, was given a pair, and checked an end by a port of it."""
-
-
-class _Unasked:
-    """Tells nodes, with no question of theirs, of pairs that others have asked for."""
-
-    def __init__(self, courier: PeerSocket, tell: Tell) -> None:
-        self.places: dict[str, Place] = {}
-        """Where a node said hello from, by uid."""
-        self._courier = courier
-        self._tell = tell
-        self._rate = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
-        self._serial = int.from_bytes(os.urandom(3))
-
-    def tell(self, end: End) -> None:
-        """Tells NodeAwaited too. A node that has never said hello is told when it does."""
-        if not self._rate.take(end.port, time.monotonic()):
-            return
-        self._tell(NodeAwaited(end.uid, end.peer))
-        place = self.places.get(end.uid)
-        if place is None:
-            return
-        self._serial = (self._serial + 1) % (1 << 32)
-        pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
-        self._courier.send(
-            Kind.RELAY_PAIR,
-            encode(pair),
-            to_uid=end.uid,
-            address=place.remote[0],
-            port=place.remote[1],
-            by_tunnel=True,
-            source=place.local,
-        )
 
 
 class RelayService:
@@ -127,7 +91,7 @@ class RelayService:
         self._tell = tell
         self._pairs = self._no_pairs()
         self._run = _Run()
-        self._unasked = _Unasked(courier, tell)
+        self._unasked = UnaskedPairs(courier, tell)
         self._alarm = Timer("relay", self._tick)
         self._running = False
 

@@ -19,7 +19,7 @@ import structlog
 
 from limpet.base.addresses import Listen
 from limpet.base.ownership import TUNNEL_MARK
-from limpet.base.process import open_listener
+from limpet.base.process.listeners import open_listener
 from limpet.base.rate_limit import SourceRates
 from limpet.base.timer import Timer
 from limpet.cluster.membership import Membership, News

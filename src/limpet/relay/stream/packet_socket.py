@@ -11,8 +11,8 @@ from ipaddress import IPv4Address
 
 from limpet.base.addresses import Endpoint
 from limpet.base.errors import KernelError
-from limpet.cluster.peer_datagram import MAGIC
-from limpet.cluster.udp_sockets import APART_HOP_LIMIT
+from limpet.cluster.datagrams.peer_datagram import MAGIC
+from limpet.cluster.datagrams.udp_sockets import APART_HOP_LIMIT
 from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
 
 _LOOPBACK = IPv4Address("127.0.0.1")

@@ -12,7 +12,9 @@ from msgspec import convert
 
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus
+from limpet.agent.status.services import ServicesStatus
 from limpet.base.settings import Folders
+from limpet.cli.commands.status import services_lines
 from limpet.cli.doctor.cluster import cluster_findings, examine_identity
 from limpet.cli.doctor.findings import Finding, Level
 from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
@@ -46,6 +48,34 @@ def peers(**changes: int) -> dict[str, int]:
 
 def test_a_sound_node_is_all_ok() -> None:
     assert findings() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "why_not", "level", "words"),
+    [
+        ("ebpf", "ebpf", "", "ok", "serves Services, by ebpf (said so)"),
+        ("auto", "nftables", "no bpffs", "ok", "by nftables (said so); not by eBPF: no bpffs"),
+        ("ebpf", "nftables", "no bpffs", "warn", "serves Services by nftables alone: no bpffs"),
+    ],
+)
+def test_who_serves_services_at_the_socket_or_why_nobody_does_is_told(
+    asked: str, backend: str, why_not: str, level: str, words: str
+) -> None:
+    told = {
+        "on": True,
+        "why": "said so",
+        "backend": backend,
+        "why_not_ebpf": why_not,
+        "asked_backend": asked,
+        "kube_proxy": "",
+    }
+    cluster = convert({**SOUND, "services": told}, ClusterStatus)
+    (found,) = [each for each in cluster_findings(cluster) if "serves Services" in each.what]
+    assert found.level.value == level
+    assert words in found.what
+    lines = list(services_lines(convert(told, ServicesStatus)))
+    assert lines[0] == f"Services: served by this node, by {backend} (said so)"
+    assert lines[1:] == ([f"  not by eBPF: {why_not}"] if why_not else [])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cli.install.service import agent_command, unit_text
+from limpet.cli.install.units.service import agent_command, unit_text
 
 
 def lines_of(unit: str, key: str) -> list[str]:

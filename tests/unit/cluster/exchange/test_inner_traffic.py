@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
 from limpet.cluster.exchange.inner_traffic import InnerPackets, InnerTraffic
-from limpet.cluster.peer_datagram import OVERHEAD_BYTES
 
 
 def test_packets_are_told_once_by_peer_with_their_headers() -> None:

@@ -16,12 +16,12 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.controller.communities import communities
 from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.selectors import SelectorError, parse_selector
+from limpet.controller.registry.records import COMMUNITY, NODE, TOKEN, TokenRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.registry import _order
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
-from limpet.controller.state.records import COMMUNITY, NODE, TOKEN, TokenRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.registry import _order
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables, new_token
 

@@ -8,11 +8,11 @@ from limpet.controller.communities import communities
 from limpet.controller.communities.membership import MAX_COMMUNITIES
 from limpet.controller.communities.node_labels import take_labels
 from limpet.controller.orchestrator.node_objects import FABEDGE_LABELS, NodeSource
+from limpet.controller.registry.records import COMMUNITY, CommunityRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.state.records import COMMUNITY, CommunityRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 from tests.unit.controller.state.cluster_tables import join, network, new_tables
 
 SITE = "example.org/site"

@@ -10,8 +10,8 @@ from limpet.base.addresses import UnderlayLink
 from limpet.cluster.api import ACCOUNT_AUDIENCE, JoinRequest
 from limpet.controller.orchestrator.account import AgentPod, question_about, read_review
 from limpet.controller.orchestrator.reached_at import NODE_ADDRESSES, next_status, own_addresses
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.settings import parse_settings
-from limpet.controller.state.refusal import RefusedError
 from limpet.kubernetes.objects import Reviewed, TokenReview, TokenReviewStatus
 
 TOKEN = "a.b.c"

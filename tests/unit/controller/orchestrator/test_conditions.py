@@ -24,9 +24,9 @@ from limpet.controller.orchestrator.conditions import (
     wanted,
 )
 from limpet.controller.orchestrator.object_status import Carrying, read_shown
+from limpet.controller.registry.records import COMMUNITY, NODE, PRESENCE, CommunityRecord
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, published, recovery
-from limpet.controller.state.records import COMMUNITY, NODE, PRESENCE, CommunityRecord
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.kubernetes.items import Place
 from limpet.controller.store.kubernetes.rows import row_of
 from tests.unit.cluster_values import node_key, presence, seal_presence

@@ -11,17 +11,17 @@ from limpet.cluster.kinds import PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import check, seal
-from limpet.controller.orchestrator.flannel_lease import (
+from limpet.controller.orchestrator.flannel.lease import (
     FlannelLease,
     annotations_of,
     kept_macs,
     read_lease,
 )
-from limpet.controller.orchestrator.flannel_nodes import Taken, take_flannel
+from limpet.controller.orchestrator.flannel.nodes import Taken, take_flannel
 from limpet.controller.orchestrator.node_objects import NodeObject
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import recovery
 from limpet.controller.state.nodes import remove
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 

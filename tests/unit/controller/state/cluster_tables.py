@@ -11,10 +11,10 @@ from limpet.cluster.api import JoinRequest, Token, format_token, join_proof, sec
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
+from limpet.controller.registry.records import TOKEN, TokenRecord, record_types
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster, digest_of
-from limpet.controller.state.records import TOKEN, TokenRecord, record_types
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key
 
 

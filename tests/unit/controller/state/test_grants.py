@@ -15,10 +15,10 @@ from limpet.cluster.api import Code
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import SealError, public_key_of, uid_of
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.registry.records import NODE
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, published, recovery
-from limpet.controller.state.records import NODE
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from limpet.base.addresses import Prefix
 from limpet.cluster.kinds.grant import Grant, Role
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, published
 from limpet.controller.state.nodes import MAX_BEHIND, Altered
 from limpet.controller.state.problems import problems_of
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 

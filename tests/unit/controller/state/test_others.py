@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,19 @@ from limpet.cluster.documents import Key
 from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import NETWORK, PRESENCE
 from limpet.cluster.seal import open_sealed, seal
-from limpet.controller.state.authority import create_cluster, remake_network
-from limpet.controller.state.grants import rotate_key
-from limpet.controller.state.others import follow_others
-from limpet.controller.state.records import (
+from limpet.controller.registry.others import follow_others
+from limpet.controller.registry.records import (
     COMMUNITY,
     NODE,
     SEGMENT,
     CommunityRecord,
     PresenceRecord,
 )
-from limpet.controller.state.registry import Registry
-from limpet.controller.state.tables import Tables
-from limpet.controller.store.interface import Delete, Put
+from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.tables import Tables
+from limpet.controller.state.authority import create_cluster, remake_network
+from limpet.controller.state.grants import rotate_key
+from limpet.controller.store.interface import Delete, Event, Put, TooOldError
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence
 from tests.unit.controller.state.cluster_tables import join, network, new_tables
@@ -145,3 +145,38 @@ def test_a_network_that_is_gone_is_signed_again_by_keys_that_count() -> None:
     assert again.pinned == pinned == public_key_of(again.authority.cluster_keys[0])
     assert segment in again.space.holdings
     assert open_sealed(again.nodes[grant.uid].sealed, again).value.name == "n1"
+
+
+class Forgetful(SqliteStore):
+    """Others write a community while it is followed, and it knows no more what they wrote."""
+
+    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
+        if await self.get(COMMUNITY, "cranes") is None:
+            await self.write([Put(COMMUNITY, "cranes", msgspec.json.encode(CommunityRecord()))])
+            raise TooOldError("watch: that is no longer known")
+        async for event in super().watch(kinds, since):
+            yield event
+
+
+def test_what_was_written_while_nothing_was_told_is_heard_when_all_is_read_again(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        store = Forgetful(tmp_path / "store.db")
+        registry = Registry(store, 0.0)
+        await registry.start()
+        await registry.change(lambda tables: create_cluster(tables, network()))
+        heard: list[Key] = []
+
+        async def hear(key: Key) -> None:
+            heard.append(key)
+
+        mark = await store.mark([COMMUNITY])
+        following = asyncio.create_task(follow_others(store, registry, mark, hear))
+        await until(lambda: (COMMUNITY, "cranes") in heard)
+        following.cancel()
+        await asyncio.wait((following,))
+        await registry.stop()
+        await store.close()
+
+    asyncio.run(run())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from limpet.controller.registry.records import STATE
 from limpet.controller.state import nodes, recovery
-from limpet.controller.state.records import STATE
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from limpet.base.errors import StorageError
 from limpet.cluster.kinds.grant import Grant
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.registry import Registry
-from limpet.controller.state.tables import Tables
 from limpet.controller.store.interface import Change, ConflictError, Event, Item, Listing, Store
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.controller.state.cluster_tables import join, network
@@ -44,6 +44,9 @@ class OneByOne:
                 raise StorageError("write", "store", "it went away")
             versions += await self._store.write([change])
         return versions
+
+    async def mark(self, kinds: Collection[str]) -> str:
+        return await self._store.mark(kinds)
 
     def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
         return self._store.watch(kinds, since)

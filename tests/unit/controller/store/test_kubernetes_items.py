@@ -13,7 +13,7 @@ from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal
 from limpet.controller.communities.selectors import parse_selector
-from limpet.controller.state.records import (
+from limpet.controller.registry.records import (
     AUTHORITY,
     COMMUNITY,
     NODE,

@@ -20,6 +20,7 @@ from tests.beds.store_suite import (  # noqa: F401 - the suite
     test_a_watch_from_a_listing_misses_nothing_and_repeats_nothing,
     test_a_watch_goes_on_after_the_store_was_opened_anew,
     test_a_watcher_hears_of_what_is_written_while_it_waits,
+    test_from_a_mark_all_is_told_also_of_kinds_that_have_no_item,
     test_of_many_that_count_up_by_compare_and_swap_none_is_lost,
     test_of_many_that_create_at_once_one_wins,
     test_what_no_store_can_hold_is_refused_and_what_comes_after_it_is_written,

@@ -147,3 +147,8 @@ def clusters(draw: st.DrawFn) -> tuple[Snapshot, dict[str, PeerPath]]:
     made = {OURS: ours, **{number: draw(entries(number)) for number in numbers}}
     chosen = {uid(number): draw(paths(number)) for number in sorted(numbers) if draw(st.booleans())}
     return snapshot(*made.values()), chosen
+
+
+def seen(*paths: tuple[str, PeerPath], community: str = "") -> View:
+    second = node(2, communities=(community,)) if community else node(2)
+    return view(second, node(3), paths=dict(paths))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from limpet.datapath.services.diff import (
     AddChains,
+    DropChains,
     ForgetFlows,
     PutElements,
     PutSurroundings,
@@ -110,7 +113,7 @@ def test_each_change_touches_what_differs_and_who_wanted_a_taken_address_gets_it
         for value in elements.values():
             if value.startswith((b"goto ", b"jump ")):
                 chain = value[5:].decode()
-                assert chain in planner.chains or chain in ("refuse", "hairpin"), name
+                assert chain in planner.want().chains or chain in ("refuse", "hairpin"), name
 
     for each in list(catalog):
         planner.replan(catalog.remove_service(*each.key), catalog, HERE)
@@ -161,3 +164,105 @@ def test_what_is_there_already_is_no_change_and_what_is_damaged_is_put_whole() -
     stale = planner.stale()
     assert dict(stale.udp) == {(bytes((10, 96, 0, 1)), 53): frozenset()}
     assert kinds(want, stale) == [ForgetFlows]
+
+
+WEB = Service("default", "web", cluster_ips=("10.96.0.1",), ports=PORTS)
+HTTP = ServicePort("http", "TCP", 80)
+ODD = replace(WEB, name="odd", cluster_ips=("10.96.0.9",), ports=(HTTP,))
+NONSENSE: tuple[Service, ...] = tuple(
+    replace(ODD, **says)
+    for says in (
+        {"cluster_ips": ("10.96.0.9", "somewhere")},
+        {"ports": (HTTP, ServicePort("http", "TCP", 70_000))},
+        {"ports": (HTTP, ServicePort("http", "TCP", 81, -1))},
+        {"ports": (HTTP, ServicePort("ping", "ICMP", 1))},
+        {"exposure": Exposure(load_balancer_ips=("192.0.2.9",), source_ranges=("nobody",))},
+        {"ports": (ServicePort("wrong", "TCP", 82),)},
+    )
+)
+
+
+def piece(name: str, *addresses: str, port: int = 8080) -> EndpointSlice:
+    ports = (EndpointPort("http", "TCP", port), EndpointPort("wrong", "TCP", port))
+    return EndpointSlice("default", name, name, 4, ports, tuple(map(Endpoint, addresses)))
+
+
+@pytest.mark.parametrize("odd", NONSENSE)
+def test_a_service_that_says_nonsense_is_told_and_others_are_served(odd: Service) -> None:
+    catalog, planner = Catalog(), Planner()
+    wrong = odd.ports[-1].name == "wrong"
+    found: list[Service | EndpointSlice] = [
+        odd,
+        piece("odd", "10.244.0.1", "fd00::1" if wrong else "10.244.0.2"),
+    ]
+    sound: list[Service | EndpointSlice] = [WEB, piece("web", "10.244.0.3")]
+    for item in [*sound, *found]:
+        planner.replan(catalog.put(item), catalog, HERE)
+    assert planner.troubles.keys() == {("default", "odd")}
+    assert planner.troubles["default", "odd"].startswith("nobody can serve what it says: ")
+    alone, planned = Catalog(), Planner()
+    for item in sound:
+        planned.replan(alone.put(item), alone, HERE)
+    assert planner.elements == planned.elements
+
+    # What it had claimed is free, and it is served as soon as it says what can be.
+    heir = replace(ODD, name="heir")
+    planner.replan(catalog.put(heir), catalog, HERE)
+    assert planner.troubles.keys() == {("default", "odd")}
+    planner.replan(catalog.remove_service(*heir.key), catalog, HERE)
+    planner.replan(catalog.put(ODD), catalog, HERE)
+    planner.replan(catalog.put(piece("odd", "10.244.0.1")), catalog, HERE)
+    assert planner.troubles == {}
+    assert planner.count > planned.count
+
+
+def test_who_comes_too_late_for_an_address_is_told_whose_it_is_until_it_is_free() -> None:
+    catalog, planner = Catalog(), Planner()
+    late = replace(WEB, name="late")
+    for item in (WEB, late):
+        planner.replan(catalog.put(item), catalog, HERE)
+    assert planner.troubles == {
+        (
+            "default",
+            "late",
+        ): "10.96.0.1 port 53/UDP is of default/web, which has asked for it before"
+    }
+    planner.replan(catalog.remove_service(*WEB.key), catalog, HERE)
+    assert planner.troubles == {}
+
+
+def test_chains_that_nothing_leads_to_are_given_up_before_they_are_many() -> None:
+    """Endpoints come and go all day, and each number of them has a chain."""
+    catalog, planner = Catalog(), Planner()
+    planner.replan(catalog.put(WEB), catalog, HERE)
+    have: dict[str, str] = {}
+    most = 0
+    for count in [*range(1, 150), 3]:
+        addresses = [f"10.244.0.{number}" for number in range(1, count + 1)]
+        planner.replan(catalog.put(piece("web", *addresses)), catalog, HERE)
+        want = planner.want()
+        held = replace_chains(want, have)
+        changes = diff_services(want, held, touched=None, stale=NOTHING)
+        for change in changes:
+            if isinstance(change, AddChains):
+                have |= change.chains
+            if isinstance(change, DropChains):
+                for name in change.names:
+                    del have[name]
+        assert have == dict(want.chains)
+        assert f"pick_tcp_4_{count}" in have
+        most = max(most, len(have))
+    assert most < 100
+
+
+def replace_chains(state: ServicesState, chains: dict[str, str]) -> ServicesState:
+    return ServicesState(state.base, state.surroundings, chains, state.elements)
+
+
+def test_of_more_endpoints_than_there_are_slots_those_count_that_have_one() -> None:
+    most = 1 << 16
+    targets = [Target(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 80, 1, False) for n in range(most)]
+    more = Target("10.9.9.9", 80, 4, False)
+    slots = fill_slots([*targets, more], [])
+    assert len(slots) == most
+    assert slots[0] != slots[1]

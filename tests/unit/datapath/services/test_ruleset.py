@@ -28,6 +28,7 @@ AROUND = Surroundings(
     pods=(ip_network("10.244.7.0/24"), ip_network("fd00:7::/64")),
     cluster=(ip_network("10.244.0.0/16"), ip_network("fd00::/16")),
     gateways=(ip_address("10.244.7.1"), ip_address("fd00:7::1")),
+    node_ports=(ip_network("192.0.2.0/24"), ip_network("198.51.100.1/32")),
 )
 
 
@@ -38,6 +39,7 @@ def whole() -> str:
             base_text(),
             *(pick.rules() for pick in PICKS.values()),
             record_rules(4, "UDP", 60),
+            record_rules(6, "TCP", 60),
             surroundings_text(AROUND),
             surroundings_text(bridged),
         ]

@@ -16,7 +16,11 @@ from limpet.datapath.services.sockets import layout
 from limpet.datapath.services.sockets.diff import AttachPrograms, PutSocketElements, diff_sockets
 from limpet.datapath.services.state import StaleFlows
 from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
 from limpet.services.values import (
+    READY,
+    SERVING,
+    TERMINATING,
     Endpoint,
     EndpointPort,
     EndpointSlice,
@@ -63,14 +67,18 @@ def test_each_cluster_address_has_the_slots_of_nftables_and_nothing_else_is_ther
         version = 4 if len(plain) == 12 else 6
         protocol = {6: "TCP", 17: "UDP"}[plain[-8]]
         of_table = want.elements[slots_name(version, protocol, at_node=False)]
-        number = 0
-        while (value := slots.get(slot_key(key, number))) is not None:
-            assert value == layout.target(of_table[slot_key(plain, number)])
+        count = int.from_bytes(frontends[key][:4], sys.byteorder)
+        assert count > 0
+        for number in range(count):
+            value = layout.target(of_table[slot_key(plain, number)])
+            if count <= layout.FEW:
+                assert frontends[key][12 + 20 * number :][:20] == value
+            else:
+                assert slots[slot_key(key, number)] == value
+                counted += 1
             if protocol == "UDP":
                 assert members[key + value] == layout.MEMBER
-            number += 1
-        assert number == int.from_bytes(frontends[key][:4], sys.byteorder) > 0
-        counted += number
+        assert slot_key(plain, count) not in of_table
     assert counted == len(slots)
     assert {key[:24] for key in members} <= frontends.keys()
 
@@ -130,6 +138,48 @@ def test_a_socket_is_stale_when_its_endpoint_serves_the_service_no_more() -> Non
     assert layout.is_stale(peer, {service: {(one, 2)}})
     assert not layout.is_stale(peer, {service: {(one, 1), (two, 1)}})
     assert not layout.is_stale(peer, {(one, 53): {(two, 1)}})
+
+
+def test_who_left_is_dead_unless_it_may_answer_still() -> None:
+    asked = ip_address("10.96.0.1").packed, 80
+    ports = (EndpointPort("http", "TCP", 8080),)
+    web = (ServicePort("http", "TCP", 80),)
+    catalog = catalog_of(
+        Service("default", "a", cluster_ips=("10.96.0.1",), ports=web, distribution="Even")
+    )
+
+    def slice_of(**conditions: int) -> EndpointSlice:
+        found = tuple(Endpoint(f"10.244.0.{n[1:]}", x, "far") for n, x in conditions.items())
+        return EndpointSlice("default", "a", "a", 4, ports, found)
+
+    def died(change: EndpointSlice, here: Here = HERE) -> set[str]:
+        """Of three endpoints of the node `far`."""
+        planner = Planner(BOTH)
+        for item in (slice_of(_1=READY, _2=READY, _3=READY), change):
+            names, known = catalog.put(item), here if item is change else HERE
+            planner.replan({*names, ("default", "a")}, catalog, known)
+        found = planner.stale().dead.get(asked, ())
+        assert {port for _, port in found} <= {8080}
+        planner.forgotten()
+        assert planner.stale().dead == {}
+        return {str(ip_address(address)) for address, _ in found}
+
+    assert died(slice_of(_1=READY, _2=READY, _3=READY)) == set()
+    assert died(slice_of(_1=READY)) == {"10.244.0.2", "10.244.0.3"}
+    assert died(slice_of(_1=READY, _2=SERVING | TERMINATING, _3=TERMINATING)) == {"10.244.0.3"}
+    gone = Here("here", gone=frozenset({"10.244.0.2"}))
+    assert died(slice_of(_1=READY, _2=READY, _3=READY), gone) == {"10.244.0.2"}
+
+
+def test_a_noted_socket_says_whom_it_asked_and_whom_it_got() -> None:
+    service, one = ("10.96.0.1", 53), ("fd00::1", 5353)
+    ends = [(ip_address(address).packed, port) for address, port in (service, one)]
+    asked, got = (layout.target(target_value(*each)) for each in (service, one))
+    key = (7).to_bytes(8, sys.byteorder) + layout.service(frontend_key(ends[0][0], "UDP", 53))
+    assert layout.read_peer(asked + got) == tuple(ends)
+    assert layout.read_flow(key, got) == (7, *ends)
+    assert layout.is_dead(asked + got, {ends[0]: {ends[1]}})
+    assert not layout.is_dead(asked + got, {ends[1]: {ends[1]}})
 
 
 def _slices_of(protocol: str, name: str) -> list[EndpointSlice]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.cluster.peer_datagram import DatagramError
+from limpet.cluster.datagrams.peer_datagram import DatagramError
 from limpet.datapath.tunnel.handshake_reset import TOKEN_BYTES, Step, encode, parse
 
 

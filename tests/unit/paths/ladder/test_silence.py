@@ -48,6 +48,16 @@ def test_a_peer_with_traffic_that_answers_no_more_is_silent_in_less_than_three_s
     assert world.ladder.is_silent
 
 
+@given(st.integers(0, 19))
+def test_a_peer_that_is_watched_is_silent_in_less_than_two_seconds(twentieths: int) -> None:
+    """A connection that is tried just then asks again after two seconds: elsewhere."""
+    world = active()
+    world.ladder.watched = True
+    world.run(twentieths / 20)
+    world.answers = only()
+    assert until_silent(world, silent=True, within_s=3) < 1.96
+
+
 def test_who_answers_again_is_not_silent() -> None:
     world = active()
     world.answers = only()

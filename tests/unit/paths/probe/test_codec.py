@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.base.addresses import Address
+from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.keys import uid_of
-from limpet.cluster.peer_datagram import Codec, DatagramError, Kind
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.transports import ProbeKind

@@ -13,11 +13,18 @@ from limpet.agent.client import ask
 from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies, SideLine
 from limpet.agent.settings import load_settings
 from limpet.base.errors import LimpetError
+from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_table, say, show, show_table
+from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+from limpet.cli.reach import Reach
+from limpet.cli.reach import ask as ask_controller
 
-policy = group("Network policies of this node's pods.")
+policy = group("Network policies of pods: of this node's, or of all nodes of the cluster.")
 
+ForAll = Annotated[
+    bool,
+    typer.Option("--cluster", help="Of all nodes: the controller is asked (its --config, if any)."),
+]
 Pod = Annotated[str, typer.Argument(metavar="POD", help="As NAMESPACE/NAME.")]
 
 
@@ -27,6 +34,7 @@ def policy_apply(
         list[Path],
         typer.Argument(metavar="FILE...", help="YAML, or TOML if it ends in .toml; -: YAML."),
     ],
+    cluster: ForAll = False,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
@@ -34,6 +42,14 @@ def policy_apply(
     documents = [document for file in files for document in _documents(file)]
     if not documents:
         raise LimpetError(f"apply {', '.join(map(str, files))}: there is no document in it")
+    if cluster:
+        told = ask_controller(Reach(config), "policy.apply", documents=documents)
+        lines = [
+            f"{each}: {'signed, for all nodes' if each in told['changed'] else 'as it was'}"
+            for each in told["applied"]
+        ]
+        show(told, output, *lines)
+        return
     socket = load_settings(config).folders.socket
     answer = ask(socket, "policy.apply", Applied, documents=documents)
     show(answer, output, *(f"{each}: in force" for each in answer.changed))
@@ -76,18 +92,29 @@ def _of_toml(file: Path, text: str) -> list[Any]:
 @policy.command("delete")
 def policy_delete(
     name: Annotated[str, typer.Argument(metavar="POLICY", help="As NAMESPACE/NAME.")],
+    cluster: ForAll = False,
     config: Config = None,
     output: Format = Output.TABLE,
 ) -> None:
     """Take a policy out of force."""
+    if cluster:
+        told = ask_controller(Reach(config), "policy.delete", **_key(name))
+        show(told, output, *(f"{each}: withdrawn, on all nodes" for each in told["changed"]))
+        return
     socket = load_settings(config).folders.socket
     answer = ask(socket, "policy.delete", Applied, **_key(name))
     show(answer, output, *(f"{each}: deleted" for each in answer.changed))
 
 
 @policy.command("list")
-def policy_list(config: Config = None, output: Format = Output.TABLE) -> None:
+@on_node
+def policy_list(
+    cluster: ForAll = False, config: Config = None, output: Format = Output.TABLE
+) -> None:
     """Policies that this node knows of, and how many of its pods each selects."""
+    if cluster:
+        _list_of_cluster(ask_controller(Reach(config), "policy.list"), output)
+        return
     found = ask(load_settings(config).folders.socket, "policy.list", Policies)
     rows = [
         {
@@ -103,7 +130,19 @@ def policy_list(config: Config = None, output: Format = Output.TABLE) -> None:
         say(problem)
 
 
+def _list_of_cluster(told: dict[str, Any], output: Output) -> None:
+    if output is Output.JSON:
+        put_json(told)
+    elif told["policies"]:
+        put_table(
+            [{"policy": each["name"], "revision": each["revision"]} for each in told["policies"]]
+        )
+    else:
+        put("the cluster has no policy")
+
+
 @policy.command("show")
+@on_node
 def policy_show(pod: Pod, config: Config = None, output: Format = Output.TABLE) -> None:
     """What a pod of this node may receive and send, and by which policies."""
     found = ask(load_settings(config).folders.socket, "policy.show", PodPolicies, **_key(pod))

@@ -23,6 +23,8 @@ def service_list(config: Config = None, output: Format = Output.TABLE) -> None:
     answer = ask(load_settings(config).folders.socket, "services", ServicesAnswer)
     rows = [_row(each) for each in answer.services]
     show_table(answer, output, rows, nothing="no Service is known here")
+    for line in answer.services:
+        _say_trouble(line)
     if answer.why_not_ebpf:
         say(f"limpet: served by nftables alone, not by eBPF: {answer.why_not_ebpf}")
     if answer.kube_proxy:
@@ -57,7 +59,13 @@ def service_show(
             put_table([_endpoint_row(each) for each in answer.endpoints])
         else:
             put("no endpoint: whoever asks is refused")
+        _say_trouble(line)
         _say_failed(answer.failed)
+
+
+def _say_trouble(line: ServiceLine) -> None:
+    if line.trouble:
+        say(f"limpet: {line.namespace}/{line.name} is not served as it asks: {line.trouble}")
 
 
 def _say_failed(failed: list[str]) -> None:

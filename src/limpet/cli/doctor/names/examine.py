@@ -21,7 +21,7 @@ from limpet.cli.doctor.names.findings import (
     pod_findings,
     status_findings,
 )
-from limpet.cli.install.service import systemd_runs
+from limpet.cli.install.units.service import systemd_runs
 from limpet.cli.names import ask_names
 from limpet.cni.resolv_conf import parse_resolv_conf
 

@@ -16,11 +16,11 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import MOST_AT_ONCE, s
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer
 from limpet.controller.orchestrator.node_keeper.segments import hold_cidr
 from limpet.controller.orchestrator.nodes import Nodes
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import happenings
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.grants import add_segments
 from limpet.controller.state.happenings import Happening
-from limpet.controller.state.tables import Tables
 
 _log = structlog.get_logger("nodes")
 _LOOK_S = 10.0

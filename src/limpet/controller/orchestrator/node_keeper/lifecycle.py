@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_objects import REPLACE_LABEL, NodeObject
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.tables import Tables
 
 MOST_AT_ONCE = 64
 """Nodes of which something is remembered in one commit: each is written by itself, and whoever asks

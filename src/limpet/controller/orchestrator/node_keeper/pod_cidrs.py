@@ -14,7 +14,7 @@ from limpet.base.addresses import Address, Prefix, bounds_of
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.segments import Holding
 from limpet.controller.orchestrator.node_objects import NodeObject
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)

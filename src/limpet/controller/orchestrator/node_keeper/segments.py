@@ -10,8 +10,8 @@ from limpet.base.errors import ExhaustedError
 from limpet.cluster.api import Code
 from limpet.cluster.kinds.grant import Grant
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import offer, waiting_words
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 
 Taken = tuple[Prefix, str]
 """A segment that is the node's now, and the uid of who had it before; empty: nobody."""

@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.controller.communities.selectors import SelectorError, parse_selector
-from limpet.controller.state.records import COMMUNITY, CommunityRecord
+from limpet.controller.registry.records import COMMUNITY, CommunityRecord
 from limpet.controller.store.kubernetes.items import Kept, Place, custom, read_record
 from limpet.controller.store.kubernetes.object_names import escape
 from limpet.kubernetes import resources

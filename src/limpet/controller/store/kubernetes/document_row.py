@@ -11,7 +11,7 @@ import msgspec
 
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.seal import read_sealed
-from limpet.controller.state.records import (
+from limpet.controller.registry.records import (
     NODE,
     PRESENCE,
     DocumentRecord,

@@ -21,8 +21,9 @@ from limpet.base.decoding import convert, decode_json
 from limpet.base.errors import LimpetError
 from limpet.controller.store.interface import Deleted, Item, TooOldError
 from limpet.controller.store.kubernetes.items import Kept, Place, Row
-from limpet.kubernetes.client import Client, Page, Selection
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import FutureVersionError, GoneError
+from limpet.kubernetes.lists import Page, Selection
 from limpet.kubernetes.objects import Status
 from limpet.kubernetes.resources import ResourceError
 
@@ -92,6 +93,10 @@ class Source:
     def pages(self) -> AsyncGenerator[Page[Kept], None]:
         return self.client.pages(self.row.resource, selection=self.selection)
 
+    async def first_page(self) -> Page[Kept]:
+        """Of a list, with its version; the rest of it is not asked for."""
+        return await self.client.list_page(self.row.resource, selection=self.selection, limit=1)
+
     def watch(self, since: int, for_s: float) -> AsyncGenerator[list[bytes], None]:
         return self.client.watch(
             self.row.resource,
@@ -106,7 +111,7 @@ class Follower:
     """Of one kind, for one store."""
 
     def __init__(self, source: Source, kept: int) -> None:
-        self._source = source
+        self.source = source
         self._row = source.row
         self._kept = kept
         self._ring: _Ring | None = None
@@ -163,7 +168,7 @@ class Follower:
         ring = self._ring
         assert ring is not None
         if position < ring.base:
-            raise TooOldError(f"watch {self._source.kind} from {position}: that is no longer known")
+            raise TooOldError(f"watch {self.source.kind} from {position}: that is no longer known")
         newest_first = []
         for version, event in reversed(ring.events):
             if version <= position:
@@ -186,7 +191,7 @@ class Follower:
             events = await self._between(since, ring.base)
             if ring is not self._ring or len(ring.events) + len(events) > self._kept:
                 raise TooOldError(
-                    f"watch {self._source.kind} from {since}: too much has happened since"
+                    f"watch {self.source.kind} from {since}: too much has happened since"
                 )
             ring.events.extendleft(reversed(events))
             ring.base = since
@@ -194,7 +199,7 @@ class Follower:
     async def _between(self, since: int, until: int) -> list[tuple[int, Item | Deleted]]:
         events: list[tuple[int, Item | Deleted]] = []
         try:
-            lines_of = self._source.watch(since, _BACK_S)
+            lines_of = self.source.watch(since, _BACK_S)
             async with aclosing(lines_of):
                 async for lines in lines_of:
                     for line in lines:
@@ -208,10 +213,8 @@ class Follower:
                         if version >= until:
                             return events
         except (GoneError, FutureVersionError) as error:
-            raise TooOldError(f"watch {self._source.kind} from {since}: {error}") from error
-        raise TooOldError(
-            f"watch {self._source.kind} from {since}: the API server did not tell all"
-        )
+            raise TooOldError(f"watch {self.source.kind} from {since}: {error}") from error
+        raise TooOldError(f"watch {self.source.kind} from {since}: the API server did not tell all")
 
     # Following
 
@@ -231,7 +234,7 @@ class Follower:
                 # have come up to that version again with other changes.
                 self._listed = False
                 _log.warning(
-                    "not watched", kind=self._source.kind, error=str(error), again_s=again_s
+                    "not watched", kind=self.source.kind, error=str(error), again_s=again_s
                 )
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, _AGAIN_S[1])
@@ -245,7 +248,7 @@ class Follower:
         known = max(self._written, self.position)
         found: list[Kept] = []
         at = 0
-        pages = self._source.pages()
+        pages = self.source.pages()
         async with aclosing(pages):
             async for page in pages:
                 at = at or int(page.resource_version)
@@ -273,7 +276,7 @@ class Follower:
 
     async def _watch(self) -> None:
         assert self._ring is not None
-        parts = self._source.watch(self._ring.position, _WATCH_S)
+        parts = self.source.watch(self._ring.position, _WATCH_S)
         async with aclosing(parts):
             async for lines in parts:
                 for line in lines:
@@ -309,7 +312,7 @@ class Follower:
             return [event]
         if self._place_of(before.name) == found.metadata.name:
             self._places.pop(before.name, None)
-        return [Deleted(self._source.kind, before.name, version_of(found)), event]
+        return [Deleted(self.source.kind, before.name, version_of(found)), event]
 
     def _place_of(self, name: str) -> str:
         place = self._places.get(name)
@@ -323,12 +326,12 @@ class Follower:
             told = self._told.get(found.metadata.uid)
             if told is not None and (kind == "DELETED" or not self._row.is_others_too):
                 # What was made nonsense of is as if it were taken away: it is written again.
-                return Deleted(self._source.kind, told.name, version_of(found))
+                return Deleted(self.source.kind, told.name, version_of(found))
             _log.error("passed over", error=str(error))
             return None
         if kind == "DELETED":
-            return Deleted(self._source.kind, name, version_of(found))
-        return Item(self._source.kind, name, value, version_of(found))
+            return Deleted(self.source.kind, name, version_of(found))
+        return Item(self.source.kind, name, value, version_of(found))
 
     def _note(self, found: Kept) -> _Told | None:
         try:
@@ -343,7 +346,7 @@ class Follower:
     def _gone(self, uid: str, at: int) -> Deleted:
         told = self._told.pop(uid)
         self._places.pop(told.name, None)
-        return Deleted(self._source.kind, told.name, f"{uid}.{told.generation}-{at}")
+        return Deleted(self.source.kind, told.name, f"{uid}.{told.generation}-{at}")
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()

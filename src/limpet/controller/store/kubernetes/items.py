@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.controller.state.records import NODE, PRESENCE
+from limpet.controller.registry.records import NODE, PRESENCE
 from limpet.kubernetes import resources
 from limpet.kubernetes.objects import Object, Resource
 from limpet.kubernetes.resources import (

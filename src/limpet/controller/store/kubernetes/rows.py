@@ -6,7 +6,7 @@ What people look at is a custom resource; what is secret is a Secret; the rest a
 from __future__ import annotations
 
 from limpet.cluster.kinds import NETWORK
-from limpet.controller.state.records import AUTHORITY, COMMUNITY, NODE, PRESENCE, TOKEN
+from limpet.controller.registry.records import AUTHORITY, COMMUNITY, NODE, PRESENCE, TOKEN
 from limpet.controller.store.kubernetes.community_row import CommunityRow
 from limpet.controller.store.kubernetes.document_row import DocumentRow
 from limpet.controller.store.kubernetes.items import Row

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from itertools import groupby
 
 import structlog
 
-from limpet.base.errors import LimpetError, StorageError
-from limpet.cluster.keys import SealError
-from limpet.controller.state.records import AUTHORITY, COMMUNITY, NODE
+from limpet.base.errors import StorageError
+from limpet.controller.registry.records import AUTHORITY, COMMUNITY, NODE
 from limpet.controller.store.interface import (
-    Bookmark,
     Change,
     ConflictError,
     Delete,
@@ -27,9 +24,8 @@ from limpet.controller.store.interface import (
     Item,
     Listing,
     Put,
-    TooOldError,
 )
-from limpet.controller.store.kubernetes.follower import Follower, Source, change_of, version_of
+from limpet.controller.store.kubernetes.follower import change_of, version_of
 from limpet.controller.store.kubernetes.items import (
     Kept,
     Place,
@@ -38,23 +34,22 @@ from limpet.controller.store.kubernetes.items import (
     operations,
 )
 from limpet.controller.store.kubernetes.rows import row_of
-from limpet.kubernetes.client import Client, Selection
+from limpet.controller.store.kubernetes.watches import Watches
+from limpet.controller.store.kubernetes.words import told
+from limpet.kubernetes.client import Client
 from limpet.kubernetes.errors import ConflictError as ObjectConflictError
 from limpet.kubernetes.errors import ExistsError, GoneError, NotFoundError, StatusError
+from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.resources import ResourceError, read_document
 
 _log = structlog.get_logger("store")
 KEPT_EVENTS = 4_096
 """Of each kind, for watchers; who is further behind lists anew."""
-BOOKMARK_S = 30.0
-"""Between bookmarks while nothing happens; what reads a watch takes silence for a dead link."""
 _AT_ONCE = 16
 """New items of one kind that are written at the same time."""
 _ATTEMPTS = 5
 _OF_PEOPLE = (COMMUNITY, AUTHORITY)
 """Kinds whose object is never thrown away: nobody has it a second time."""
-_VERSION = re.compile(r"(?:(?:0|[0-9a-f-]{36}\.[0-9]+)-)?([0-9]{1,18})")
-"""Of an item, of a list, or of one kind in a bookmark. Another store's has another shape."""
 
 
 class KubernetesStore:
@@ -72,27 +67,25 @@ class KubernetesStore:
         it is asked before each change."""
         self._client = client
         self._namespace = namespace
-        self._kept_events = kept_events
         self._may_write = may_write
-        self._followers: dict[str, Follower] = {}
+        self._watches = Watches(client, namespace, kept_events)
         self._closed = False
 
     async def close(self) -> None:
         self._closed = True
-        for follower in self._followers.values():
-            await follower.close()
+        await self._watches.close()
 
     # Reading
 
     async def get(self, kind: str, name: str) -> Item | None:
         row = row_of(kind)
-        with _told(f"read {kind}", name):
+        with told(f"read {kind}", name):
             found = await self._find(kind, name, row)
             return None if found is None else Item(kind, *row.decode(found), version_of(found))
 
     async def listing(self, kind: str) -> Listing:
         row = row_of(kind)
-        with _told("list", kind):
+        with told("list", kind):
             for _ in range(_ATTEMPTS):
                 try:
                     unreadable: list[tuple[str, str]] = []
@@ -144,7 +137,7 @@ class KubernetesStore:
         if not labels:
             found = await self._object(row, row.places(name, b"")[0].object_name)
             return found if found is not None and _is_of(row, found, name) else None
-        place = self._follower(kind).place(name)
+        place = self._watches.follower(kind).place(name)
         if place is not None:
             found = await self._object(row, place.object_name)
             if found is not None and _is_of(row, found, name):
@@ -189,7 +182,7 @@ class KubernetesStore:
         """Raises: ConflictError, StorageError."""
         self._may_write()
         row = row_of(change.kind)
-        with _told(f"write {change.kind}", change.name):
+        with told(f"write {change.kind}", change.name):
             if isinstance(change, Delete):
                 return await self._delete(change, row)
             if change.version is None:
@@ -256,7 +249,7 @@ class KubernetesStore:
 
     async def _place_of_grant(self, uid: str) -> tuple[Place, ...]:
         """A presence is named as the grant of its node. Raises: StorageError."""
-        place = self._follower(NODE).place(uid)
+        place = self._watches.follower(NODE).place(uid)
         if place is None:
             row = row_of(NODE)
             found = await self._find(NODE, uid, row)
@@ -282,7 +275,7 @@ class KubernetesStore:
         return self._wrote(change, made)
 
     async def _delete(self, change: Delete, row: Row) -> str:
-        follower = self._follower(change.kind)
+        follower = self._watches.follower(change.kind)
         await follower.ready()
         there, _ = await self._expected(change.kind, change.name, change.version, row)
         uid = there.metadata.uid
@@ -340,62 +333,16 @@ class KubernetesStore:
         return now
 
     def _wrote(self, change: Put, made: Kept) -> str:
-        if follower := self._followers.get(change.kind):
-            follower.note(change.name, made)
+        self._watches.note(change.kind, change.name, made)
         return version_of(made)
 
     # Watching
 
-    def _follower(self, kind: str) -> Follower:
-        follower = self._followers.get(kind)
-        if follower is None:
-            source = Source(self._client, kind, row_of(kind), self._namespace)
-            follower = Follower(source, self._kept_events)
-            self._followers[kind] = follower
-        return follower
+    async def mark(self, kinds: Collection[str]) -> str:
+        return await self._watches.mark(kinds)
 
-    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
-        followers = {kind: self._follower(kind) for kind in kinds}
-        positions = _positions(since, kinds)
-        for kind, follower in followers.items():
-            await self._catch_up(kind, follower, positions[kind])
-        lives = {kind: follower.life for kind, follower in followers.items()}
-        bookmark, due_s = since, 0.0
-        now_s = asyncio.get_running_loop().time
-        while not self._closed:
-            changes = {kind: follower.changed for kind, follower in followers.items()}
-            for kind, follower in followers.items():
-                if follower.life != lives[kind]:
-                    raise TooOldError(
-                        f"watch {kind}: the API server's state is another than it was"
-                    )
-                position = follower.position
-                for event in follower.since(positions[kind]):
-                    yield event
-                    bookmark, due_s = event.version, 0.0
-                positions[kind] = max(positions[kind], position)
-            if len(positions) > 1:
-                bookmark = _text(positions)
-            if now_s() >= due_s and not any(change.done() for change in changes.values()):
-                yield Bookmark(bookmark)
-                due_s = now_s() + BOOKMARK_S
-            await asyncio.wait(
-                changes.values(),
-                timeout=max(0.0, due_s - now_s()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-
-    async def _catch_up(self, kind: str, follower: Follower, since: int) -> None:
-        """Raises: TooOldError."""
-        with _told("watch", kind):
-            position = await follower.ready()
-            if since > position:
-                row = row_of(kind)
-                selection = Selection(namespace=self._space(row), labels=row.labels)
-                page = await self._client.list_page(row.resource, selection=selection, limit=1)
-                if since > int(page.resource_version):
-                    raise TooOldError(f"watch {kind} from {since}: it is not there yet")
-            await follower.reach_back(since)
+    def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[Event, None]:
+        return self._watches.watch(kinds, since)
 
 
 def _is_of(row: Row, found: Kept, name: str) -> bool:
@@ -408,38 +355,3 @@ def _is_of(row: Row, found: Kept, name: str) -> bool:
 
 def _group(change: Change) -> tuple[str, bool]:
     return change.kind, isinstance(change, Put) and change.version is None
-
-
-def _positions(since: str, kinds: Collection[str]) -> dict[str, int]:
-    """Where to go on, by kind: one resource version, or one for each.
-
-    A bare one is of custom resources, which the API server keeps in one etcd with one revision
-    (`--etcd-servers-overrides` is for its own resources alone). Raises: TooOldError.
-    """
-    parts = dict(part.rpartition(":")[::2] for part in since.split(","))
-    found = {}
-    for kind in kinds:
-        matched = _VERSION.fullmatch(parts.get(kind, parts.get("", "")))
-        if matched is None:
-            raise TooOldError(f"watch from {since!r}: that is no version of this store")
-        found[kind] = int(matched[1])
-    return found
-
-
-def _text(positions: dict[str, int]) -> str:
-    return ",".join(f"{kind}:{position}" for kind, position in positions.items())
-
-
-@contextlib.contextmanager
-def _told(operation: str, what: str) -> Iterator[None]:
-    """Raises: StorageError for what the API server, or what lies there, does not let be done."""
-    try:
-        yield
-    except (ConflictError, TooOldError, StorageError):
-        raise
-    except (ResourceError, SealError) as error:
-        raise StorageError(operation, what, str(error)) from error
-    except LimpetError as error:
-        raise StorageError(
-            operation, what, str(error), hint="it is tried again; what was answered is in the store"
-        ) from error

@@ -16,6 +16,8 @@ from limpet.ipam.leases import Holder
 
 Key = tuple[str, Holder]
 """Network name and holder."""
+_BEGUN = ".new"
+"""Of the file that `put` gives its name."""
 
 
 class Attachments:
@@ -27,10 +29,15 @@ class Attachments:
         """In the order in which they were made."""
         self.damaged: list[tuple[Path, str]] = []
         """Files that could not be read, with the reason."""
+        self.unfinished: frozenset[str] = frozenset()
+        """Host ends of pods that an earlier agent began to attach and did not live to record."""
+        self._begun: set[Path] = set()
         with refusals("use", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
                 self._load(path)
+            begun = {path.stem for path in folder.glob(f"*{_BEGUN}")}
+            self.unfinished = frozenset(begun - {each.link.host_ifname for each in self})
 
     def _load(self, path: Path) -> None:
         try:
@@ -49,17 +56,42 @@ class Attachments:
     def get(self, network: str, holder: Holder) -> Attachment | None:
         return self._live.get((network, holder))
 
+    def begin(self, attachment: Attachment) -> None:
+        """Before its interface is made, `put` or `abandon` follows. Raises: StorageError."""
+        begun = self._path(attachment).with_suffix(_BEGUN)
+        self._begun.add(begun)
+        try:
+            _write(begun, encode_attachment(attachment))
+        except OSError as error:
+            self.abandon(attachment)
+            raise StorageError("write", str(begun), error.strerror or str(error)) from error
+
+    def abandon(self, attachment: Attachment) -> None:
+        """Its interface is gone again, or was never made."""
+        begun = self._path(attachment).with_suffix(_BEGUN)
+        self._begun.discard(begun)
+        with contextlib.suppress(OSError):
+            begun.unlink()
+
+    def forget_unfinished(self) -> None:
+        """Nothing is left of them."""
+        for ifname in self.unfinished:
+            with contextlib.suppress(OSError):
+                (self._folder / f"{ifname}{_BEGUN}").unlink()
+        self.unfinished = frozenset()
+
     def put(self, attachment: Attachment) -> None:
         """Raises: StorageError; then nothing is changed."""
         path = self._path(attachment)
-        temporary = path.with_suffix(".new")
+        begun = path.with_suffix(_BEGUN)
+        if begun not in self._begun:
+            self.begin(attachment)
         try:
-            _write(temporary, encode_attachment(attachment))
-            os.rename(temporary, path)
+            os.rename(begun, path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            self.abandon(attachment)
             raise StorageError("write", str(path), error.strerror or str(error)) from error
+        self._begun.discard(begun)
         self._live[attachment.network, attachment.holder] = attachment
 
     def remove(self, network: str, holder: Holder) -> Attachment | None:

@@ -21,15 +21,18 @@ from limpet.datapath.services.sockets.layout import (
     NODE,
     POD,
     SOCKET_MAPS,
+    cookie,
+    is_dead,
     is_stale,
     namespace,
     read_cookie,
+    read_peer,
 )
 from limpet.datapath.services.state import StaleFlows
-from limpet.linux.bpf.library import Bpf, BpfObject, Program
+from limpet.linux.bpf.library import Bpf, BpfMap, BpfObject, Program
 from limpet.linux.bpf.place import cgroup_id, find_root_cgroup, is_bpffs, network_cookie
 from limpet.linux.namespaces import Namespace, NamespaceId, namespace_id
-from limpet.linux.socket_diag import can_end_sockets, end_sockets
+from limpet.linux.socket_diag import SYN_SENT, TCP, UDP, can_end_sockets, end_sockets, sockets
 
 _OBJECT = "bpf/services.bpf.o"
 _RUN_DIR = Path("/run/limpet")
@@ -95,17 +98,26 @@ class PodNamespaces:
         self._cookies = cookies
         return found
 
-    def end_sockets(self, cookies: Collection[int]) -> None:
-        """In whichever of them they are. Raises: KernelError."""
-        end_sockets(cookies)
-        for path in self._paths():
-            with contextlib.suppress(KernelError), Namespace(path) as pod, pod.entered():
-                end_sockets(cookies)
+    @property
+    def paths(self) -> list[str]:
+        return list(self._paths())
+
+    def visit(self, work: Callable[[], None]) -> None:
+        """It is done in each of them. Raises: KernelError if it does on this node's own."""
+        work()
+        visit_namespaces(self.paths, work)
 
     @staticmethod
     def _ask(path: str) -> bytes:
         with Namespace(path) as pod, pod.entered():
             return namespace(network_cookie())
+
+
+def visit_namespaces(paths: Iterable[str], work: Callable[[], None]) -> None:
+    """What is done in one that goes meanwhile may fail."""
+    for path in paths:
+        with contextlib.suppress(KernelError), Namespace(path) as pod, pod.entered():
+            work()
 
 
 class SocketKernel:
@@ -142,13 +154,14 @@ class SocketKernel:
         pins = self._place.pins
         if not is_bpffs(pins.parent) and not is_bpffs(pins):
             raise LimpetError(
-                f"pin eBPF programs in {pins}: no bpffs there (mount -t bpf bpf {pins.parent})"
+                f"pin eBPF programs in {pins}: no bpffs there (mount -t bpf bpf {pins.parent}; "
+                "in a pod, mount the node's at /run/limpet/bpf)"
             )
         self._cgroup = self._place.cgroup or find_root_cgroup()
         if self._cgroup is None:
             raise LimpetError(
                 "attach eBPF programs: the root of cgroups v2 is mounted nowhere here (boot with "
-                "systemd.unified_cgroup_hierarchy=1; in a pod, mount the node's /sys/fs/cgroup)"
+                "systemd.unified_cgroup_hierarchy=1; mount the node's /sys/fs/cgroup in a pod)"
             )
         path = object_path()
         try:
@@ -195,13 +208,22 @@ class SocketKernel:
                 self.elements[name].pop(key, None)
 
     def end_sockets(self, flows: StaleFlows) -> None:
-        """Those of UDP that are connected to who serves no more. Raises: KernelError."""
+        """Those of UDP that are connected to who serves no more, and those of TCP that would try
+        for minutes to reach who is dead. Raises: KernelError."""
         if not self.ends_flows:
             return
-        noted = self._opened().maps[CONNECTED].read()
-        stale = {read_cookie(key) for key, peer in noted.items() if is_stale(peer, flows.udp)}
-        if stale:
-            self.namespaces.end_sockets(stale)
+        connected = self._opened().maps[CONNECTED]
+        if flows.udp:
+            noted = connected.read()
+            stale = {read_cookie(key) for key, peer in noted.items() if is_stale(peer, flows.udp)}
+            if stale:
+                self.namespaces.visit(lambda: _end_connected_udp(stale))
+        if flows.dead:
+            self.namespaces.visit(lambda: _end_unanswered_tcp(connected, flows))
+
+    def maps(self, names: Iterable[str]) -> dict[str, BpfMap]:
+        """By descriptors of their own, which the caller closes."""
+        return {name: self._opened().maps[name].again() for name in names}
 
     # Attaching
 
@@ -228,10 +250,12 @@ class SocketKernel:
         except OSError as error:
             raise KernelError("open", f"cgroup {self._cgroup}", error.errno or 0) from error
         try:
-            for name, program in self._opened().programs.items():
-                self._attach(self._bpf, name, program, cgroup_fd)
+            programs = self._opened().programs.items()
+            new = [self._attach(self._bpf, name, each, cgroup_fd) for name, each in programs]
         finally:
             os.close(cgroup_fd)
+        if any(new):
+            self._forget_closed()
         for name, each in self._opened().maps.items():
             path = self._place.pins / _MAPS / name
             if not path.exists():
@@ -247,7 +271,8 @@ class SocketKernel:
             for path in (self._place.pins / _LINKS).iterdir():
                 path.unlink(missing_ok=True)
 
-    def _attach(self, bpf: Bpf, name: str, program: Program, cgroup_fd: int) -> None:
+    def _attach(self, bpf: Bpf, name: str, program: Program, cgroup_fd: int) -> bool:
+        """Whether none was."""
         path = self._pin(name)
         fd = self._links.pop(name, None)
         if fd is None:
@@ -263,11 +288,31 @@ class SocketKernel:
                 fd = None
             elif info.program_id != program.id:
                 bpf.update(fd, program)
+        is_new = fd is None
         if fd is None:
             fd = bpf.attach(program, cgroup_fd)
         self._links[name] = fd
         if not path.exists():
             bpf.pin(fd, path)
+        return is_new
+
+    def _forget_closed(self) -> None:
+        """Sockets that were closed while no program was attached are noted still.
+
+        Raises: KernelError.
+        """
+        connected, alive = self._opened().maps[CONNECTED], set[int]()
+        keys = list(connected.read())
+        if keys:
+            self.namespaces.visit(
+                lambda: alive.update(
+                    each.cookie
+                    for protocol in (TCP, UDP)
+                    for each in sockets(protocol)
+                    if each.is_open
+                )
+            )
+            connected.delete(key for key in keys if read_cookie(key) not in alive)
 
     def _is_right(self, fd: int, program: Program) -> bool:
         assert self._bpf is not None
@@ -293,6 +338,22 @@ class SocketKernel:
     def _opened(self) -> BpfObject:
         assert self._object is not None
         return self._object
+
+
+def _end_connected_udp(cookies: Collection[int]) -> None:
+    """In the calling thread's namespace."""
+    end_sockets(UDP, [each for each in sockets(UDP) if each.cookie in cookies])
+
+
+def _end_unanswered_tcp(connected: BpfMap, flows: StaleFlows) -> None:
+    """The same."""
+    ended = []
+    for each in sockets(TCP, SYN_SENT):
+        peer = connected.get(cookie(each.cookie))
+        # Who was connected to a Service before may try somebody else now.
+        if peer is not None and read_peer(peer)[1] == each.peer and is_dead(peer, flows.dead):
+            ended.append(each)
+    end_sockets(TCP, ended)
 
 
 def remove_pins(pins: Path) -> bool:

@@ -25,7 +25,8 @@ class AttachPrograms:
 
 @dataclass(frozen=True, slots=True)
 class EndSockets:
-    """Of UDP, that are connected to who serves no more."""
+    """Of UDP, that are connected to who serves no more; of TCP, that nobody has answered yet and
+    nobody will."""
 
     flows: StaleFlows
 
@@ -48,6 +49,6 @@ def diff_sockets(
         changes.append(PutSocketElements(elements))
     if damage:
         changes.append(AttachPrograms(damage))
-    if stale.udp:
+    if stale.udp or stale.dead:
         changes.append(EndSockets(stale))
     return changes

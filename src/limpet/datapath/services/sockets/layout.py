@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-LAYOUT = 1
+LAYOUT = 2
 """Another number for every change of the maps: they are pinned by it, and outlive an agent."""
 FRONTENDS, SLOTS, MEMBERS, NAMESPACES = "frontends", "slots", "members", "namespaces"
-CONNECTED = "connected"
-"""Of sockets of UDP, by cookie: whom they asked for, and whom they got."""
+CONNECTED, FLOWS = "connected", "flows"
+"""Whom sockets asked for, and whom they got: of those that are connected, by cookie; of UDP that
+are not, by cookie and who is asked."""
+FEW = 4
+"""As many slots stand in the frontend itself."""
 SOCKET_MAPS = (FRONTENDS, SLOTS, MEMBERS)
 """Whose elements are planned Service by Service; in others are pods', and what programs put."""
 MEMBER = struct.pack("=I", 1)
@@ -22,6 +25,9 @@ _COOKIE = struct.Struct("=Q")
 _NOT_CONNECTED = 1
 _V4_KEY_BYTES, _V4_TARGET_BYTES = 12, 8
 _TARGET = struct.Struct(">16sH2x")
+_SERVICE_PORT = struct.Struct(">16sB3xH2x")
+End = tuple[bytes, int]
+"""Packed address, and port."""
 
 
 def service(frontend_key: bytes) -> bytes:
@@ -34,9 +40,12 @@ def target(target_value: bytes) -> bytes:
     return _MAPPED + target_value if len(target_value) == _V4_TARGET_BYTES else target_value
 
 
-def frontend(slots: int, affinity_s: int, *, not_connected: bool) -> bytes:
-    """`not_connected`: sockets of UDP that are connected are left to nftables."""
-    return _FRONTEND.pack(slots, affinity_s, _NOT_CONNECTED if not_connected else 0)
+def frontend(slots: Sequence[bytes], affinity_s: int, *, not_connected: bool) -> bytes:
+    """`slots`: as `target` makes them; more than a few are looked up. `not_connected`: sockets of
+    UDP that are connected are left to nftables."""
+    few = b"".join(slots) if len(slots) <= FEW else b""
+    head = _FRONTEND.pack(len(slots), affinity_s, _NOT_CONNECTED if not_connected else 0)
+    return head + few.ljust(FEW * _TARGET.size, b"\0")
 
 
 def namespace(cookie: int) -> bytes:
@@ -48,14 +57,34 @@ def read_cookie(key: bytes) -> int:
     return int(_COOKIE.unpack(key)[0])
 
 
-def is_stale(
-    peer: bytes, served: Mapping[tuple[bytes, int], Collection[tuple[bytes, int]]]
-) -> bool:
-    """Whom the socket got serves there no more. `peer`: `struct peer`. `served`: who does, by
-    address and port that are asked for."""
+def read_peer(peer: bytes) -> tuple[End, End]:
+    """Who was asked, who was got. `peer`: `struct peer`."""
     (asked, port), (got, its_port) = _TARGET.iter_unpack(peer[: 2 * _TARGET.size])
-    now = served.get((_plain(asked), port))
-    return now is not None and (_plain(got), its_port) not in now
+    return (_plain(asked), port), (_plain(got), its_port)
+
+
+def read_flow(key: bytes, value: bytes) -> tuple[int, End, End]:
+    """The socket's cookie, who is asked, who is got. `key`, `value`: of the map of flows."""
+    asked, _, port = _SERVICE_PORT.unpack_from(key, _COOKIE.size)
+    got, its_port = _TARGET.unpack_from(value)
+    return read_cookie(key[: _COOKIE.size]), (_plain(asked), port), (_plain(got), its_port)
+
+
+def cookie(socket: int) -> bytes:
+    return _COOKIE.pack(socket)
+
+
+def is_stale(peer: bytes, served: Mapping[End, Collection[End]]) -> bool:
+    """Whom the socket got serves there no more. `served`: who does, by who is asked."""
+    asked, got = read_peer(peer)
+    now = served.get(asked)
+    return now is not None and got not in now
+
+
+def is_dead(peer: bytes, dead: Mapping[End, Collection[End]]) -> bool:
+    """Whom the socket got answers no more. `dead`: who does not, by who is asked."""
+    asked, got = read_peer(peer)
+    return got in dead.get(asked, ())
 
 
 def _plain(address: bytes) -> bytes:

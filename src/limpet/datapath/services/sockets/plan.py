@@ -31,11 +31,12 @@ def socket_elements(
     is_udp = port.protocol == "UDP"
     found = {
         (layout.FRONTENDS, asked): layout.frontend(
-            len(targets), service.affinity_s, not_connected=is_udp and not ends_flows
+            targets, service.affinity_s, not_connected=is_udp and not ends_flows
         )
     }
-    for number, each in enumerate(targets):
-        found[layout.SLOTS, slot_key(asked, number)] = each
+    if len(targets) > layout.FEW:
+        for number, each in enumerate(targets):
+            found[layout.SLOTS, slot_key(asked, number)] = each
     if is_udp or service.affinity_s:
         for each in targets:
             found[layout.MEMBERS, asked + each] = layout.MEMBER

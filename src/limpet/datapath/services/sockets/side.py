@@ -10,6 +10,7 @@ import structlog
 from limpet.base.errors import LimpetError
 from limpet.datapath.services.plan import SocketWishes
 from limpet.datapath.services.sockets.apply import SocketKernel
+from limpet.datapath.services.sockets.count import COUNTED, SocketCounter
 from limpet.datapath.services.sockets.diff import (
     AttachPrograms,
     EndSockets,
@@ -31,7 +32,7 @@ class SocketSide:
     """
 
     def __init__(self, kernel: SocketKernel) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
         self._is_known = False
         """What is in the maps is as it was read or put last."""
         self._is_checked = False
@@ -41,16 +42,16 @@ class SocketSide:
 
     @property
     def wishes(self) -> SocketWishes:
-        return SocketWishes(ends_flows=self._kernel.ends_flows)
+        return SocketWishes(ends_flows=self.kernel.ends_flows)
 
     @property
     def pin_paths(self) -> Sequence[Path]:
         """Files that are there as long as nobody else takes them away."""
-        return self._kernel.pin_paths if self._kernel.is_open else ()
+        return self.kernel.pin_paths if self.kernel.is_open else ()
 
     def close(self) -> None:
         """Programs stay in force."""
-        self._kernel.close()
+        self.kernel.close()
 
     def suspect(self, *, maps: bool) -> None:
         """Looks again in the next round: whether all is attached; with `maps` what they hold."""
@@ -59,13 +60,19 @@ class SocketSide:
 
     def look(self) -> bool:
         """Whether pods came or went."""
-        elements = self._kernel.namespaces.elements()
-        return self._kernel.is_open and elements != self._kernel.elements[NAMESPACES]
+        elements = self.kernel.namespaces.elements()
+        return self.kernel.is_open and elements != self.kernel.elements[NAMESPACES]
+
+    def counter(self) -> SocketCounter | None:
+        """None: nobody is served at the socket."""
+        if not self.kernel.is_open:
+            return None
+        return SocketCounter(self.kernel.maps(COUNTED), self.kernel.namespaces.paths)
 
     # A round
 
     def want(self, sockets: Elements) -> Elements:
-        return {**sockets, NAMESPACES: self._kernel.namespaces.elements()}
+        return {**sockets, NAMESPACES: self.kernel.namespaces.elements()}
 
     def diff(
         self,
@@ -75,23 +82,23 @@ class SocketSide:
     ) -> list[SocketChange]:
         """Looks, if that is due. Nothing where the programs cannot be loaded."""
         try:
-            if not self._kernel.is_open:
-                self._kernel.open()
+            if not self.kernel.is_open:
+                self.kernel.open()
                 self._is_known = False
             if not self._is_known:
-                self._kernel.read()
+                self.kernel.read()
             if not (self._is_checked and self._is_known):
-                self._damage = self._kernel.damage()
+                self._damage = self.kernel.damage()
                 self._is_checked = True
         except LimpetError as error:
             self._give_up(error)
             return []
         if touched is not None and self._is_known:
-            names = {NAMESPACES: {*want[NAMESPACES], *self._kernel.elements[NAMESPACES]}}
+            names = {NAMESPACES: {*want[NAMESPACES], *self.kernel.elements[NAMESPACES]}}
             touched = {**touched, **names}
         return diff_sockets(
             want,
-            self._kernel.elements,
+            self.kernel.elements,
             touched=touched if self._is_known else None,
             damage=self._damage,
             stale=stale,
@@ -103,16 +110,16 @@ class SocketSide:
             for change in changes:
                 match change:
                     case PutSocketElements(elements):
-                        self._kernel.change(elements.delete, elements.add)
+                        self.kernel.change(elements.delete, elements.add)
                     case AttachPrograms():
-                        self._kernel.attach()
+                        self.kernel.attach()
                         self._damage = ""
                     case EndSockets(flows):
-                        self._kernel.end_sockets(flows)
+                        self.kernel.end_sockets(flows)
         except LimpetError as error:
             self._give_up(error)
             return [str(error)]
-        if self._kernel.is_open:
+        if self.kernel.is_open:
             self._is_known = True
             if self.why_not:
                 self.why_not = ""
@@ -125,5 +132,5 @@ class SocketSide:
             self.why_not = str(error)
             _log.warning("Services are served by nftables alone", why=self.why_not)
         self._is_known = self._is_checked = False
-        self._kernel.detach()
-        self._kernel.close()
+        self.kernel.detach()
+        self.kernel.close()

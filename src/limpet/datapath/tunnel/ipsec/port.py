@@ -9,7 +9,7 @@ for the agent's probes, nothing is remembered for it.
 from __future__ import annotations
 
 from limpet.base.ownership import IPSEC_PORT_TABLE
-from limpet.cluster.peer_datagram import MAGIC, RELAY_MAGIC
+from limpet.cluster.datagrams.peer_datagram import MAGIC, RELAY_MAGIC
 from limpet.linux.nftables import Nftables
 
 IPSEC_PORT = 20500

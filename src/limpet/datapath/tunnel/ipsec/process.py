@@ -11,7 +11,7 @@ from pathlib import Path
 
 from limpet.base.errors import KernelError
 from limpet.base.ownership import IPSEC_SOCKET
-from limpet.base.process import cut_log, find_program, locked, start_process
+from limpet.base.process.programs import cut_log, find_program, locked, start_process
 from limpet.datapath.tunnel.process import TunnelProcess
 
 PROGRAM = "charon-systemd"

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from limpet.base.errors import KernelError
-from limpet.base.process import cut_log, find_program, locked, start_process
+from limpet.base.process.programs import cut_log, find_program, locked, start_process
 from limpet.datapath.tunnel.process import TunnelProcess
 from limpet.datapath.tunnel.program import Program
 from limpet.datapath.tunnel.wireguard.uapi_codec import END, GET

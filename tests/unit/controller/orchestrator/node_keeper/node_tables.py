@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
 from limpet.controller.orchestrator.node_objects import NodeObject, NodeSource
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster
-from limpet.controller.state.tables import Tables
 from tests.unit.controller.state.cluster_tables import network
 
 

@@ -14,9 +14,9 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
     settle_fates,
 )
 from limpet.controller.orchestrator.node_objects import REPLACE_LABEL, NodeObject
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, recovery
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import join
 

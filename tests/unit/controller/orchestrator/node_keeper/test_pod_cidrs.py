@@ -16,10 +16,10 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.presence import Presence
 from limpet.controller.orchestrator.node_keeper.keeper import settle_cidrs
 from limpet.controller.orchestrator.node_keeper.pod_cidrs import problems_of_cidrs
+from limpet.controller.registry.records import RecoveryRecord, SegmentRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, published, recovery
-from limpet.controller.state.records import RecoveryRecord, SegmentRecord
-from limpet.controller.state.refusal import RefusedError
-from limpet.controller.state.tables import Tables
 from tests.unit.cluster_values import node_key, seal_presence
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import copy, join

@@ -1,0 +1,155 @@
+"""Services at the socket beside pod to pod: what a connection costs and carries.
+
+    client ── node ── server (10.1.0.2, 10.1.0.3)
+
+A client asks by a cluster address in a cgroup with the programs, asks the pod outside of it, where
+no program is run, and asks the pod from within.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
+
+from tests.beds.socket_bed import Cgroup, mounted
+
+from bench.bed import Bed
+from bench.figures import Figure, Target, Unit
+from bench.netns import Netns
+from bench.part import Part
+from bench.services_cluster import attach
+from bench.services_part import ECHO_PORT, NAME_PORTS, SINK_PORT
+from bench.sockets_part import Way
+from limpet.base.process.log import configure_log
+from limpet.datapath.loop import Loop
+from limpet.datapath.services.part import Asked, ServicesPart
+from limpet.datapath.services.sockets.apply import Place, PodNamespaces, SocketKernel
+from limpet.datapath.services.sockets.side import SocketSide
+from limpet.datapath.services.state import Surroundings
+from limpet.lab.command import run_command
+from limpet.services.catalog import Catalog
+from limpet.services.rotation import Here
+from limpet.services.values import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort
+
+OTHERS = 10_000
+"""Services that nobody asks, with an endpoint each."""
+_CLIENT, _SERVER, _ASKED = "10.1.0.2", "10.1.0.3", "10.96.250.1"
+_CONNECTIONS, _QUESTIONS, _TRANSFERS = 300, 1_000, 16
+"""In each round, each way."""
+_PORTS = (NAME_PORTS[0], ECHO_PORT, SINK_PORT)
+WAYS = (
+    by_service := Way("by the Service", True, _ASKED),
+    by_pod := Way("pod to pod", False, _SERVER),
+    beside := Way("pod to pod, in the cgroup", True, _SERVER),
+)
+
+
+def sockets(bed: Bed, rounds: int) -> list[Figure]:
+    if bed.reference_only:
+        return []
+    found: dict[str, dict[str, list[float]]] = {}
+    with ExitStack() as undo:
+        wires = _Wires(undo)
+        for _ in range(rounds):
+            for way, values in wires.measure().items():
+                for name, value in values.items():
+                    found.setdefault(name, {}).setdefault(way, []).append(value)
+    return list(_figures(found))
+
+
+class _Wires:
+    """The node with its pods and programs, and the clients."""
+
+    def __init__(self, undo: ExitStack) -> None:
+        node, client, server = (_netns(name, undo) for name in ("node", "client", "server"))
+        for pod, address in ((client, _CLIENT), (server, _SERVER)):
+            attach(node, pod, address)
+        run_command("sysctl", "-qw", "net.ipv4.ip_forward=1", netns=node.name)
+        cgroup = Cgroup()
+        undo.callback(cgroup.close)
+        pins = undo.enter_context(mounted("bpf")) / "limpet"
+        self._serve(node, Place(pins, cgroup.path), str(client.path), undo)
+        Part(server, ["bench.services_part", "server"], undo)
+        self._client = Part(client, ["bench.sockets_part", str(cgroup.path)], undo)
+
+    def _serve(self, node: Netns, place: Place, pod: str, undo: ExitStack) -> None:
+        configure_log("error")
+        around = Surroundings(
+            pods=(ip_network("10.1.0.0/16"),),
+            cluster=(ip_network("10.1.0.0/16"), ip_network("10.2.0.0/16")),
+            gateways=(ip_address("10.1.0.1"),),
+            is_bridge_filtered=True,
+        )
+        catalog = Catalog()
+        for item in _items():
+            catalog.put(item)
+        with node.inside():
+            loop = Loop()
+            undo.callback(loop.close)
+            side = SocketSide(SocketKernel(place, PodNamespaces(lambda: [pod])))
+            part = ServicesPart(loop, catalog, Asked(lambda: around, lambda: Here("here")), side)
+            undo.callback(part.close)
+            loop.add(part)
+            loop.run("bench", part)
+        if failures := (side.why_not or loop.account(part).failures):
+            raise RuntimeError(f"Services are not served at the socket: {failures}")
+
+    def measure(self) -> dict[str, dict[str, float]]:
+        """By way and name of the figure."""
+        found: dict[str, dict[str, float]] = {way.name: {} for way in WAYS}
+        for do, port, count in (
+            ("connect", NAME_PORTS[0], _CONNECTIONS),
+            ("ask", ECHO_PORT, _QUESTIONS),
+            ("send", SINK_PORT, _TRANSFERS),
+        ):
+            told = self._client.ask({"do": do, "ways": WAYS, "port": port, "count": count})
+            for way, values in told.items():
+                found[way] |= values
+        return found
+
+
+def _items() -> Iterator[Service | EndpointSlice]:
+    ends = [(f"10.96.{n // 250}.{n % 250 + 2}", "10.2.0.1", (8080,)) for n in range(OTHERS)]
+    for address, end, ports in (*ends, (_ASKED, _SERVER, _PORTS)):
+        asked = tuple(ServicePort(f"p{each}", "TCP", each) for each in ports)
+        yield Service("bench", address, cluster_ips=(address,), ports=asked)
+        served = tuple(EndpointPort(f"p{each}", "TCP", each) for each in ports)
+        yield EndpointSlice("bench", address, address, 4, served, (Endpoint(end),))
+
+
+def _netns(name: str, undo: ExitStack) -> Netns:
+    made = Netns(f"sock-{name}")
+    undo.callback(made.close)
+    return made
+
+
+_KINDS: tuple[tuple[str, str, Unit, Target | None], ...] = (
+    ("rate", "new connections", "1/s", Target(0.97, at_least=True)),
+    ("p50", "connect, p50", "ms", None),
+    ("p99", "connect, p99", "ms", None),
+    ("cpu", "connect", "CPU us", None),
+    ("whole", "connect, an answer and the end", "CPU us", None),
+    ("ask", "64 bytes and an answer", "1/s", Target(0.98, at_least=True)),
+    ("send", "TCP", "Gbit/s", Target(0.98, at_least=True)),
+)
+
+
+def _figures(found: dict[str, dict[str, list[float]]]) -> Iterator[Figure]:
+    for name, words, unit, target in _KINDS:
+        by_way = found[name]
+        yield Figure(
+            f"sockets-{name}",
+            f"eBPF, {OTHERS:,} Services: {words} (reference: pod to pod)",
+            unit,
+            by_way[by_service.name],
+            by_way[by_pod.name],
+            target,
+        )
+    yield Figure(
+        "sockets-beside",
+        "eBPF: pod to pod, connect (reference: without programs)",
+        "CPU us",
+        found["cpu"][beside.name],
+        found["cpu"][by_pod.name],
+    )

@@ -1,0 +1,171 @@
+"""Policies that the controller has signed for all nodes, beside those of a person at this one.
+
+Both hold together: a pod is isolated by either, and what either allows is allowed. Of two with one
+name that of this node counts. The pods that labels choose are those of all nodes, which tell each
+other of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+from limpet.agent.policies.keeper import OwnPolicies
+from limpet.base.addresses import Address, Prefix
+from limpet.base.timer import Timer
+from limpet.cluster.documents import Source
+from limpet.cluster.kinds import PODS, POLICY
+from limpet.cluster.kinds.pods import LabelledPod
+from limpet.cluster.membership import Membership
+from limpet.cluster.replica import Change
+from limpet.datapath.loop import Loop
+from limpet.datapath.node.pod.attachment import Attachment
+from limpet.policies.heard import Heard
+from limpet.policies.parse import PolicyError, parse_namespace
+from limpet.policies.policy import Key, Pod, World
+
+_SOON_S = 0.05
+"""Pods that come together are told together."""
+_EVERY_S = 2.5
+"""Neighbours take no more than that of one document for long."""
+
+
+class ClusterPolicies(OwnPolicies):
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        attachments: Iterable[Attachment],
+        bridge_mac: Callable[[str], str],
+        membership: Membership,
+    ) -> None:
+        """`path`: of this node's own. Raises: LimpetError: it cannot be read."""
+        super().__init__(loop, path, attachments, bridge_mac)
+        self._membership = membership
+        self._heard = Heard()
+        self._heard.is_whole = True
+        """What the disk has of the cluster's is all that was ever heard."""
+        self._problems: dict[str, str] = {}
+        self._theirs: dict[str, dict[Key, Pod]] = {}
+        """Pods of other nodes, by the name of the document."""
+        self._told_s = float("-inf")
+        self._timer = Timer("labels of pods", self._tell)
+        known = membership.replica.known
+        for name in known.of(POLICY.name):
+            self._read_policy(name)
+        for name in known.of(PODS.name):
+            self._read_pods(name)
+        membership.replica.subscribe(self._hear)
+
+    def start(self) -> None:
+        self._tell_soon()
+
+    async def stop(self) -> None:
+        self._timer.stop()
+
+    def pods_changed(self) -> None:
+        self._tell_soon()
+
+    def _world(self, local: Mapping[Key, Pod]) -> World:
+        own = super()._world(local)
+        others: dict[Key, Pod] = {}
+        for pods in self._theirs.values():
+            others |= pods
+        return World(
+            {**self._heard.policies, **own.policies},
+            {**self._heard.namespaces, **own.namespaces},
+            {**others, **own.pods},
+        )
+
+    @property
+    def _source(self) -> tuple[str, list[str]]:
+        problems = [*self._heard.problems.values(), *self._problems.values()]
+        return f"the cluster and {self._path}", sorted(problems)
+
+    # What the cluster says
+
+    def _hear(self, change: Change) -> None:
+        names = [name for kind, name in change.keys if kind == POLICY.name]
+        others = [name for kind, name in change.keys if kind == PODS.name]
+        for name in names:
+            self._read_policy(name)
+        for name in others:
+            self._read_pods(name)
+        if names or others:
+            self.part.wake("the cluster's policies were changed")
+        mine = f"{self._membership.uid}/"
+        if names or (
+            change.source is not Source.SELF and any(name.startswith(mine) for name in others)
+        ):
+            self._tell_soon()  # also what was said before this node's disk was put back
+
+    def _read_policy(self, name: str) -> None:
+        signed = self._membership.replica.known.value(POLICY.name, name)
+        kind, _, rest = name.partition("/")
+        document = None if signed is None else signed.document
+        self._problems.pop(name, None)
+        if kind == "Namespace":
+            self._read_namespace(name, rest, document)
+        elif document is None:
+            self._heard.drop_policy(_key_of(rest))
+        else:
+            self._heard.put_policy(_key_of(rest), document)
+
+    def _read_namespace(self, name: str, namespace: str, document: object) -> None:
+        """Labels that cannot be understood are those that it had."""
+        if not isinstance(document, Mapping):
+            self._heard.namespaces.pop(namespace, None)
+            return
+        try:
+            self._heard.namespaces[namespace] = parse_namespace(document)[1]
+        except PolicyError as error:
+            self._problems[name] = f"Namespace {namespace}: {error}"
+
+    def _read_pods(self, name: str) -> None:
+        uid = name.partition("/")[0]
+        if uid == self._membership.uid:
+            return
+        said = self._membership.replica.known.value(PODS.name, name)
+        entry = self._membership.snapshot.nodes.get(uid)
+        if said is None or entry is None or entry.grant.tombstone:
+            self._theirs.pop(name, None)
+            return
+        pods = (_pod_of(each, entry.grant.segments) for each in said.pods)
+        self._theirs[name] = {pod.key: pod for pod in pods}
+
+    # What this node says
+
+    def _tell_soon(self) -> None:
+        if not self._timer.is_set:
+            now_s = asyncio.get_running_loop().time()
+            self._timer.set_in(max(_SOON_S, self._told_s + _EVERY_S - now_s))
+
+    def _tell(self) -> None:
+        """Where the cluster has no policy nobody asks for labels."""
+        self._told_s = asyncio.get_running_loop().time()
+        pods = self._own_pods().values() if self._heard.policies else ()
+        self._membership.announce_pods(
+            LabelledPod(
+                *pod.key, tuple(map(str, pod.addresses)), dict(sorted((pod.labels or {}).items()))
+            )
+            for pod in pods
+        )
+
+
+def _key_of(name: str) -> Key:
+    namespace, _, rest = name.partition("/")
+    return Key(namespace, rest)
+
+
+def _pod_of(told: LabelledPod, segments: Iterable[Prefix]) -> Pod:
+    """A node tells of addresses of its own segments only."""
+    addresses: tuple[Address, ...] = tuple(
+        each
+        for each in map(ip_address, told.addresses)
+        if any(each.version == own.version and each in own for own in segments)
+    )
+    return Pod(Key(told.namespace, told.name), addresses, told.labels)

@@ -1,0 +1,171 @@
+"""`/metrics` and `/healthz` in clear: a server that does nothing else, so that little can be asked.
+
+Whoever can reach the address may read it; the default is that there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from http import HTTPStatus
+
+import structlog
+
+from limpet.base import faults
+from limpet.base.addresses import Listen
+from limpet.base.process.listeners import close_server, open_listener
+
+_log = structlog.get_logger("metrics")
+
+_MOST_BYTES = 8192
+"""Of a request; a scraper's has some two hundred."""
+_MOST_CONNECTIONS = 32
+_PATIENCE_S = 10.0
+"""For a request to come in and its answer to be taken."""
+_RETRY_S = 30.0
+_TEXT = "text/plain; charset=utf-8"
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+"""Source: Prometheus, text-based exposition format."""
+
+Page = tuple[HTTPStatus, str, bytes]
+"""Status, content type, body."""
+
+
+class MetricsServer:
+    """Runs on the event loop. What it cannot do now it tries again; the agent goes on without."""
+
+    def __init__(
+        self,
+        listen: Iterable[Listen],
+        *,
+        metrics: Callable[[], bytes],
+        reasons: Callable[[], list[str]],
+        patience_s: float = _PATIENCE_S,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        """`metrics`: the exposition. `reasons`: why the agent is not ready; empty: it is."""
+        self._metrics = metrics
+        self._reasons = reasons
+        self._patience_s = patience_s
+        self._retry_s = retry_s
+        self._waiting = list(listen)
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._tried = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.troubles: dict[Listen, str] = {}
+        """Where it does not listen, and why."""
+        self.addresses: list[Listen] = []
+        """Where it does."""
+
+    async def start(self) -> None:
+        """Raises nothing: where it cannot listen it tries again."""
+        async with self._tried:
+            await self._listen()
+
+    async def _listen(self) -> None:
+        for at in list(self._waiting):
+            try:
+                server = await self._open(at)
+            except OSError as error:
+                why = error.strerror or str(error)
+                if self.troubles.get(at) != why:
+                    _log.error(
+                        "metrics are not served",
+                        listen=f"{at[0]}:{at[1]}",
+                        error=why,
+                        what_to_do="free the port, or set another metrics_listen and restart",
+                    )
+                self.troubles[at] = why
+                continue
+            self._waiting.remove(at)
+            self.troubles.pop(at, None)
+            self._servers.append(server)
+            self.addresses += [each.getsockname()[:2] for each in server.sockets]
+        if self._waiting:
+            self._retry = asyncio.get_running_loop().call_later(
+                self._retry_s, lambda: self._run(self.start())
+            )
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, at: Listen) -> asyncio.Server:
+        """Raises: OSError."""
+        listener = open_listener(at, may_come_later=True)
+        try:
+            return await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
+        except OSError:
+            listener.close()
+            raise
+
+    async def stop(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        for server in self._servers:
+            await close_server(server)
+        for writer in list(self._connections):
+            writer.transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._connections.add(writer)
+        self._run(self._serve(reader, writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads one request, writes one answer, closes. Source: RFC 9112."""
+        try:
+            with contextlib.suppress(OSError, EOFError):  # TimeoutError is an OSError
+                async with asyncio.timeout(self._patience_s):
+                    status, content_type, body = await self._answer(reader)
+                    allow = "Allow: GET\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+                    head = (
+                        f"HTTP/1.1 {status.value} {status.phrase}\r\n{allow}"
+                        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+                        "Connection: close\r\n\r\n"
+                    )
+                    writer.write(head.encode("ascii") + body)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._connections.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> Page:
+        """Raises: OSError, EOFError where no whole request comes."""
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            return too_large, _TEXT, b"the request is too large\n"
+        line = request.partition(b"\r\n")[0].decode("latin-1").split(" ")
+        if len(line) != 3 or not line[2].startswith("HTTP/1."):
+            return HTTPStatus.BAD_REQUEST, _TEXT, b"not an HTTP/1 request\n"
+        if line[0] != "GET":
+            return HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"only GET is served\n"
+        try:
+            return self._page(line[1])
+        except Exception as error:  # noqa: BLE001 - whatever cannot be told, the agent goes on
+            faults.note("metrics", error)
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"see the agent's log\n"
+
+    def _page(self, path: str) -> Page:
+        match path.partition("?")[0]:
+            case "/metrics":
+                return HTTPStatus.OK, EXPOSITION, self._metrics()
+            case "/healthz":
+                reasons = self._reasons()
+                if not reasons:
+                    return HTTPStatus.OK, _TEXT, b"ready\n"
+                text = "".join(f"{reason}\n" for reason in reasons)
+                return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, text.encode()
+            case _:
+                return HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics and /healthz\n"

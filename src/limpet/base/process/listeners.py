@@ -1,0 +1,70 @@
+"""Sockets that a process listens on, and the end of the servers behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from limpet.base.addresses import Listen
+from limpet.base.disk import refusals
+from limpet.base.errors import StorageError
+
+_IP_FREEBIND = 15
+"""Source: ip(7), include/uapi/linux/in.h."""
+
+
+def listen_on_socket(path: Path, backlog: int) -> socket.socket:
+    """A Unix socket for the owner alone; whoever waits for it finds one that answers.
+
+    Raises: StorageError.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    temporary = Path(f"{path}.new")
+    try:
+        with refusals("listen on", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            listener.bind(str(temporary))
+            temporary.chmod(0o600)
+            listener.listen(backlog)
+            temporary.rename(path)
+    except StorageError:
+        listener.close()
+        raise
+    return listener
+
+
+def open_listener(at: Listen, *, may_come_later: bool = False) -> socket.socket:
+    """A bound TCP socket that does not block; `::` is every address of both families.
+
+    `may_come_later`: the address need not be the machine's yet. Raises: OSError.
+    """
+    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, may_come_later)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(at)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Close `server` once each connection that it has accepted is known to its protocol.
+
+    asyncio accepts in one turn of the loop, makes the transport in the next, and calls
+    `connection_made` in the one after. A server that is closed before the transport is made never
+    makes it, and says nothing: the connection stays open and unanswered until the garbage collector
+    comes by (`Server._attach` of Python 3.11). Afterwards the caller knows every one that is open.
+    """
+    loop = server.get_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    await asyncio.sleep(0)
+    server.close()
+    await asyncio.sleep(0)

@@ -1,0 +1,318 @@
+"""The second road of documents: objects of a Kubernetes API server, or of a cache in its place.
+
+What is heard is signed, so a server that is stale or lies can delay, not forge; what is not told
+of stays. Joining, segments and the reports of pods are the controller's (`session`) on both roads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import msgspec
+import structlog
+
+from limpet.base import faults
+from limpet.base.decoding import convert
+from limpet.base.errors import LimpetError
+from limpet.base.process.memory import give_memory_back
+from limpet.base.settings import SourceSettings
+from limpet.cloud.https import parse_controller
+from limpet.cloud.second_road.own_objects import Carrier, OwnObjects
+from limpet.cloud.second_road.presence_object import PresenceWriter
+from limpet.cloud.second_road.server_return import follow_returns
+from limpet.cloud.second_road.state import ApiServerState
+from limpet.cluster.documents import Sealed, Source
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, PRESENCE
+from limpet.cluster.membership import Membership, News
+from limpet.cluster.replica import Outcome
+from limpet.kubernetes.access.access import Access, in_cluster_access, plain_access
+from limpet.kubernetes.client import Client
+from limpet.kubernetes.objects import Resource
+from limpet.kubernetes.reflector import Reflector
+from limpet.kubernetes.reflector_state import Changes
+from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
+
+_log = structlog.get_logger("api server")
+
+_BATCH = 100
+"""Documents checked at once, at some 0.1 ms each: the loop serves pods as well."""
+_MOST_WAITING = 1024
+"""Documents that came before what they stand under."""
+_MOST_TOLD = 8
+_ACCESS_AGAIN_S = 15.0
+_TAKEN_S = 5.0
+"""After a whole list, for what is done because of it."""
+
+
+CARRIERS = {
+    kind: Resource(found.object_kind, found.plural, Carrier, GROUP, VERSION)
+    for kind, found in RESOURCES.items()
+}
+
+
+def find_api_server(settings: SourceSettings) -> Access:
+    """Raises: AccessError."""
+    server = plain_access(settings.server) if settings.server is not None else None
+    if settings.kubeconfig is not None:
+        # Pods have their account, and a cache on the node has an address.
+        from limpet.kubernetes.access.kubeconfig import read_kubeconfig
+
+        access = read_kubeconfig([settings.kubeconfig], settings.context or "")
+    elif server is not None and (not server.server.tls or settings.token_file is not None):
+        access = server  # a cache on this machine asks for no token
+    else:
+        access = in_cluster_access(server=settings.server or "")
+        server = None
+    if server is not None and server is not access:
+        access = replace(access, server=server.server, source=f"{server.source}, {access.source}")
+    if settings.server is not None and not access.server.tls:
+        access = replace(access, is_cache=True)  # nothing else is asked without TLS
+    if settings.token_file is not None:
+        access = replace(access, token_file=settings.token_file)
+    if settings.ca_file is not None:
+        access = replace(access, ca=settings.ca_file)
+    return access
+
+
+class _Controllers(msgspec.Struct, frozen=True, rename="camel"):
+    addresses: tuple[str, ...] = ()
+    ca_certificate: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    controllers: _Controllers = _Controllers()
+
+
+def told_controllers(status: object) -> tuple[tuple[str, ...], str]:
+    """Where the controllers are, and their CA's certificate, as a ClusterNetwork's status says.
+
+    What can't be used is left out.
+    """
+    try:
+        found = convert(status or {}, _Status).controllers
+    except msgspec.ValidationError:
+        return (), ""
+    return tuple(each for each in found.addresses if _is_address(each)), found.ca_certificate
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_controller(text)
+    except LimpetError:
+        return False
+    return True
+
+
+class ApiServerSource:
+    """Runs on the event loop, tasks of its own; what fails is told in `state` and tried again."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        find_access: Callable[[], Access],
+        *,
+        random: Callable[[], float],
+        hear_controllers: Callable[[tuple[str, ...]], None] = lambda addresses: None,
+        say_hello: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`find_access`: is asked again while it raises LimpetError.
+
+        `random`: from 0 to below 1; spreads the nodes that come back all at once.
+        `hear_controllers`: is told where they are now. `say_hello`: to the controller, which does
+        not know this node's grant.
+        """
+        self._hear_controllers = hear_controllers
+        self._membership = membership
+        self._find_access = find_access
+        self._random = random
+        self._writer = PresenceWriter(membership, random=random)
+        self._reflectors: dict[str, Reflector[Carrier]] = {}
+        self._listed = {kind: asyncio.Event() for kind in CARRIERS}
+        self._waiting: dict[tuple[str, str], Sealed] = {}
+        """By kind and name of the object."""
+        self._unusable: dict[str, str] = {}
+        self._own = OwnObjects(membership, say_hello, random=random)
+        self._task: asyncio.Task[None] | None = None
+        self._state = ApiServerState("", False, time.monotonic())
+        membership.subscribe(self._heard)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    def network_changed(self) -> None:
+        """Asks anew at once: connections may be dead, or a way may be there now."""
+        for reflector in self._reflectors.values():
+            reflector.network_changed()
+        self._writer.wake()
+
+    @property
+    def state(self) -> ApiServerState:
+        found = [each.standing for each in self._reflectors.values()]
+        connected = bool(found) and all(each.connected for each in found)
+        since_s = self._state.since_s
+        if found:
+            changed_s = [each.since_s for each in found if each.connected == connected]
+            since_s = max(changed_s) if connected else min(changed_s)
+        return replace(
+            self._state,
+            connected=connected,
+            since_s=since_s,
+            error=next((each.error for each in found if each.error), self._state.error),
+            refused=self._writer.refused,
+            unusable=tuple(
+                f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]
+            ),
+            told=self._own.told,
+            clock_ahead_s=next((each.clock_ahead_s for each in self._reflectors.values()), 0.0),
+        )
+
+    def _heard(self, news: News) -> None:
+        if self._membership.uid in news.uids:
+            self._writer.wake()
+
+    # Work
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises nothing."""
+        while True:
+            try:
+                await self._follow(self._find_access())
+            except LimpetError as error:
+                if str(error) != self._state.error:
+                    _log.warning("the API server cannot be asked", error=str(error))
+                self._state = replace(self._state, error=str(error))
+            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
+                faults.note("following the API server", error)
+            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
+
+    async def _follow(self, access: Access) -> None:
+        client = Client(access)
+        server = f"{access.server} ({access.source})"
+        self._state = ApiServerState(server, False, time.monotonic())
+        self._reflectors = {
+            kind: Reflector(
+                client,
+                resource,
+                lambda changes, kind=kind: self._hear(kind, changes),  # type: ignore[misc]
+                mirror=False,
+                random=self._random,
+            )
+            for kind, resource in CARRIERS.items()
+        }
+        back = follow_returns(
+            access.server,
+            is_away=lambda: not self.state.connected,
+            returned=self._returned,
+            random=self._random,
+        )
+        own = [self._writer.run(client), self._own.run(client), back]
+        works = [*own, *map(self._run_in_turn, self._reflectors)]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # none of them ends but by a fault of ours
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._reflectors = {}
+            client.close()
+
+    def _returned(self) -> None:
+        """The server takes connections again: whoever waits for it asks at once."""
+        for reflector in self._reflectors.values():
+            if not reflector.standing.connected:
+                reflector.network_changed()
+        self._writer.hurry()
+
+    async def _run_in_turn(self, kind: str) -> None:
+        """What documents are checked with is listed before they are."""
+        if kind != NETWORK.name:
+            await self._listed[NETWORK.name].wait()
+        if (under := KINDS[kind].under) in self._listed:
+            await self._listed[under].wait()
+        await self._reflectors[kind].run()
+
+    # Hearing
+
+    async def _hear(self, kind: str, changes: Changes[Carrier]) -> None:
+        """What is not told stays as it is: only a tombstone removes."""
+        told: dict[tuple[str, str], Sealed] = {}
+        for item in changes.put:
+            name = item.metadata.name
+            if kind == NETWORK.name:
+                self._hear_status(item)
+            self._own.hear(kind, item)
+            if item.document is None:
+                self._note(kind, name, "nobody has signed it (delete it)")
+            else:
+                told[kind, name] = Sealed(kind, item.document.body, item.document.signature)
+        for each in changes.unreadable:
+            self._note(kind, each.name, each.cause)
+        for _, name in changes.gone:
+            self._note(kind, name, "")
+        if kind == GRANT.name and (changes.gone or changes.listed):
+            self._own.doubt()
+        if kind == PRESENCE.name:
+            gone: dict[str, Sealed | None] = {name: None for _, name in changes.gone}
+            now = {name: sealed for (_, name), sealed in told.items()}
+            self._writer.compare({**gone, **now}, all_told=changes.listed)
+        fresh = await self._offer(told)
+        if fresh and self._waiting:
+            await self._offer(dict(self._waiting))
+        if changes.listed:
+            self._listed[kind].set()
+            if all(each.is_set() for each in self._listed.values()):
+                asyncio.get_running_loop().call_later(_TAKEN_S, give_memory_back)
+
+    def _hear_status(self, network: Carrier) -> None:
+        addresses, _ = told_controllers(msgspec.json.decode(network.status))
+        if addresses:
+            self._hear_controllers(addresses)
+
+    async def _offer(self, told: dict[tuple[str, str], Sealed]) -> bool:
+        """Whether anything of it was news."""
+        fresh = False
+        for names in _batches(list(told), _BATCH):
+            outcomes = self._membership.offer([told[name] for name in names], source=Source.CLOUD)
+            for name, outcome in zip(names, outcomes, strict=True):
+                fresh = fresh or outcome is Outcome.FRESH
+                self._judge(name, told[name], outcome)
+            await asyncio.sleep(0)
+        return fresh
+
+    def _judge(self, name: tuple[str, str], document: Sealed, outcome: Outcome) -> None:
+        self._waiting.pop(name, None)
+        if outcome is not Outcome.BAD:
+            self._note(*name, "")
+            return
+        kind = name[0]
+        if KINDS[kind].under and len(self._waiting) < _MOST_WAITING:
+            self._waiting[name] = document
+        self._note(
+            *name,
+            "what it carries was not signed by whom it should be in this cluster (who has signed "
+            "a good one writes it again, once this is deleted)",
+        )
+
+    def _note(self, kind: str, name: str, why: str) -> None:
+        """Empty: the object is in order, or gone."""
+        called = f"{CARRIERS[kind].kind} {name}"
+        if not why:
+            self._unusable.pop(called, None)
+        elif called in self._unusable or len(self._unusable) < _MOST_WAITING:
+            self._unusable[called] = why
+
+
+def _batches(names: list[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]

@@ -1,0 +1,264 @@
+"""One authenticated UDP port for everything that nodes say to each other."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
+
+from limpet.base import faults
+from limpet.base.addresses import Address, UnderlayLink
+from limpet.base.errors import ConfigError
+from limpet.base.rate_limit import SourceRates
+from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
+from limpet.cluster.datagrams.shared_port import SharedPort
+from limpet.cluster.datagrams.udp_sockets import Arrive, UdpSockets
+from limpet.cluster.documents import Sealed
+from limpet.cluster.exchange.messages import Push, encode
+from limpet.cluster.identity import Identity
+
+GROUP = IPv6Address("ff12::4c69:6d70")
+"""Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
+_BROADCAST = IPv4Address("255.255.255.255")
+_MOST_REPLAYED, _MOST_SOURCES = 4096, 4096
+_SOURCE_RATE, _SOURCE_BURST = 400, 800
+"""Signatures checked for one source address, per second; one takes 0.1 ms."""
+_MEMBERS_RATE, _STRANGERS_RATE = 2000, 200
+"""For all addresses together that a member has written from, and for all others."""
+_REFUSALS_RATE = 10
+_PATIENCE_S = 2.0
+"""Between two refusals of one removed node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a node said: the holder of the key has signed it. That it is a member is not implied."""
+
+    address: Address
+    port: int
+    ifindex: int
+    hop_limit: int
+    to_address: Address
+    """As `Arrival` has them."""
+    kind: int
+    body: bytes
+    uid: str
+    to_anybody: bool
+    by_tunnel: bool = False
+    """It came to our tunnel's port."""
+    to_relay: bool = False
+    """It was meant for the relay that we are, at a port that is a pair's; the body says which."""
+
+
+Handler = Callable[[Received], bool | None]
+"""False: there was no room for it just now; the same datagram counts when it comes again."""
+
+
+class _Rates:
+    def __init__(self) -> None:
+        self.heard = SourceRates(
+            each=(_SOURCE_RATE, _SOURCE_BURST),
+            strangers=(_STRANGERS_RATE, 2 * _STRANGERS_RATE),
+            members=(_MEMBERS_RATE, 2 * _MEMBERS_RATE),
+            most=_MOST_SOURCES,
+        )
+        """Signatures that are checked, by address."""
+        self.refused = SourceRates(
+            each=(1 / _PATIENCE_S, 1),
+            strangers=(_REFUSALS_RATE, _REFUSALS_RATE),
+            members=None,
+            most=_MOST_SOURCES,
+        )
+        """Refusals, by uid."""
+
+
+class PeerSocket:
+    """Runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        port: int,
+        is_member: Callable[[str], bool],
+        is_removed: Callable[[str], Sealed | None],
+    ) -> None:
+        """`is_member`: the cluster has granted the uid something, and has not removed it.
+
+        `is_removed`: the tombstone of a uid that was removed.
+        """
+        self.port = port
+        self.counters: Counter[str] = Counter()
+        """`sent`, `received`, `unsendable`, `handler_failed`, and what was dropped (`Drop`)."""
+        self._codec = Codec(identity.private_key, identity.pinned_key)
+        self._is_member = is_member
+        self._is_removed = is_removed
+        self._handlers: dict[int, Handler] = {}
+        self._sockets = UdpSockets(partial(self._hear, by_tunnel=False))
+        self._tunnel_sockets = UdpSockets(partial(self._hear, by_tunnel=True), apart=True)
+        """Of what shares the tunnel's port."""
+        self._shared = SharedPort()
+        self._links: dict[int, UnderlayLink] = {}
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._rates = _Rates()
+
+    def start(self) -> None:
+        """Listens, in the network namespace of the calling thread; within a running loop.
+
+        A family that the machine does not have is left out. Raises: ConfigError.
+        """
+        refused: list[OSError] = []
+        for version in (4, 6):
+            try:
+                self._sockets.open(version, self.port)
+            except OSError as error:
+                refused.append(error)
+        in_use = [error for error in refused if error.errno == errno.EADDRINUSE]
+        if in_use or len(refused) == 2:
+            self.stop()
+            cause = (in_use or refused)[0]
+            hint = f"`ss -ulnp 'sport = :{self.port}'` tells who; stop it, or set another peer_port"
+            raise ConfigError(
+                f"listen on UDP port {self.port}: {cause.strerror}"
+                + (f" ({hint})" if in_use else "")
+            ) from cause
+        self._sockets.join(GROUP, self._links)
+
+    def stop(self) -> None:
+        """The rules of the shared port stay: of what nobody listens for nothing is lost."""
+        self._sockets.close()
+        self._tunnel_sockets.close()
+        self._shared.close()
+
+    def share_tunnel_port(self, port: int) -> None:
+        """From now on `by_tunnel` sends and hears by the port that the node's tunnel has.
+
+        Safe to call again, also after the rules for it were lost. Raises: KernelError, LimpetError.
+        """
+        if not self._tunnel_sockets.ports:
+            for version in self._sockets.ports:
+                self._tunnel_sockets.open(version, 0)
+        self._shared.put(port, self._tunnel_sockets.ports)
+
+    def on(self, kind: Kind, handler: Handler) -> None:
+        """`handler` gets all that is said of the kind."""
+        self._handlers[kind] = handler
+
+    def set_links(self, links: tuple[UnderlayLink, ...]) -> None:
+        """The links on which what is for anybody is heard."""
+        found = {link.ifindex: link for link in links}
+        self._sockets.leave(GROUP, self._links.keys() - found.keys())
+        self._links = found
+        # All of them, each time: a link that has lost IPv6 meanwhile has lost the group too.
+        self._sockets.join(GROUP, found)
+
+    def send(
+        self,
+        kind: Kind,
+        body: bytes,
+        *,
+        to_uid: str,
+        address: Address,
+        port: int,
+        hop_limit: int | None = None,
+        ifindex: int | None = None,
+        by_tunnel: bool = False,
+        to_relay: bool = False,
+        source: Address | None = None,
+    ) -> bool:
+        """Whether the kernel has taken it. An empty `to_uid`: whoever is there may read it.
+
+        `ifindex`: over that link, whatever the routes say; a link-local address needs it.
+        `by_tunnel`: from our tunnel's port, and never fragmented. `to_relay`: for the relay itself,
+        at a port where it forwards everything else. `source`: one of our addresses.
+        Raises: DatagramError when the body is too big.
+        """
+        data = self._codec.encode(kind, body, to_uid=to_uid, to_relay=to_relay)
+        sockets = self._tunnel_sockets if by_tunnel else self._sockets
+        sent = sockets.send(
+            data, address, port, hop_limit=hop_limit, ifindex=ifindex, source=source
+        )
+        self.counters["sent" if sent else "unsendable"] += 1
+        return sent
+
+    def answer(self, received: Received, kind: Kind, body: bytes) -> bool:
+        """Sends to where `received` came from, from where it was sent to; as `send`."""
+        link_local = received.address.is_link_local
+        to = received.to_address
+        return self.send(
+            kind,
+            body,
+            to_uid=received.uid,
+            address=received.address,
+            port=received.port,
+            ifindex=received.ifindex if link_local else None,
+            by_tunnel=received.by_tunnel,
+            source=to if received.by_tunnel and not to.is_unspecified else None,
+        )
+
+    def broadcast(self, kind: Kind, body: bytes, ifindexes: Iterable[int]) -> None:
+        """To everybody on the links, by multicast and broadcast. Raises: DatagramError."""
+        data = self._codec.encode(kind, body)
+        for ifindex in ifindexes:
+            link = self._links.get(ifindex)
+            has_ipv4 = link is None or any(address.version == 4 for address in link.addresses)
+            for everybody in (GROUP, _BROADCAST) if has_ipv4 else (GROUP,):
+                sent = self._sockets.send(data, everybody, self.port, hop_limit=1, ifindex=ifindex)
+                self.counters["sent" if sent else "unsendable"] += 1
+
+    def _hear(self, data: bytes, arrive: Arrive, *, by_tunnel: bool) -> bool:
+        """False: it is one of those that floods are made of."""
+        try:
+            self._take(data, arrive, by_tunnel=by_tunnel)
+        except DatagramError as error:
+            self.counters[error.drop] += 1
+            return error.drop not in (Drop.OVER_RATE, Drop.FOREIGN)
+        except Exception as error:  # noqa: BLE001 - whatever one says, the others are heard
+            self.counters["handler_failed"] += 1
+            faults.note("datagrams", error)
+        return True
+
+    def _take(self, data: bytes, arrive: Arrive, *, by_tunnel: bool) -> None:
+        """Raises: DatagramError for what does not count."""
+        datagram = self._codec.parse(data)
+        if datagram.signature in self._seen:
+            raise DatagramError(Drop.REPLAYED, "it has come before")
+        arrival = arrive()
+        # Each port of loopback stands for a node that comes in a stream.
+        part = arrival.port if arrival.address.is_loopback else None
+        if not self._rates.heard.take(arrival.address, time.monotonic(), part=part):
+            raise DatagramError(Drop.OVER_RATE, "too many come")
+        datagram.check()
+        self._seen[datagram.signature] = None
+        if len(self._seen) > _MOST_REPLAYED:
+            self._seen.popitem(last=False)
+        received = Received(
+            *arrival,
+            datagram.kind,
+            datagram.body,
+            datagram.uid,
+            datagram.to_anybody,
+            by_tunnel,
+            datagram.to_relay,
+        )
+        tombstone = self._is_removed(received.uid)
+        if tombstone is not None:
+            self._refuse(received, tombstone)
+            raise DatagramError(Drop.REMOVED, "its sender was removed from the cluster")
+        if self._is_member(received.uid):
+            self._rates.heard.know(arrival.address)
+        handler = self._handlers.get(datagram.kind)
+        if handler is None:
+            raise DatagramError(Drop.UNHANDLED, f"kind {datagram.kind} is unknown")
+        self.counters["received"] += 1
+        if handler(received) is False:
+            self._seen.pop(datagram.signature, None)
+
+    def _refuse(self, received: Received, tombstone: Sealed) -> None:
+        """Tells a removed node so, now and then: it may not have heard."""
+        if self._rates.refused.take(received.uid, time.monotonic()):
+            self.answer(received, Kind.EXCHANGE, encode(Push((tombstone,))))

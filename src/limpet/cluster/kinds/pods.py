@@ -1,0 +1,81 @@
+"""Pods of a node with their labels, for policies of other nodes to select; signed by the node.
+
+Told among nodes only, and only where the cluster has policies. A node's pods are dealt out to some
+documents, so that one that changes does not bring all of them along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from limpet.cluster.documents import Head, Kind, Lookup
+from limpet.cluster.kinds.fields import text, whole
+from limpet.cluster.kinds.grant import GRANT
+
+PARTS = 16
+MOST_PODS = 64
+"""In one document."""
+_MAX_SEQUENCE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPod:
+    """Addresses are written shortest; whoever reads it takes those of the node's segments only."""
+
+    namespace: str
+    name: str
+    addresses: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPods:
+    """The higher sequence counts."""
+
+    uid: str
+    part: int
+    sequence: int
+    pods: tuple[LabelledPod, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.uid}/{self.part}"
+
+
+def _parse(found: dict[str, Any]) -> LabelledPods:
+    pods = found["pods"]
+    if not isinstance(pods, list) or len(pods) > MOST_PODS:
+        raise ValueError(f"{MOST_PODS} pods at most")
+    return LabelledPods(
+        text(found["uid"]),
+        whole(found["part"], PARTS - 1),
+        whole(found["sequence"], _MAX_SEQUENCE),
+        tuple(map(_pod, pods)),
+    )
+
+
+def _pod(found: Mapping[str, Any]) -> LabelledPod:
+    return LabelledPod(
+        text(found["namespace"]),
+        text(found["name"]),
+        tuple(str(ip_address(text(each))) for each in found["addresses"]),
+        {text(key): text(value) for key, value in found["labels"].items()},
+    )
+
+
+def _node_key(pods: LabelledPods, known: Lookup) -> Collection[bytes]:
+    grant = known.value(GRANT.name, pods.uid)
+    return (grant.public_key,) if grant is not None and not grant.is_flannel else ()
+
+
+PODS = Kind(
+    "pods",
+    _parse,
+    signers=_node_key,
+    head=lambda pods: Head(pods.name, pods.sequence),
+    under=GRANT.name,
+    among_nodes=True,
+)

@@ -1,0 +1,41 @@
+"""A network policy, or the labels of a namespace, that holds on every node; signed by the cluster.
+
+What it means is said in `limpet.policies`; here it is a document as a person wrote it. One that is
+withdrawn has none: unlike what has a tombstone it may come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from limpet.cluster.documents import Head, Kind
+from limpet.cluster.kinds.network import cluster_keys
+
+MOST_BYTES = 32 << 10
+"""Of a document as JSON: neighbours tell it each other in one datagram."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPolicy:
+    """The higher revision counts."""
+
+    name: str
+    """Kind of the object, and its name: `NetworkPolicy/shop/web`, `Namespace/shop`."""
+    revision: int
+    """Of the whole cluster, at the time that this was made."""
+    document: Mapping[str, Any] | None = None
+    """As it was written; None: it was withdrawn."""
+
+
+def _parse(found: dict[str, Any]) -> SignedPolicy:
+    document = found["document"]
+    if document is not None and not isinstance(document, dict):
+        raise ValueError("the document is no object")
+    return SignedPolicy(found["name"], found["revision"], document)
+
+
+POLICY = Kind(
+    "policy", _parse, signers=cluster_keys, head=lambda policy: Head(policy.name, policy.revision)
+)

@@ -1,0 +1,251 @@
+"""What nodes ask of the controller: each is told why not, where it is not done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+from msgspec.structs import replace as replace_fields
+
+from limpet.cluster.api import (
+    Code,
+    HelloAnswer,
+    HelloRequest,
+    JoinAnswer,
+    JoinBy,
+    JoinRequest,
+    PodReport,
+)
+from limpet.cluster.documents import Sealed
+from limpet.cluster.keys import public_key_of
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.seal import read_sealed
+from limpet.controller.orchestrator.flannel.lease import kept_macs
+from limpet.controller.registry.refusal import RefusedError, WriteRate
+from limpet.controller.registry.tables import Tables
+from limpet.controller.state import grants, happenings, published, recovery
+from limpet.controller.state.authority import (
+    digest_of,
+    node_certificate,
+)
+from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.problems import problems_of
+from limpet.controller.state.recovery import absorb
+
+_log = structlog.get_logger("cluster")
+
+_PUBLISHED_PER_S, _PUBLISHED = 5.0, 50
+"""Documents of one node. It publishes when its links or its NAT have changed; each is written, and
+sent to every other node."""
+_REPORTS_PER_S, _REPORTS = 2.0, 64
+"""Reports of one node's pods; each writes all of them. An agent sends one a second, and 32 in a row
+where one cannot hold all."""
+
+T = TypeVar("T")
+
+
+class NodeRequests:
+    """For the API; each call raises RefusedError, and StorageError while nothing can be written."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._published = WriteRate("documents", per_s=_PUBLISHED_PER_S, burst=_PUBLISHED)
+        self._pod_reports = WriteRate("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
+
+    async def ask(self, uid: str, revision: int, make: Callable[[Tables], T]) -> T:
+        """As `change`, for a node that is let in and knows nothing newer. Raises: RefusedError."""
+
+        def checked(tables: Tables) -> T:
+            grants.live_grant(tables, uid)
+            _check_revision(tables, revision)
+            return make(tables)
+
+        return await self._cluster.change(checked)
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        by_account = request.by is JoinBy.ACCOUNT
+
+        def make(tables: Tables) -> tuple[grants.Joined, Grant, JoinAnswer]:
+            authority = tables.authority
+            if by_account:
+                joined = grants.join_by_account(tables, request, time.time())
+            else:
+                joined = grants.join(tables, request, digest_of(authority), time.time())
+            answer = JoinAnswer(
+                certificate=node_certificate(authority, request.public_key),
+                ca=authority.ca_certificate,
+                pinned_key=public_key_of(authority.cluster_keys[0]),
+                documents=(*tables.first_documents, joined.sealed_grant),
+                vtep_macs=_known_macs(tables, request.name),
+            )
+            return joined, tables.grants[joined.uid], answer
+
+        try:
+            if by_account:
+                await self._review(request)
+            joined, grant, answer = await self._cluster.change(make)
+        except RefusedError as error:
+            self._cluster.tell(happenings.join_refused(request.name, error))
+            raise
+        _log.info(
+            "joined",
+            node=request.name,
+            uid=joined.uid,
+            replaces=joined.replaces,
+            by=request.by.value,
+        )
+        if joined.is_new:
+            self._cluster.tell(happenings.joined(grant, joined.replaces))
+        if not joined.replaces:
+            return answer
+        await self._cluster.reports.hand_over(joined.replaces, joined.uid)
+        report = await self._cluster.reports.get(joined.uid)
+        return answer if report is None else replace_fields(answer, pods=report.pods)
+
+    async def _review(self, request: JoinRequest) -> None:
+        """Raises: RefusedError."""
+        grants.check_proof(request)  # costs nobody but us: nothing else is asked for a stranger
+        if self._cluster.check_account is None:
+            raise RefusedError(
+                Code.BAD_TOKEN,
+                f"join {request.name}: this controller is not in a Kubernetes cluster, so it knows "
+                'no accounts (store = "kubernetes"; or join with a token: limpet token create)',
+            )
+        await self._cluster.check_account(request)
+
+    async def hello(self, uid: str, request: HelloRequest) -> HelloAnswer:
+        margin = self._cluster.settings.restore_margin
+
+        def make(tables: Tables) -> HelloAnswer:
+            now_s = time.time()
+            for sealed in request.documents:
+                shown = read_sealed(sealed, KINDS)
+                if shown.name != uid and not KINDS[shown.kind].root:
+                    raise RefusedError(
+                        Code.NOT_YOURS,
+                        f"node {uid} shows a {shown.kind} of {shown.name} as its own",
+                    )
+            _absorb(tables, request.documents, margin, now_s)
+            grants.live_grant(tables, uid)
+            _check_revision(tables, request.revision)
+            _check_shown(tables, request.revision)
+            lost = tables.state.recovery  # also where this report ends it: others may be away
+            if recovery.note_report(tables, uid, margin):
+                _log.info("every node has reported: granting as ever")
+            return HelloAnswer(
+                revision=tables.state.revision,
+                documents=(*tables.first_documents, tables.nodes[uid].sealed),
+                versions=tables.versions(uid),
+                show_above=lost.above if lost else None,
+            )
+
+        answer = await self._cluster.change(make)
+        report = await self._cluster.reports.get(uid)
+        return answer if report is None else replace_fields(answer, pods_sequence=report.sequence)
+
+    async def show(self, documents: tuple[Sealed, ...]) -> int:
+        margin = self._cluster.settings.restore_margin
+        return await self._cluster.change(
+            lambda tables: _absorb(tables, documents, margin, time.time())
+        )
+
+    async def publish(self, uid: str, revision: int, sealed: Sealed) -> int:
+        self._published.take(uid, time.monotonic())
+
+        def make(tables: Tables) -> tuple[int, list[str], list[str]]:
+            grant = tables.grants[uid]
+            now_s = time.time()
+            before = problems_of(tables, grant, now_s)
+            version = published.publish(tables, uid, sealed, now_s)
+            return version, before, problems_of(tables, grant, now_s)
+
+        try:
+            version, before, after = await self.ask(uid, revision, make)
+        except RefusedError as error:
+            if error.refused.code is Code.CLONED:
+                _log.error("cloned identity", uid=uid, error=str(error))
+                grant = await self._cluster.change(
+                    lambda tables: published.note_clone(tables, uid, time.time())
+                )
+                self._cluster.tell(happenings.cloned(grant, error))
+            raise
+        for problem in after:
+            if problem not in before:
+                _log.warning("a node is not as it should be", uid=uid, problem=problem)
+        return version
+
+    async def request_segments(
+        self, uid: str, revision: int, generation: int, versions: tuple[int, ...]
+    ) -> Sealed:
+        def make(tables: Tables) -> tuple[Sealed, Grant | None, Grant]:
+            before = tables.grants[uid]
+            sealed = grants.request_segments(tables, uid, generation, versions, time.time())
+            return sealed, before, tables.grants[uid]
+
+        try:
+            sealed, before, grant = await self.ask(uid, revision, make)
+        except RefusedError as error:
+            known = await self._cluster.change(lambda tables: tables.grants.get(uid))
+            if known is not None:
+                self._cluster.tell(happenings.segments_refused(known, error))
+            raise
+        _log.info("granted segments", uid=uid)
+        self._cluster.tell(happenings.segments_granted(before, grant))
+        return sealed
+
+    async def put_pods(self, uid: str, revision: int, report: PodReport) -> int:
+        """Raises: RefusedError, also where its hello was of before a recovery that waits for it."""
+
+        def check(tables: Tables) -> None:
+            if recovery.awaits(tables, uid):
+                raise RefusedError(
+                    Code.SAY_HELLO,
+                    "take a report of pods: the controller was restored and must see the grant "
+                    "that the node has first",
+                )
+
+        self._pod_reports.take(uid, time.monotonic())
+        await self.ask(uid, revision, check)
+        return await self._cluster.reports.put(uid, report, time.time())
+
+
+def _known_macs(tables: Tables, name: str) -> dict[int, str]:
+    node = tables.source.nodes.objects.get(name)
+    return kept_macs(node.flannel) if node is not None else {}
+
+
+def _check_revision(tables: Tables, revision: int) -> None:
+    """A node that claims to know more than we do shows it: a claim alone stops nobody else."""
+    state = tables.state
+    if revision > state.revision:
+        above = state.recovery.above if state.recovery else state.revision
+        raise RefusedError(
+            Code.SHOW,
+            f"the node knows revision {revision}, the controller {state.revision}: was it restored "
+            "from an old back-up? It needs the grants that it does not know",
+            above=above,
+        )
+
+
+def _check_shown(tables: Tables, revision: int) -> None:
+    """A node shows what was lost of others before its report can end the recovery: they hold
+    segments, and may be away."""
+    lost = tables.state.recovery
+    if lost is not None and lost.highest_lost < revision <= lost.below:
+        raise RefusedError(
+            Code.SHOW,
+            f"the node knows revision {revision} of before the restore, and the controller those "
+            f"up to {lost.highest_lost}: it needs the grants that it does not know",
+            above=lost.above,
+        )
+
+
+def _absorb(tables: Tables, shown: tuple[Sealed, ...], margin: int, now_s: float) -> int:
+    before = tables.state.recovery
+    taken = absorb(tables, shown, margin, now_s)
+    if before is None and tables.state.recovery is not None:
+        _log.error("behind what nodes know: restored from an old back-up? nothing is granted")
+    return taken

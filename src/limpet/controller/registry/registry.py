@@ -1,0 +1,367 @@
+"""The one writer of the cluster's records: what is asked for meanwhile is written in one commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from limpet.base.decoding import decode_json
+from limpet.base.errors import LimpetError, StorageError
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Key
+from limpet.cluster.keys import SealError
+from limpet.cluster.kinds import KINDS
+from limpet.cluster.seal import open_sealed
+from limpet.controller.orchestrator.node_objects import NodeSource
+from limpet.controller.registry.records import (
+    AUTHORITY,
+    COMMUNITY,
+    SEGMENT,
+    STATE,
+    TOKEN,
+    CommunityRecord,
+    DocumentRecord,
+    record_types,
+)
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Put, Store
+
+_log = structlog.get_logger("registry")
+_AT_ONCE = 256
+_ATTEMPTS = 4
+LOST_SECRETS = (
+    "put a back-up of the Secret limpet-authority in its place: nodes know only what its keys have "
+    "signed. To begin anew without one, so that every node has to join again: kubectl delete "
+    "nodegrants,nodepresences,clusternetworks --all, and the ConfigMaps of Limpet's namespace"
+)
+
+T = TypeVar("T")
+_Waiting = tuple[Callable[[Tables], Any], "asyncio.Future[Any]"]
+
+
+@dataclass(slots=True)
+class _Others:
+    """What others have written, as far as it is known."""
+
+    heard: set[Key] = field(default_factory=set)
+    """Items that are to be looked at."""
+    found: set[Key] = field(default_factory=set)
+    """Those that were others than here when all was read again."""
+    is_stale: bool = False
+    """All is to be read again."""
+
+
+class Registry:
+    """Records in memory, in step with the store."""
+
+    def __init__(self, store: Store, quarantine_s: float, source: NodeSource | None = None) -> None:
+        """`source`: where segments are from, None: the controller's space."""
+        self._store = store
+        self._new_tables = partial(Tables, quarantine_s, source)
+        self._tables = self._new_tables()
+        self._versions: dict[Key, str] = {}
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._writing: asyncio.Task[None] | None = None
+        self._others = _Others()
+        self.turn = 0
+        """Another number when the records are others."""
+        self.unreadable: dict[Key, str] = {}
+        """Items that lie in the store as nobody can read them, and why; the last reading's."""
+        self.highest_revision = 0
+        self.on_reloaded: Callable[[Tables], None] = lambda _: None
+        """What it puts is written with the next commit."""
+
+    async def start(self) -> None:
+        """Reads the store. Raises: StorageError."""
+        await self._load()
+        self._writing = asyncio.create_task(self._write_all())
+
+    async def stop(self) -> None:
+        """What was asked for is written first."""
+        if self._writing is None:
+            return
+        await self._queue.join()
+        self._writing.cancel()
+        await asyncio.wait((self._writing,))
+
+    async def change(self, make: Callable[[Tables], T]) -> T:
+        """What `make` returns, when all that it put is durable. It sees all changes before it.
+
+        Raises: what `make` raises, and then nothing that it put counts; StorageError;
+        RefusedError when another controller wrote at the same time.
+        """
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((make, done))
+        return await done
+
+    # What others have written
+
+    def has_written(self, kind: str, name: str, version: str) -> bool:
+        """Whether the item is this version of it here, too."""
+        return self._versions.get((kind, name)) == version
+
+    async def hear(self, keys: Collection[Key]) -> None:
+        """These items are not as this registry left them: what a node may write is taken if it is
+        newer and signed, what only a controller may write or take away is written again, and what
+        another controller wrote is read."""
+        self._others.heard.update(keys)
+        await self.change(lambda tables: None)
+
+    async def read_again(self) -> None:
+        """All items."""
+        self._others.is_stale = True
+        await self.change(lambda tables: None)
+
+    def take_found(self) -> set[Key]:
+        """Items that all of the store was read for again, and that were others than here."""
+        found, self._others.found = self._others.found, set()
+        return found
+
+    async def _refresh(self) -> None:
+        """Between commits, when no change of its own is under way. Raises: LimpetError."""
+        if self._others.is_stale:
+            await self._load()
+            self._others.is_stale = False
+            self._others.heard.clear()
+        while self._others.heard:
+            key = self._others.heard.pop()
+            item = await self._store.get(*key)
+            if item is None:
+                self._note_gone(key)
+            elif item.version != self._versions.get(key) and not self._take(key, item):
+                _log.error("another controller wrote", kind=key[0], name=key[1])
+                await self._load()
+
+    def _note_gone(self, key: Key) -> None:
+        kind, name = key
+        if self._versions.pop(key, None) is None:
+            return
+        record = self._tables.record(kind, name)
+        if kind == COMMUNITY or (KINDS.get(kind) is not None and KINDS[kind].under):
+            self._tables.put(kind, name, None)
+        else:
+            _log.warning("taken away by hand, written again", kind=kind, name=name)
+            self._tables.put(kind, name, record)
+
+    def _take(self, key: Key, item: Item) -> bool:
+        """False: another controller has written it."""
+        kind, name = key
+        record = self._tables.record(kind, name)
+        self._versions[key] = item.version
+        if record is not None and item.value == msgspec.json.encode(record):
+            return True  # its status, or a label
+        if kind == COMMUNITY:
+            self._tables.load(kind, name, item.value, CommunityRecord)
+            self.turn += 1
+            return True
+        if KINDS.get(kind) is None:
+            return False
+        if not KINDS[kind].under:
+            return self._take_signed(key, item, record)
+        try:
+            sealed = decode_json(item.value, DocumentRecord).sealed
+            document = open_sealed(sealed, self._tables)
+        except (msgspec.MsgspecError, SealError) as error:
+            _log.warning("not taken", kind=kind, name=name, error=str(error))
+            if record is not None:
+                self._tables.put(kind, name, record)
+            return True
+        if document.is_newer(self._tables.find(key)):
+            self._tables.load(kind, name, item.value, record_types()[kind])
+            self.turn += 1
+        elif record is not None:
+            self._tables.put(kind, name, record)
+        return True
+
+    def _take_signed(self, key: Key, item: Item, record: Any) -> bool:
+        """Of what only a controller signs. False: another one has; else it is an old one, or nobody
+        signed it, and what is known is written again."""
+        try:
+            sealed = decode_json(item.value, DocumentRecord).sealed
+            if record is None or open_sealed(sealed, self._tables).is_newer(self._tables.find(key)):
+                return False
+            is_same = sealed == record.sealed
+        except (msgspec.MsgspecError, SealError):
+            is_same = False
+        if is_same or record is None:
+            return False
+        _log.warning("put back by hand, written again", kind=key[0], name=key[1])
+        self._tables.put(*key, record)
+        return True
+
+    # Reading and writing
+
+    async def _load(self) -> None:
+        """Raises: StorageError where the cluster's secrets cannot be read; all else can be made
+        again, or comes from the nodes."""
+        tables = self._new_tables()
+        versions: dict[Key, str] = {}
+        unreadable: dict[Key, str] = {}
+        for kind, of in record_types().items():
+            listing = await self._store.listing(kind)
+            unreadable.update(((kind, name), why) for name, why in listing.unreadable if name)
+            for item in listing.items:
+                versions[kind, item.name] = item.version
+                try:
+                    tables.load(kind, item.name, item.value, of)
+                except StorageError as error:
+                    unreadable[kind, item.name] = str(error)
+            for key, why in unreadable.items():
+                if key[0] == AUTHORITY:
+                    raise StorageError("read", "the cluster's secrets", why, hint=LOST_SECRETS)
+        tables.commit()
+        before = self._tables
+        for kind, name in unreadable:
+            # What was known of it before is written again with the next commit.
+            if (record := before.record(kind, name)) is not None:
+                tables.put(kind, name, record)
+        if before.exists and self._is_behind(tables):
+            _log.error("the store was put back, or its state taken away: what is known is written")
+            for kind in record_types():
+                if kind != COMMUNITY and (KINDS.get(kind) is None or not KINDS[kind].under):
+                    for name, record in before.records(kind).items():
+                        if tables.record(kind, name) != record:
+                            tables.put(kind, name, record)
+        self.unreadable = unreadable
+        self.on_reloaded(tables)
+        if before.exists:
+            keys = versions.keys() | self._versions.keys()
+            self._others.found |= {
+                key for key in keys if versions.get(key) != self._versions.get(key)
+            }
+        self._tables, self._versions = tables, versions
+        self._note_revision()
+        self.turn += 1
+
+    def _is_behind(self, tables: Tables) -> bool:
+        """What lies in the store is older than what this registry has written there."""
+        is_there = tables.exists and tables.has_state and tables.has_network
+        return not is_there or tables.state.revision < self._tables.state.revision
+
+    def _note_revision(self) -> None:
+        if self._tables.has_state:
+            self.highest_revision = max(self.highest_revision, self._tables.state.revision)
+
+    async def _write_all(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _AT_ONCE and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            await self._refresh_if_possible()
+            await self._write(batch)
+            for _ in batch:
+                self._queue.task_done()
+
+    async def _refresh_if_possible(self) -> None:
+        try:
+            await self._refresh()
+        except Exception as error:  # noqa: BLE001 - as of what is asked: no later one waits for ever
+            is_ours = isinstance(error, LimpetError)
+            _log.error("not read", error=str(error), exc_info=not is_ours)
+            self._others.is_stale = True
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        """Where another wrote meanwhile (a former leader, or this process with an answer that was
+        lost), all is read and what was asked for is made again of that."""
+        for _ in range(_ATTEMPTS):
+            answers = self._make(batch)
+            changed = list(self._tables.changed())
+            try:
+                if changed:
+                    await self._commit(changed)
+            except ConflictError as error:
+                _log.error("another controller wrote", error=str(error))
+                await self._reload()
+                made = {done for done, _ in answers}
+                batch = [(make, done) for make, done in batch if done in made and not done.done()]
+            except Exception as error:  # noqa: BLE001 - each asker is told; no later one waits for ever
+                if isinstance(error, StorageError):
+                    _log.error("not written", error=str(error))
+                    self._tables.undo(0)
+                else:
+                    _log.error("not written", exc_info=True)
+                    await self._reload()
+                for done, _ in answers:
+                    _fail(done, error)
+                return
+            else:
+                for done, answer in answers:
+                    if not done.done():
+                        done.set_result(answer)
+                return
+        refused = RefusedError(
+            Code.TRY_AGAIN, "another controller writes at the same time: ask again"
+        )
+        for _, done in batch:
+            _fail(done, refused)
+
+    def _make(self, batch: Sequence[_Waiting]) -> list[tuple[asyncio.Future[Any], Any]]:
+        answers = []
+        for make, done in batch:
+            position = self._tables.position
+            try:
+                answers.append((done, make(self._tables)))
+            except Exception as error:  # noqa: BLE001 - it is the asker's
+                self._tables.undo(position)
+                _fail(done, error)
+        return answers
+
+    async def _reload(self) -> None:
+        """What was not written is forgotten first: a store that lacks it was not put back."""
+        self._tables.undo(0)
+        try:
+            await self._load()
+        except Exception as error:  # noqa: BLE001 - what is known may still be right
+            _log.error("not read", error=str(error), exc_info=not isinstance(error, LimpetError))
+
+    async def _commit(self, changed: list[tuple[str, str, Any]]) -> None:
+        changes = [
+            change
+            for kind, name, record in sorted(changed, key=_order)
+            if (change := self._change(kind, name, record)) is not None
+        ]
+        versions = await self._store.write(changes)
+        for change, version in zip(changes, versions, strict=True):
+            key = (change.kind, change.name)
+            if isinstance(change, Delete):
+                del self._versions[key]
+            else:
+                self._versions[key] = version
+            self.unreadable.pop(key, None)
+        self._tables.commit()
+        self._note_revision()
+        self.turn += 1
+
+    def _change(self, kind: str, name: str, record: Any) -> Change | None:
+        version = self._versions.get((kind, name))
+        if record is None:
+            return Delete(kind, name, version) if version is not None else None
+        return Put(kind, name, msgspec.json.encode(record), version)
+
+
+def _fail(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # told, even where nobody waits any more
+
+
+def _order(changed: tuple[str, str, Any]) -> float:
+    """Such that every beginning is safe: what is claimed before the grant that names it, what is
+    released after the grant that named it."""
+    kind, _, record = changed
+    if kind == STATE:
+        return 0
+    if kind == SEGMENT:
+        return 1 if record is not None and record.resting_since_s is None else 5
+    if kind == COMMUNITY:
+        return 1 if record is not None else 5
+    if kind == TOKEN and record is not None and record.used_by:
+        return 1  # or a second node might be let in by it
+    return 2 + KINDS.order(kind) / 100 if KINDS.get(kind) is not None else 4

@@ -1,0 +1,167 @@
+"""The sockets of the process that answers names, held by the node's agent while its pod is away.
+
+A pod that is deleted ends before the next one begins; what is asked meanwhile waits in the sockets,
+as it does where a service manager keeps them (`listening`). Both ends: an agent's, which imports
+this module alone, and that of the process, which asks for them at its start and then leaves them.
+
+A connection to `SOCKET` is told the descriptors at once, perhaps none. Whoever then says `keep` and
+sends descriptors has them held, for as long as the connection is open and `HOLD_S` longer.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from limpet.base.process.listeners import listen_on_socket
+
+SOCKET = "dns-held.sock"
+"""In the run_dir."""
+HOLD_S = 60.0
+"""Until another pod is there; then who asks is refused at once, and tries the next server."""
+_MOST_SOCKETS = 32
+_ANSWER_S = 2.0
+_HERE, _KEEP = b"here\n", b"keep\n"
+
+
+class Holder:
+    """The agent's end. Runs on the event loop's thread."""
+
+    def __init__(self, run_dir: Path, hold_s: float = HOLD_S) -> None:
+        self._path = run_dir / SOCKET
+        self._hold_s = hold_s
+        self._listener: socket.socket | None = None
+        self._held: list[int] = []
+        self._of: socket.socket | None = None
+        """The connection of whoever has left them."""
+        self._connections: set[socket.socket] = set()
+        self._forget: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Raises: StorageError."""
+        self._listener = listen_on_socket(self._path, 4)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for connection in list(self._connections):
+            self._leave(connection)
+        self._drop()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        accepted.setblocking(False)
+        self._connections.add(accepted)
+        asyncio.get_running_loop().add_reader(accepted, self._readable, accepted)
+        with contextlib.suppress(OSError):
+            _send(accepted, _HERE, self._held)
+
+    def _readable(self, connection: socket.socket) -> None:
+        try:
+            said, fds, _, _ = socket.recv_fds(connection, 64, _MOST_SOCKETS)
+        except BlockingIOError:
+            return
+        except OSError:
+            said, fds = b"", []
+        if said == _KEEP:
+            self._drop()
+            self._held, self._of = fds, connection
+            return
+        for fd in fds:
+            os.close(fd)
+        self._leave(connection)
+
+    def _leave(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(connection)
+        connection.close()
+        self._connections.discard(connection)
+        if connection is self._of:
+            self._of = None
+            self._forget = loop.call_later(self._hold_s, self._drop)
+
+    def _drop(self) -> None:
+        if self._forget is not None:
+            self._forget.cancel()
+            self._forget = None
+        for fd in self._held:
+            os.close(fd)
+        self._held, self._of = [], None
+
+
+class Left:
+    """The end of the process that answers, whether an agent is there or not."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / SOCKET
+        self._connection: socket.socket | None = None
+
+    def take(self) -> list[int]:
+        """Descriptors that are held now; they are ours from now on."""
+        asking = self._connect()
+        if asking is None:
+            return []
+        with asking:
+            try:
+                _, fds, _, _ = socket.recv_fds(asking, 64, _MOST_SOCKETS)
+            except OSError:
+                return []
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        return fds
+
+    def keep(self, sockets: Sequence[socket.socket]) -> None:
+        """These are held from now on; again and again, since another agent may have begun."""
+        if self._connection is not None and not _has_ended(self._connection):
+            return
+        self.close()
+        self._connection = self._connect()
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                _send(self._connection, _KEEP, [each.fileno() for each in sockets])
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> socket.socket | None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(_ANSWER_S)
+        try:
+            made.connect(str(self._path))
+        except OSError:
+            made.close()
+            return None
+        return made
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """The other end is closed; what it has said is passed over."""
+    while True:
+        try:
+            said, fds, _, _ = socket.recv_fds(connection, 64, _MOST_SOCKETS, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        for fd in fds:
+            os.close(fd)
+        if not said:
+            return True
+
+
+def _send(to: socket.socket, words: bytes, fds: Sequence[int]) -> None:
+    controls = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    to.sendmsg([words], controls)

@@ -1,0 +1,53 @@
+"""Pairs that a node has not asked for: it is told of them, since another waits."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from limpet.base.rate_limit import TokenBuckets
+from limpet.cluster.datagrams.peer_datagram import Kind
+from limpet.cluster.datagrams.peer_socket import PeerSocket
+from limpet.datapath.event import NodeAwaited, Tell
+from limpet.relay.messages import (
+    Pair,
+    encode,
+)
+from limpet.relay.server.pairs import LIFETIME_S, End, Place
+
+_TELLS_PER_S, _TELLS = 1.0, 5
+"""Of one end that is waited for, however often it is asked for: what is told goes to wherever a
+hello came from, also where another's address was written on it."""
+_UNASKED = bytes(8)
+
+
+class UnaskedPairs:
+    """Tells nodes, with no question of theirs, of pairs that others have asked for."""
+
+    def __init__(self, courier: PeerSocket, tell: Tell) -> None:
+        self.places: dict[str, Place] = {}
+        """Where a node said hello from, by uid."""
+        self._courier = courier
+        self._tell = tell
+        self._rate = TokenBuckets(_TELLS_PER_S, _TELLS, most=1 << 16)
+        self._serial = int.from_bytes(os.urandom(3))
+
+    def tell(self, end: End) -> None:
+        """Tells NodeAwaited too. A node that has never said hello is told when it does."""
+        if not self._rate.take(end.port, time.monotonic()):
+            return
+        self._tell(NodeAwaited(end.uid, end.peer))
+        place = self.places.get(end.uid)
+        if place is None:
+            return
+        self._serial = (self._serial + 1) % (1 << 32)
+        pair = Pair(_UNASKED, end.peer, end.port, lifetime_s=LIFETIME_S, serial=self._serial)
+        self._courier.send(
+            Kind.RELAY_PAIR,
+            encode(pair),
+            to_uid=end.uid,
+            address=place.remote[0],
+            port=place.remote[1],
+            by_tunnel=True,
+            source=place.local,
+        )

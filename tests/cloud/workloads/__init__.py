@@ -1,0 +1,1 @@
+"""What nodes hear of workloads at an API server, and keep."""

@@ -1,0 +1,163 @@
+"""More of what kube-proxy does, by real packets: SCTP, ports of the node at some of its addresses,
+clients that stay for a while; Services with many endpoints."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace as replace_surroundings
+from ipaddress import ip_network
+
+import pytest
+from msgspec.structs import replace
+
+from limpet.services.values import (
+    EndpointPort,
+    EndpointSlice,
+    Exposure,
+    Service,
+    ServicePort,
+)
+from tests.beds.namespaces import NetnsFactory, talk
+from tests.beds.node_bed import NODE, OUTSIDE
+from tests.beds.policy_bed import packet_of, raw_socket
+from tests.beds.service_bed import ADDRESSES, EXTERNAL, WEB, ServiceBed, endpoints_of, slices
+from tests.datapath.services.test_services_part import accept, family, is_refused, listening
+from tests.waiting import PATIENCE_S, wait_until
+
+TABLE = ("inet", "limpet_services")
+
+
+@pytest.fixture
+def bed(make_netns: NetnsFactory) -> Iterator[ServiceBed]:
+    bed = ServiceBed(make_netns)
+    yield bed
+    bed.close()
+
+
+def test_sctp_reaches_an_endpoint_and_its_answer_comes_from_the_service(bed: ServiceBed) -> None:
+    """By chunks that are made here: not every kernel has sockets of SCTP."""
+    one, two = bed.pods
+    ports = (ServicePort("call", "SCTP", 2905, 30905),)
+    calls = replace(WEB, ports=ports)
+    pieces = [replace(each, ports=(EndpointPort("call", "SCTP", 2906),)) for each in
+              slices(*endpoints_of(*two.addresses))]  # fmt: skip
+    bed.put(calls, *pieces)
+    tag = 40000
+    for number, address in enumerate(ADDRESSES):
+        version = family(address)
+        for client, asked, port, source in (
+            (one.netns, address, 2905, one.addresses[number]),
+            (bed.outside, EXTERNAL[number], 2905, OUTSIDE[number]),
+            (bed.outside, NODE[number], 30905, OUTSIDE[number]),
+        ):
+            tag += 1
+            with (
+                raw_socket(two.netns, version, "SCTP") as server,
+                raw_socket(client, version, "SCTP") as sender,
+            ):
+                sender.sendto(packet_of("SCTP", (source, asked), tag, port), (asked, 0))
+                assert came(server, version, tag) == 2906, (asked, port)
+
+
+def came(receiver: socket.socket, version: int, tag: int) -> int:
+    """To which port of it the packet from port `tag` was sent."""
+    receiver.settimeout(PATIENCE_S)
+    while True:
+        packet = receiver.recv(2048)
+        head = packet[(packet[0] & 15) * 4 :] if version == 4 else packet
+        if int.from_bytes(head[:2], "big") == tag:
+            return int.from_bytes(head[2:4], "big")
+
+
+def test_ports_of_the_node_are_served_at_the_addresses_that_are_named(bed: ServiceBed) -> None:
+    two = bed.pods[1]
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    with ExitStack() as stack:
+        servers = [listening(stack, two.netns, family(address)) for address in NODE]
+
+        def at(*prefixes: str) -> None:
+            bed.surroundings = replace_surroundings(
+                bed.surroundings, node_ports=tuple(map(ip_network, prefixes))
+            )
+            bed.part.look()
+            bed.run()
+
+        at(f"{NODE[0]}/32")
+        for number in (0, 1):  # of the other family nothing was said
+            talk(bed.outside, NODE[number], 30080, servers[number])
+        at("203.0.113.0/24", "2001:db8:ffff::/48")
+        for number in (0, 1):
+            assert is_refused(bed.outside, NODE[number], 30080)
+            talk(bed.outside, ADDRESSES[number], 80, servers[number])
+        at()
+        for number in (0, 1):
+            talk(bed.outside, NODE[number], 30080, servers[number])
+            # At loopback addresses nobody serves them, as kube-proxy's nftables mode has it.
+            assert is_refused(bed.node, ("127.0.0.1", "::1")[number], 30080)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["ipv4", "ipv6"])
+def test_a_client_stays_when_endpoints_come_and_is_free_after_the_timeout(
+    bed: ServiceBed, number: int
+) -> None:
+    one, two = bed.pods
+    address = ADDRESSES[number]
+    sticky = replace(WEB, affinity_s=3)
+    with ExitStack() as stack:
+        servers = [listening(stack, pod.netns, family(address)) for pod in bed.pods]
+        bed.put(sticky, *slices(*endpoints_of(*two.addresses)))
+        asked = ((address, 80), (NODE[number], 30080), (EXTERNAL[number], 80))
+        for target, port in asked:
+            stack.enter_context(bed.outside.connected(target, port))
+            assert len(accept(stack, servers, 1)[1]) == 1
+        bed.put(*slices(*endpoints_of(*one.addresses, *two.addresses)))
+        began_s = time.monotonic()
+        for target, port in asked * 4:
+            stack.enter_context(bed.outside.connected(target, port))
+        moved = accept(stack, servers, len(asked) * 4)[0]
+        assert not moved or time.monotonic() - began_s > 3, "it stayed as long as it asked"
+
+        def noted() -> str:
+            names = [f"affinity_tcp_{family(address)}"]
+            names += [f"{names[0]}_port"] if number else []
+            listed = (bed.node.run("nft", "list", "map", *TABLE, name) for name in names)
+            return "".join(each for each in listed if "elements" in each)
+
+        wait_until(lambda: not noted(), "it is forgotten")
+
+
+def test_everybody_may_come_where_all_ranges_are_named(bed: ServiceBed) -> None:
+    two = bed.pods[1]
+    everybody = Exposure(load_balancer_ips=EXTERNAL, source_ranges=("0.0.0.0/0", "::/0"))
+    bed.put(replace(WEB, exposure=everybody), *slices(*endpoints_of(*two.addresses)))
+    with ExitStack() as stack:
+        for address in EXTERNAL:
+            server = listening(stack, two.netns, family(address))
+            talk(bed.outside, address, 80, server)
+
+
+def test_of_a_thousand_endpoints_each_is_in_rotation_and_one_less_is_few_elements(
+    bed: ServiceBed,
+) -> None:
+    two = bed.pods[1]
+    far = [f"10.244.{20 + n // 250}.{n % 250 + 1}" for n in range(999)]
+    pieces = [  # as the control plane cuts them
+        EndpointSlice(
+            *("shop", f"web-{start}", "web", 4),
+            (EndpointPort("http", "TCP", 8080),),
+            tuple(endpoints_of(*[two.addresses[0], *far][start : start + 100], node="far")),
+        )
+        for start in range(0, 1000, 100)
+    ]
+    web = Service("shop", "web", cluster_ips=ADDRESSES[:1], ports=WEB.ports[:1])
+    bed.put(web, *pieces)
+    slots = bed.part.plan().elements["slots_tcp_4"]
+    assert len(set(slots.values())) == 1000
+
+    bed.put(replace(pieces[3], endpoints=pieces[3].endpoints[1:]))
+    assert len(set(bed.part.plan().elements["slots_tcp_4"].values())) == 999
+    held = bed.node.run("nft", "list", "map", *TABLE, "slots_tcp_4").partition("elements")[2]
+    assert held.count(" : ") == 999

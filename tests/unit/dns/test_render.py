@@ -1,0 +1,89 @@
+"""Answers of the cluster's names as bytes, against a library of another hand."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address, IPv6Address
+
+import dns.message
+import dns.rrset
+import pytest
+from dns.rdatatype import RdataType
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limpet.dns import wire
+from limpet.dns.names import TTL_S, Found, Record
+from limpet.dns.render import render, render_no
+from limpet.dns.wire import Answer
+
+NAME = (b"web", b"default", b"svc", b"cluster", b"local")
+ZONE = NAME[2:]
+NO = render_no(Record(ZONE, wire.SOA, f"ns.x. h.x. 1 7200 1800 86400 {TTL_S}"))
+QUERY = dns.message.make_query("Web.Default.svc.cluster.local", "ANY", use_edns=0, payload=1232)
+
+
+def told(records: tuple[Record, ...], **more: int) -> dns.message.Message:
+    query = wire.parse_query(QUERY.to_wire())
+    answer = render(query.question, Found(wire.NOERROR, records), NO)
+    response = wire.write_response(query, answer, size=wire.LARGEST_TCP, **more)
+    return dns.message.from_wire(response, one_rr_per_rrset=True)
+
+
+@given(st.lists(st.ip_addresses(), min_size=1, max_size=20, unique=True), st.integers(0, 9))
+def test_addresses_are_told_as_they_are_in_their_order_and_grow_old(
+    addresses: list[IPv4Address | IPv6Address], age_s: int
+) -> None:
+    records = tuple(
+        Record(NAME, wire.A if each.version == 4 else wire.AAAA, str(each)) for each in addresses
+    )
+
+    response = told(records, age_s=age_s)
+
+    expected = [
+        dns.rrset.from_text(QUERY.question[0].name, 0, "IN", RdataType(each.type), each.value)
+        for each in records
+    ]
+    assert response.answer == expected
+    assert {rrset.ttl for rrset in response.answer} == {max(TTL_S - age_s, 0)}
+    assert response.question[0].name.to_text() == "Web.Default.svc.cluster.local."
+    assert response.authority == response.additional == []
+
+
+def test_an_address_behind_an_alias_is_not_the_askers() -> None:
+    target = (b"other", *NAME[1:])
+    alias = Record(NAME, wire.CNAME, f"{wire.text_of(target)}.")
+
+    response = told((alias, Record(target, wire.A, "10.96.0.1")))
+
+    names = [rrset.name.to_text().lower() for rrset in response.answer]
+    assert names == [f"{wire.text_of(NAME)}.", f"{wire.text_of(target)}."]
+
+
+def test_names_in_a_port_s_record_are_not_compressed() -> None:
+    """RFC 2782: the target; who reads records of types that it does not know cannot undo it."""
+    name = (b"_http", b"_tcp", *NAME)
+    query = dns.message.make_query(wire.text_of(name), "SRV")
+    question = wire.parse_query(query.to_wire()).question
+    record = Record(name, wire.SRV, f"0 100 80 {wire.text_of(NAME)}.")
+
+    answer = render(question, Found(wire.NOERROR, (record,)), NO)
+
+    data = struct.pack("!HHH", 0, 100, 80) + wire.join_name(NAME)
+    assert answer.records.endswith(len(data).to_bytes(2, "big") + data)
+
+
+@pytest.mark.parametrize("name", ["a b.c.", "a..b.", "(.", '".', f"{'x' * 64}.y.", "\\300."])
+def test_what_is_no_name_is_told_as_such(name: str) -> None:
+    question = wire.join_name(NAME) + b"\0\x01\0\x01"
+
+    with pytest.raises(ValueError, match="cannot be told"):
+        render(question, Found(wire.NOERROR, (Record(NAME, wire.CNAME, name),)), NO)
+
+
+def test_a_name_that_is_not_there_needs_no_records() -> None:
+    question = wire.join_name(NAME) + b"\0\x01\0\x01"
+
+    answer = render(question, Found(wire.NXDOMAIN), NO)
+
+    assert answer == Answer(wire.AA | wire.NXDOMAIN, (0, 1, 0), NO.records, NO.ttls, TTL_S)
