@@ -1,0 +1,44 @@
+"""A process that is told to end before it has an event loop ends with code 0, whatever it is at."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_AMID_A_CLASS = """
+import os
+from limpet.base.process.signals import end_at_once
+
+class Told:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), {number})
+
+end_at_once()
+class Owner:
+    told = Told()
+print("went on")
+"""
+"""What is raised in `__set_name__` comes out as a RuntimeError (Objects/typeobject.c, Python 3.11)."""
+
+_SUPPRESSED = """
+import os
+from limpet.base.process.signals import end_at_once
+
+end_at_once()
+try:
+    os.kill(os.getpid(), {number})
+except BaseException:
+    pass
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("program", [_AMID_A_CLASS, _SUPPRESSED])
+def test_no_import_makes_another_end_of_it(number: signal.Signals, program: str) -> None:
+    command = [sys.executable, "-c", program.format(number=int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
