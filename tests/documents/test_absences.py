@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.bounds.members import ABSENT_ADDRESSES
 from limpet.cluster.documents import Source
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import ABSENCE, KINDS
-from limpet.cluster.kinds.absence import MOST_ADDRESSES, Absence
+from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
 from tests.unit.cluster.exchange.exchange_world import World, known_of, node, remember
@@ -43,11 +44,11 @@ def test_nonsense_is_refused_in_words(body: dict[str, object]) -> None:
         said = ABSENCE.parse(body)
     except (ValueError, KeyError, TypeError, AttributeError):
         return
-    assert len(said.addresses) <= MOST_ADDRESSES
+    assert len(said.addresses) <= ABSENT_ADDRESSES.most
 
 
 def test_there_is_a_bound() -> None:
-    many = [f"10.0.{n // 250}.{n % 250 + 1}" for n in range(MOST_ADDRESSES + 1)]
+    many = [f"10.0.{n // 250}.{n % 250 + 1}" for n in range(ABSENT_ADDRESSES.most + 1)]
     with pytest.raises(ValueError, match="at most"):
         ABSENCE.parse({"uid": UID, "sequence": 1, "addresses": many})
     body = msgspec.json.encode(ABSENCE.parse({"uid": UID, "sequence": 1, "addresses": many[1:]}))

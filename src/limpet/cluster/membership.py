@@ -11,15 +11,16 @@ from zlib import crc32
 import structlog
 
 from limpet.base.addresses import Address, Endpoint
+from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, PRESENCE
-from limpet.cluster.kinds.absence import MOST_ADDRESSES, Absence
+from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
-from limpet.cluster.kinds.pods import MOST_PODS, PARTS, LabelledPod, LabelledPods
+from limpet.cluster.kinds.pods import PARTS, LabelledPod, LabelledPods
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
 from limpet.cluster.replica import Change, Outcome, Replica
@@ -201,7 +202,7 @@ class Membership:
     def announce_gone(self, addresses: Iterable[str]) -> None:
         """Tells the neighbours which of this node's pods are gone, if they were told otherwise."""
         said: Absence | None = self.replica.known.value(ABSENCE.name, self.uid)
-        told = tuple(sorted(addresses)[:MOST_ADDRESSES])
+        told = tuple(sorted(addresses)[: ABSENT_ADDRESSES.most])
         if self.grant is None or self.cloned or told == (said.addresses if said else ()):
             return
         absence = Absence(self.uid, said.sequence + 1 if said else 0, told)
@@ -215,7 +216,7 @@ class Membership:
         for pod in pods:
             parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
         for part, held in parts.items():
-            told = tuple(sorted(held, key=lambda pod: (pod.namespace, pod.name))[:MOST_PODS])
+            told = tuple(sorted(held, key=lambda pod: (pod.namespace, pod.name))[: TOLD_PODS.most])
             said: LabelledPods | None = self.replica.known.value(PODS.name, f"{self.uid}/{part}")
             if told != (said.pods if said else ()):
                 sequence = said.sequence + 1 if said else 0

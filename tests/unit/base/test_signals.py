@@ -21,7 +21,7 @@ class Owner:
     told = Told()
 print("went on")
 """
-"""What is raised in `__set_name__` comes out as a RuntimeError (Objects/typeobject.c, Python 3.11)."""
+"""Out of `__set_name__` any exception comes as a RuntimeError (Objects/typeobject.c of 3.11)."""
 
 _SUPPRESSED = """
 import os

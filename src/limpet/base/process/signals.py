@@ -27,6 +27,6 @@ def hold_back() -> None:
 
 
 def _end(_number: int, _frame: object) -> None:
-    # No exception: amid an import Python wraps it in one of its own (RuntimeError, of `__set_name__`
-    # of a class that is being made). Nothing is open yet that a power cut would not leave as well.
+    # No exception: amid an import Python wraps it in one of its own (a RuntimeError, where a class
+    # calls `__set_name__`). Nothing is open yet that a power cut would not leave as well.
     os._exit(0)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from limpet.base.bounds.members import ABSENT_ADDRESSES
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import text, whole
 from limpet.cluster.kinds.grant import GRANT
 
-MOST_ADDRESSES = 256
 _MAX_SEQUENCE = 1 << 62
 
 
@@ -31,8 +31,8 @@ class Absence:
 
 def _parse(found: dict[str, Any]) -> Absence:
     addresses = found["addresses"]
-    if not isinstance(addresses, list) or len(addresses) > MOST_ADDRESSES:
-        raise ValueError(f"{MOST_ADDRESSES} addresses at most")
+    if not isinstance(addresses, list) or len(addresses) > ABSENT_ADDRESSES.most:
+        raise ValueError(f"{ABSENT_ADDRESSES.most} addresses at most")
     return Absence(
         text(found["uid"]), whole(found["sequence"], _MAX_SEQUENCE), tuple(map(_address, addresses))
     )

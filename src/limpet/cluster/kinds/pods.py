@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from limpet.base.bounds.members import TOLD_PODS
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import text, whole
 from limpet.cluster.kinds.grant import GRANT
 
 PARTS = 16
-MOST_PODS = 64
-"""In one document."""
 _MAX_SEQUENCE = 1 << 62
 
 
@@ -47,8 +46,8 @@ class LabelledPods:
 
 def _parse(found: dict[str, Any]) -> LabelledPods:
     pods = found["pods"]
-    if not isinstance(pods, list) or len(pods) > MOST_PODS:
-        raise ValueError(f"{MOST_PODS} pods at most")
+    if not isinstance(pods, list) or len(pods) > TOLD_PODS.most:
+        raise ValueError(f"{TOLD_PODS.most} pods at most")
     return LabelledPods(
         text(found["uid"]),
         whole(found["part"], PARTS - 1),

@@ -1,0 +1,33 @@
+"""How a row of the table of bounds is probed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from limpet.base.bounds.bound import Bound
+
+Takes = Callable[[int], bool]
+"""Whether all of that much was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    takes: Takes
+    above: int
+    """The least amount over the bound that can be sent."""
+
+
+PROBES: dict[int, Probe] = {}
+"""By the identity of the row: two rows may be equal."""
+
+
+def probe(bound: Bound, *, above: int | None = None) -> Callable[[Takes], Takes]:
+    """The function sends so much to what has the bound, and says whether all of it was taken."""
+
+    def note(takes: Takes) -> Takes:
+        assert id(bound) not in PROBES, bound
+        PROBES[id(bound)] = Probe(takes, bound.most + 1 if above is None else above)
+        return takes
+
+    return note
