@@ -50,6 +50,8 @@ class PolicyPart(Part[PolicyTables, Change]):
         """As read, or as changed since; None: nobody knows."""
         self._left: PolicyTables | None = None
         """As they were when last they were as planned; None: that was before this agent."""
+        self._unjudged = False
+        """Connections may go on that began while the tables were damaged."""
         self._pods: dict[Address, Key] = {}
         """Of this node."""
         self._coming: LocalPort | None = None
@@ -103,7 +105,8 @@ class PolicyPart(Part[PolicyTables, Change]):
         return self._have
 
     def diff(self, want: PolicyTables, have: PolicyTables) -> list[Change]:
-        if have == want:
+        self._unjudged = self._unjudged or (have != want and self._was_damaged(have))
+        if have == want and not self._unjudged:
             self._left = want
             return []
         return [(have, want)]
@@ -112,9 +115,11 @@ class PolicyPart(Part[PolicyTables, Change]):
         for before, after in changes:
             self._have = None
             try:
-                self._kernel.change(before, after)
-                if self._was_damaged(before):
+                if before != after:
+                    self._kernel.change(before, after)
+                if self._unjudged:
                     self._judge_again()
+                    self._unjudged = False
             except KernelError as error:
                 return [str(error)]
             self._have = self._left = after
