@@ -32,7 +32,7 @@ from limpet.base.process.lifetime import (
     only_one,
     run,
 )
-from limpet.base.process.log import configure_log
+from limpet.base.process.log import complain, configure_log
 from limpet.base.process.memory import give_memory_back, share_one_heap
 from limpet.base.process.signals import hold_back
 from limpet.cni.ledgers import Ledgers
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         configure_log(settings.log_level)
         begins_anew = run(partial(_run, settings))
     except LimpetError as error:
-        print(f"limpet agent: {error}", file=sys.stderr)  # noqa: T201 - before any log
+        complain(f"limpet agent: {error}")
         return 1
     if begins_anew:
         # The same process, for whoever minds it, without what was in memory for another task.

@@ -7,7 +7,6 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +18,7 @@ import structlog
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.base.errors import ConfigError, KernelError, LimpetError
 from limpet.base.process.lifetime import allow_many_files, for_ever, notify_service_manager, run
-from limpet.base.process.log import configure_log
+from limpet.base.process.log import complain, configure_log
 from limpet.controller.backup import check_no_restore_was_cut_off, only_controller
 from limpet.controller.reach import reach_problem, read_links
 from limpet.controller.serving import serve
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         run(partial(_run, settings))
     except LimpetError as error:
-        print(f"limpet controller: {error}", file=sys.stderr)  # noqa: T201 - before any log
+        complain(f"limpet controller: {error}")
         return 1
     return 0
 
@@ -100,6 +99,6 @@ def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Handshakes that fail, connections that end in the midst: strangers' doing, one line each."""
     error = context.get("exception")
     if isinstance(error, OSError):
-        _log.debug("a connection failed", error=str(error))
+        _log.debug("a connection failed", error=str(error), by_others=True)
     else:
-        _log.error("failed", what=context.get("message"), exc_info=error)
+        _log.error("failed", what=context.get("message"), exc_info=error, by_others=True)

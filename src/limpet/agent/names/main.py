@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,7 +19,7 @@ from limpet.base import faults
 from limpet.base.addresses import Listen
 from limpet.base.errors import ConfigError, LimpetError
 from limpet.base.process.lifetime import allow_many_files, run
-from limpet.base.process.log import configure_log
+from limpet.base.process.log import complain, configure_log
 from limpet.base.process.memory import share_one_heap
 from limpet.dns.process import answer_names
 
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run(partial(_run, config))
     except LimpetError as error:
-        print(f"limpet dns: {error}", file=sys.stderr)  # noqa: T201 - before any log
+        complain(f"limpet dns: {error}")
         return 1
     return 0
 

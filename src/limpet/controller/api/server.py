@@ -114,7 +114,13 @@ class Api:
             refused = _refused(error)
             code = refused.code.value
             told = _log.info if refused.after_s is None else _log.debug  # or it fills the log
-            told("refused", path=request.path, peer=request.remote, error=refused.error)
+            told(
+                "refused",
+                path=request.path,
+                peer=request.remote,
+                error=refused.error,
+                by_others=True,
+            )
             return web.Response(
                 body=encode(refused),
                 status=HTTP_STATUS[refused.code],
@@ -308,5 +314,5 @@ def _refused(error: Exception) -> Refused:
     if isinstance(error, StorageError | LimpetError):
         _log.error("not done", error=str(error))
         return Refused(Code.TRY_AGAIN, f"the controller can't now: {error}")
-    _log.error("failed", exc_info=error)
+    _log.error("failed", exc_info=error, by_others=True)
     return Refused(Code.TRY_AGAIN, "the controller failed; its log says why")

@@ -156,7 +156,7 @@ class RelayTlsServer:
                 return
             except OSError as error:
                 self.counters["failed_handshake"] += 1
-                _log.debug("a connection was not taken", error=cause_of(error))
+                _log.debug("a connection was not taken", error=cause_of(error), by_others=True)
                 return
             if self._nodes.get(uid) is node:
                 undo.pop_all()

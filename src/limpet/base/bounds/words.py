@@ -1,0 +1,13 @@
+"""What stands in a log and on a terminal of what others wrote, members and strangers alike."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.bound import Above, Bound
+
+LOG_VALUE = Bound("one value in a line of a log", 1000, "characters", Above.CUT)
+LOG_TRACEBACK = Bound("a traceback in a line of a log", 16000, "characters", Above.CUT)
+LOG_FIELDS = Bound("values in a line of a log", 40, "values", Above.CUT)
+LOG_LINES = Bound("lines of one kind in a log, at once", 1000, "lines", Above.DROPPED)
+"""And 20 a second for long."""
+LOG_REFUSALS = Bound("lines of one kind about what others did, at once", 20, "lines", Above.DROPPED)
+"""And one in five seconds for long."""

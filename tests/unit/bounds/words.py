@@ -1,0 +1,50 @@
+"""Probes of what a log and a terminal show of others' words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.base.bounds.words import (
+    LOG_FIELDS,
+    LOG_LINES,
+    LOG_REFUSALS,
+    LOG_TRACEBACK,
+    LOG_VALUE,
+)
+from limpet.base.process.log import in_bounds
+from limpet.base.process.log_limits import LogLimits
+from tests.unit.bounds.probes import probe
+
+
+def _stays(**values: Any) -> bool:
+    return in_bounds(None, "", {"event": "it", **values}) == {"event": "it", **values}
+
+
+@probe(LOG_VALUE)
+def _(amount: int) -> bool:
+    return _stays(value="x" * amount)
+
+
+@probe(LOG_TRACEBACK, above=LOG_TRACEBACK.most + 2)
+def _(amount: int) -> bool:
+    return _stays(exception="x" * amount)
+
+
+@probe(LOG_FIELDS)
+def _(amount: int) -> bool:
+    return _stays(**{f"value{number}": number for number in range(amount)})
+
+
+@probe(LOG_LINES)
+def _(amount: int) -> bool:
+    return _are_told(amount, by_others=False)
+
+
+@probe(LOG_REFUSALS)
+def _(amount: int) -> bool:
+    return _are_told(amount, by_others=True)
+
+
+def _are_told(amount: int, *, by_others: bool) -> bool:
+    limits = LogLimits()
+    return all(limits.take("it", 0.0, by_others=by_others) == 0 for _ in range(amount))
