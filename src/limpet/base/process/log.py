@@ -20,8 +20,8 @@ from typing import Any
 import structlog
 
 from limpet.base.bounds.words import LOG_FIELDS, LOG_TRACEBACK, LOG_VALUE
-from limpet.base.escaping import escaped, shortened, shortened_within
 from limpet.base.process.log_limits import LogLimits
+from limpet.base.text.escaping import escaped, shortened, shortened_within
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OWN = ("timestamp", "level", "event")

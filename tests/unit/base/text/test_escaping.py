@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.escaping import escaped, shortened, shortened_within
+from limpet.base.text.escaping import escaped, shortened, shortened_within
 
 _PLAIN = {"Zs": " "}
 
