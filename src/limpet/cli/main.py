@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from limpet import __version__
 from limpet.base.errors import LimpetError
-from limpet.cli.output import put, say
+from limpet.cli.output import put, say, tame_stderr
 
 _COMMANDS = {
     "status": "status:status",
@@ -87,15 +87,16 @@ app = typer.Typer(
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0: it worked. 1: it did not, or something is wrong. 2: bad usage."""
     command = typer.main.get_command(app)
-    try:
-        command.main(args=list(arguments), prog_name="limpet")
-    except LimpetError as error:
-        say(f"limpet: {error}")
-        return 1
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
-    finally:
-        _flush()
+    with tame_stderr():
+        try:
+            command.main(args=list(arguments), prog_name="limpet")
+        except LimpetError as error:
+            say(f"limpet: {error}")
+            return 1
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else 0
+        finally:
+            _flush()
     return 0
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from limpet.base.errors import LimpetError
+from limpet.cli.output import Passage
 from limpet.cli.reach import NAMESPACE, Context, Namespace
 
 if TYPE_CHECKING:
@@ -143,8 +144,8 @@ async def _ask(client: Client, namespace: str, node: str, words: Sequence[str]) 
     from limpet.kubernetes.exec import Stream, run_in_pod
 
     printers = {
-        Stream.STDOUT: _Printer(sys.stdout.write),
-        Stream.STDERR: _Printer(sys.stderr.write),
+        Stream.STDOUT: _Printer(sys.stdout),
+        Stream.STDERR: _Printer(sys.stderr),
     }
     what = f"ask the agent of node {node}"
     cut_off = (
@@ -231,20 +232,12 @@ async def _why_none(client: Client, namespace: str, node: str) -> str:
 class _Printer:
     """Text as it comes in; what a node says moves no cursor of a person's terminal."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
+    def __init__(self, stream: TextIO) -> None:
+        self._out = Passage(stream)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def put(self, data: bytes) -> None:
-        self._write(_plain(self._decoder.decode(data)))
+        self._out.write(self._decoder.decode(data))
 
     def end(self) -> None:
-        self._write(_plain(self._decoder.decode(b"", final=True)))
-
-
-def _plain(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
+        self._out.write(self._decoder.decode(b"", final=True))

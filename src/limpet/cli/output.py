@@ -1,14 +1,26 @@
-"""Results on stdout, as a table or as JSON; talk on stderr."""
+"""Results on stdout, as a table or as JSON; talk on stderr.
+
+All that a command prints goes through here, and nothing that others wrote gets through: a pod's
+name, an error of a server or an answer of DNS moves no cursor, forges no line and hides no other.
+JSON stays exact, in ASCII.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
+
+from limpet.base.bounds.words import CELL, LINE
+from limpet.base.text.escaping import escaped, shortened
+
+_WIDEST_COLUMN = 320
+"""Characters. A cell that is wider sticks out of its own row, and widens no other."""
 
 
 class Output(StrEnum):
@@ -20,17 +32,53 @@ class Output(StrEnum):
 
 def put(text: str) -> None:
     """A line of the result."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_line(text))
 
 
 def say(text: str) -> None:
     """A line that is no part of the result."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_line(text))
+
+
+def _line(text: str) -> str:
+    return escaped(shortened(text, LINE.most)) + "\n"
 
 
 def put_json(document: Any) -> None:
     """`document`: of dicts, lists and structs."""
-    put(json.dumps(msgspec.to_builtins(document), indent=2))
+    sys.stdout.write(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True) + "\n")
+
+
+def put_encoded(text: str) -> None:
+    """A line for a program: JSON in ASCII, or base64.
+
+    Raises: ValueError for one that a terminal could take for something else.
+    """
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("print for a program: not printable ASCII")
+    sys.stdout.write(text + "\n")
+
+
+class Passage:
+    """Text of another program as it comes in: its lines stay lines, and that is all it can do."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(escaped(text, keep="\n\t"))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def tame_stderr() -> Iterator[None]:
+    """What typer says of a wrong argument, and Python of a crash, is escaped too."""
+    before = sys.stderr
+    with contextlib.redirect_stderr(Passage(before)):
+        yield
 
 
 def show(answer: Any, output: Output, *lines: str) -> None:
@@ -60,14 +108,17 @@ def show_table(
 
 
 def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
-    """Columns as wide as their widest cell, never cut: a line can be searched and copied.
+    """Columns as wide as their widest cell: a line can be searched and copied.
 
     `columns`: those of the rows that are printed; by default all of them.
     """
     columns = columns or list(rows[0])
     table = [[column.upper().replace("_", " ") for column in columns]]
     table += [[_cell(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[index]) for line in table) for index in range(len(columns))]
+    widths = [
+        min(_WIDEST_COLUMN, max(len(line[index]) for line in table))
+        for index in range(len(columns))
+    ]
     for line in table:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         put("  ".join(cells).rstrip())
@@ -76,7 +127,7 @@ def put_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) ->
 def _cell(value: Any) -> str:
     if isinstance(value, int):
         return count(value)
-    return str(value) if value else "-"
+    return escaped(shortened(str(value), CELL.most)) if value else "-"
 
 
 def count(number: int) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Callable
 from typing import Any
 
 from limpet.base.bounds.words import (
+    CELL,
+    LINE,
     LOG_FIELDS,
     LOG_LINES,
     LOG_REFUSALS,
@@ -13,6 +18,7 @@ from limpet.base.bounds.words import (
 )
 from limpet.base.process.log import in_bounds
 from limpet.base.process.log_limits import LogLimits
+from limpet.cli.output import put, put_table
 from tests.unit.bounds.probes import probe
 
 
@@ -48,3 +54,20 @@ def _(amount: int) -> bool:
 def _are_told(amount: int, *, by_others: bool) -> bool:
     limits = LogLimits()
     return all(limits.take("it", 0.0, by_others=by_others) == 0 for _ in range(amount))
+
+
+@probe(CELL)
+def _(amount: int) -> bool:
+    return "x" * amount in _printed(put_table, [{"cell": "x" * amount}])
+
+
+@probe(LINE)
+def _(amount: int) -> bool:
+    return _printed(put, "x" * amount) == "x" * amount + "\n"
+
+
+def _printed(print_it: Callable[..., None], *words: Any) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        print_it(*words)
+    return printed.getvalue()

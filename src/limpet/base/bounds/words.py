@@ -11,3 +11,5 @@ LOG_LINES = Bound("lines of one kind in a log, at once", 1000, "lines", Above.DR
 """And 20 a second for long."""
 LOG_REFUSALS = Bound("lines of one kind about what others did, at once", 20, "lines", Above.DROPPED)
 """And one in five seconds for long."""
+CELL = Bound("a cell of a table on a terminal", 4000, "characters", Above.CUT)
+LINE = Bound("a line on a terminal", 65536, "characters", Above.CUT)

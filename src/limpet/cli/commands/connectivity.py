@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.cli.output import Output, put, put_encoded, put_json, put_table, say
 from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace
 
 connectivity = group("Whether pods reach each other.")
@@ -116,6 +116,6 @@ def connectivity_pod(
         6 if ":" in each else 4: each for each in os.environ.get("POD_IPS", "").split(",") if each
     }
     told = encode_outcomes(asyncio.run(probe(decode_task(task), own, _AGENT)))
-    put(told)
+    put_encoded(told)
     if _TOLD.exists():
         _TOLD.write_text(told, encoding="utf-8")

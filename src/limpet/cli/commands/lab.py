@@ -59,12 +59,14 @@ def lab_up(
     _put_world(world, paths=False)  # there is hardly any yet
     for line in world.hints():
         say(line)
-    say(
-        "\nlimpet lab status --ping     who reaches whom"
-        "\nlimpet lab fault cut cloud   the cloud is gone; --restore brings it back"
-        "\nlimpet lab shell NODE|POD    look around there"
-        "\nlimpet lab down              everything goes"
-    )
+    say("")
+    for line in (
+        "limpet lab status --ping     who reaches whom",
+        "limpet lab fault cut cloud   the cloud is gone; --restore brings it back",
+        "limpet lab shell NODE|POD    look around there",
+        "limpet lab down              everything goes",
+    ):
+        say(line)
 
 
 @lab.command("demo")
@@ -203,7 +205,8 @@ def _put_world(world: World, *, paths: bool = True) -> None:
         f"world {seen['world']} ({seen['topology']}) in {seen['folder']}; controller "
         f"{f'process {pid}' if pid else 'does not run'} at {seen['controller']['endpoints'][0]}"
     )
-    put(f"cut off: {', '.join(seen['cut_off']) or 'nothing'}\n")
+    put(f"cut off: {', '.join(seen['cut_off']) or 'nothing'}")
+    put("")
     put_table([_site_row(each) for each in seen["sites"]], _SITE_COLUMNS)
     put("")
     put_table([_node_row(each) for each in seen["nodes"]], _NODE_COLUMNS)

@@ -95,13 +95,13 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     yield from nat_traversal_lines(cluster.nat_traversal, cluster.links)
     peers = cluster.peers
     reached = "".join(
-        f"{peers[row.name]} by {row.words}, "
+        f"{peers.get(row.name, 0)} by {row.words}, "
         for row in by_preference()
         if peers.get(row.name) or not row.encrypted
     )
     yield (
-        f"{sum(peers.values())} other nodes: {reached}{peers['unreached']} not reached, "
-        f"{peers['apart']} in other communities; revision {cluster.revision}"
+        f"{sum(peers.values())} other nodes: {reached}{peers.get('unreached', 0)} not reached, "
+        f"{peers.get('apart', 0)} in other communities; revision {cluster.revision}"
     )
     for failure in cluster.last_round.failed:
         yield f"  failed: {failure}"

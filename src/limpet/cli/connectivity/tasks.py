@@ -7,6 +7,7 @@ nothing has to reach the pod, nor the kubelet, but the nodes that are tried.
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from enum import StrEnum
 from typing import TypeVar
@@ -86,7 +87,9 @@ def encode_outcomes(outcomes: list[Outcome]) -> str:
     text = ""
     for most in _WORDS:
         short = [msgspec.structs.replace(each, error=each.error[:most]) for each in outcomes]
-        data = msgspec.json.encode(short)
+        data = json.dumps(
+            msgspec.to_builtins(short), separators=(",", ":")
+        ).encode()  # ASCII: it stands in a pod's log
         if len(data) <= MAX_MESSAGE_BYTES:
             return data.decode()
         text = _COMPRESSED + base64.b64encode(zlib.compress(data, 9)).decode()

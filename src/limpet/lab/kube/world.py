@@ -103,7 +103,8 @@ class KubeWorld(World):
         """Raises: LabError."""
         kubectl = find_programs("kubectl") / "kubectl"
         return [
-            "\nlimpet lab shell cloud -- kubectl get nodes,pods --all-namespaces -o wide",
+            "",
+            "limpet lab shell cloud -- kubectl get nodes,pods --all-namespaces -o wide",
             f"or from here: export KUBECONFIG={self.plane.kubeconfig}; {kubectl} get nodes",
         ]
 

@@ -1,0 +1,226 @@
+"""What others wrote reaches a person's terminal as text, whatever they wrote."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import limpet
+from limpet.agent.policies.said import Applied, PodPolicies, Policies
+from limpet.agent.status.node import RecordCheck, Records, Released, Repaired, Status
+from limpet.agent.status.paths import PathAnswer, Peers
+from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
+from limpet.base.text.escaping import escaped
+from limpet.cli.main import main
+from limpet.cli.output import Passage, put_encoded
+from tests.unit.cli.hostile import CANNOT_BE_SEEN, WORST, agent, answering, controller, names
+
+_AGENT = {
+    "status": Status,
+    "path": PathAnswer,
+    "peers": Peers,
+    "ipam.list": Records,
+    "ipam.check": RecordCheck,
+    "ipam.repair": Repaired,
+    "ipam.release": Released,
+    "services": ServicesAnswer,
+    "service": ServiceAnswer,
+    "policy.list": Policies,
+    "policy.show": PodPolicies,
+    "policy.delete": Applied,
+}
+_NODE = {
+    "name": WORST,
+    "uid": WORST,
+    "state": WORST,
+    "roles": [WORST],
+    "segments": [WORST],
+    "prefixes_behind": [WORST],
+    "communities": [WORST],
+    "labels": {WORST: WORST},
+    "presence_at_s": 1.0,
+    "presence": {WORST: [WORST]},
+    "problems": [WORST],
+    WORST: WORST,
+}
+_CONTROLLER: dict[str, Any] = {
+    "node.list": {"nodes": [_NODE]},
+    "node.show": _NODE,
+    "node.remove": {"removed": WORST},
+    "segment.list": {
+        "segments": [
+            {"segment": WORST, "state": WORST, "node": WORST, "resting_since_s": 1, "uid": WORST}
+        ]
+    },
+    "network.show": {"cluster": WORST, "labels": {WORST: WORST}, WORST: [WORST]},
+    "pod.list": {
+        "nodes": [
+            {"uid": "a", "node": WORST, "reported_at_s": 1.0},
+            {"uid": WORST, "node": WORST, "reported_at_s": None},
+        ],
+        "pods": [
+            {
+                "uid": "a",
+                "node": WORST,
+                "namespace": WORST,
+                "name": WORST,
+                "network": WORST,
+                "ifname": WORST,
+                "container": WORST,
+                "addresses": [WORST],
+            }
+        ],
+    },
+    "community.list": {
+        "communities": [
+            {"name": WORST, "selector": WORST, "tunnel_backend": WORST, "nodes": [WORST]}
+        ]
+    },
+    "community.show": {
+        "name": WORST,
+        "selector": WORST,
+        "tunnel_backend": WORST,
+        "nodes": [
+            {"name": WORST, "uid": WORST, "roles": [WORST], "by_name": True, "by_selector": True}
+        ],
+    },
+    "policy.list": {"policies": [{"name": WORST, "revision": WORST}]},
+}
+_NAMES = {
+    "records": [WORST],
+    "code": WORST,
+    "name": WORST,
+    "type": WORST,
+    "because": WORST,
+    "services": WORST,
+    "silent": WORST,
+    "gone": WORST,
+    "pid": WORST,
+    "version": WORST,
+    "trouble": WORST,
+    "questions": {WORST: WORST},
+    "upstreams": [{"server": WORST, "state": WORST}],
+}
+_AT_THE_AGENT = [
+    ("status",),
+    ("path", "10.0.0.1", "10.0.0.2"),
+    ("peer", "list"),
+    ("ipam", "list"),
+    ("ipam", "check"),
+    ("ipam", "repair"),
+    ("service", "list"),
+    ("service", "show", "default/web"),
+    ("policy", "list"),
+    ("policy", "show", "default/web"),
+    ("policy", "delete", "default/web"),
+    ("pod", "label", "default/web", "a=b"),
+    ("dns", "status"),
+    ("dns", "query", "web"),
+]
+_AT_THE_CONTROLLER = [
+    ("pod", "list"),
+    ("node", "list"),
+    ("node", "show", "a"),
+    ("node", "remove", "a"),
+    ("node", "replace", "a"),
+    ("node", "label", "a", "b=c"),
+    ("segment", "list"),
+    ("network", "show"),
+    ("community", "list"),
+    ("community", "show", "a"),
+    ("community", "remove", "a", "--all"),
+    ("token", "create"),
+    ("policy", "list", "--cluster"),
+    ("controller", "recovery"),
+]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[dict[str, str]]:
+    run, config, of_controller = tmp_path / "run", tmp_path / "agent", tmp_path / "controller"
+    run.mkdir()
+    config.write_text(f'run_dir = "{run}"\nsocket = "{run}/agent.sock"\nstate_dir = "{tmp_path}"\n')
+    of_controller.write_text(f'socket = "{run}/controller.sock"\n')
+    with (
+        answering(run / "agent.sock", agent(_AGENT)),
+        answering(run / "controller.sock", controller(_CONTROLLER)),
+        answering(run / "dns.sock", names(_NAMES)),
+    ):
+        yield {"agent": str(config), "controller": str(of_controller)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "command"),
+    [
+        *(("agent", each) for each in _AT_THE_AGENT),
+        *(("controller", each) for each in _AT_THE_CONTROLLER),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_no_command_lets_others_words_move_a_terminal(
+    settings: dict[str, str],
+    asked: str,
+    command: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main([*command, "--config", settings[asked]])
+    said = "".join(capsys.readouterr())
+    assert "Traceback" not in said
+    assert "Usage:" not in said, said
+    assert "forged-row" in said, said
+    assert not any(line.lstrip().startswith("forged-row") for line in said.splitlines())
+    assert [each for each in CANNOT_BE_SEEN if each in said] == []
+
+
+@pytest.mark.parametrize("command", [("pod", "list"), ("node", "show", "a")])
+def test_json_is_exact_and_still_moves_nothing(
+    settings: dict[str, str], command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*command, "--config", settings["controller"], "--output", "json"])
+    said = capsys.readouterr().out
+    assert json.loads(said) == _CONTROLLER[".".join(command[:2])]
+    assert said.isascii()
+    assert "\x1b" not in said
+
+
+def test_what_a_person_gave_by_mistake_is_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["node", "show", "a", WORST.replace("\0", "").replace("\ud800", "")]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_a_passage_of_another_program_keeps_its_lines_and_nothing_else(parts: list[str]) -> None:
+    out = io.StringIO()
+    passage = Passage(out)
+    for part in parts:
+        passage.write(part)
+    assert out.getvalue().count("\n") == "".join(parts).count("\n")
+    assert escaped(out.getvalue(), keep="\n\t") == out.getvalue()
+
+
+def test_what_is_for_a_program_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="not printable"):
+        put_encoded("\x1b")
+    assert capsys.readouterr().out == ""
+
+
+def test_no_command_prints_past_the_place_where_it_is_escaped() -> None:
+    """But the demo, which prints what it made itself."""
+    allowed = {"output.py", "on_node.py", "main.py", "lab.py"}
+    found = [
+        f"{path}:{each.lineno}"
+        for path in Path(limpet.__file__).parent.joinpath("cli").rglob("*.py")
+        if path.name not in allowed
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(each, ast.Attribute) and each.attr in ("stdout", "stderr", "echo", "secho"))
+        and ast.unparse(each.value) in ("sys", "typer", "click")
+    ]
+    assert found == []
