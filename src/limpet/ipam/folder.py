@@ -10,7 +10,7 @@ from pathlib import Path
 from limpet.base.addresses import Address
 from limpet.base.disk import Disk, refusals
 from limpet.base.errors import StorageError
-from limpet.base.records import NewerRecordError
+from limpet.base.records.codec import NewerRecordError
 from limpet.ipam.hostlocal import (
     JOURNAL,
     UNKNOWN_HOLDER,

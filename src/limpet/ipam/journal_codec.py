@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from limpet.base.records import encode_record, find_records
+from limpet.base.records.codec import encode_record, find_records
 from limpet.ipam.leases import Binding, Entry, Holder, PodKey
 
 VERSION = 1

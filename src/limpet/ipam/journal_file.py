@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from limpet.base.disk import Disk, cause, refusals
 from limpet.base.errors import StorageError
-from limpet.base.records import HEADER_BYTES
+from limpet.base.records.codec import HEADER_BYTES
 from limpet.ipam.folder import Folder
 from limpet.ipam.hostlocal import DAMAGED_JOURNAL, JOURNAL, NEW_JOURNAL
 from limpet.ipam.journal_codec import Journal, encode_base, encode_change, encode_entries

@@ -18,7 +18,7 @@ from time import monotonic
 from limpet.base import faults
 from limpet.base.disk import Disk
 from limpet.base.errors import StorageError
-from limpet.base.records import NewerRecordError
+from limpet.base.records.codec import NewerRecordError
 from limpet.cluster.documents import Document, Key, Known, essentials
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import KINDS

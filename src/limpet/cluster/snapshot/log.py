@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from limpet.base import records
 from limpet.base.decoding import msgpack_decoder
+from limpet.base.records import codec as records
 from limpet.cluster.documents import Sealed
 
 VERSION = 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.base.records import NewerRecordError
+from limpet.base.records.codec import NewerRecordError
 from limpet.cluster.documents import Sealed
 from limpet.cluster.snapshot.log import (
     HEADER_BYTES,

@@ -1,0 +1,4 @@
+"""Files that the power may cut anywhere, as records that each count whole or not at all. Pure.
+
+Call `codec.encode_record` and `codec.find_records`. Imports nothing of Limpet but errors.
+"""
