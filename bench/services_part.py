@@ -23,7 +23,7 @@ from bench.part import serve
 from limpet.base.process.log import configure_log
 from limpet.base.settings import SourceSettings
 from limpet.cloud.second_road.api_server import find_api_server
-from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.part import Asked, ServicesPart
 from limpet.datapath.services.state import Surroundings

@@ -7,9 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.kubernetes.access.access import Access, parse_server
 from limpet.services.catalog import Catalog
 from limpet.services.values import ServiceName
@@ -56,10 +54,7 @@ class Server:
             await writer.drain()
 
 
-def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("limpet.cloud.service_source._SAVE_S", 0.0)
+def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(tmp_path: Path) -> None:
     path, catalog, told = tmp_path / "kept", Catalog(), []
 
     def tell(names: Iterable[ServiceName], _why: str) -> None:
@@ -69,7 +64,9 @@ def test_no_service_is_told_or_kept_before_its_endpoints_can_be_known(
         server = Server()
         async with serving(server.serve, None) as at:
             access = Access(parse_server(f"http://{at}"), "test")
-            source = ServiceSource(catalog, path, lambda: access, tell=tell, random=lambda: 0.0)
+            source = ServiceSource(
+                catalog, path, lambda: access, tell=tell, random=lambda: 0.0, gather_s=0.0
+            )
             source.start()
             await until(lambda: catalog.service("shop", "web"))
             await asyncio.sleep(0.05)

@@ -26,8 +26,8 @@ from limpet.base.disk import remove_durably
 from limpet.base.node_state import NodeState
 from limpet.base.settings import Folders
 from limpet.cloud.second_road.api_server import find_api_server
-from limpet.cloud.service_source import ServiceSource, load_catalog
 from limpet.cloud.workloads.change_journal import JOURNAL_FILE, ChangeJournal
+from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.cluster.membership import Membership
 from limpet.datapath.loop import Loop
 from limpet.datapath.services.apply import ServicesKernel, count_connections

@@ -20,7 +20,7 @@ from limpet.base.errors import LimpetError
 from limpet.base.settings import Folders, SourceSettings
 from limpet.base.timer import Timer
 from limpet.cloud.second_road.api_server import find_api_server
-from limpet.cloud.service_source import ServiceSource, load_catalog
+from limpet.cloud.workloads.service_source import ServiceSource, load_catalog
 from limpet.dns.handover.held import Holder
 from limpet.services.kept import KEPT_FILE
 from limpet.services.kept_here import HERE_FILE, SAY_AGAIN_S, encode_here

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
-import structlog
 
-from limpet.base import faults
 from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.settings import SourceSettings
+from limpet.cloud.following import Following
 from limpet.cloud.https import parse_controller
 from limpet.cloud.second_road.own_objects import Carrier, OwnObjects
 from limpet.cloud.second_road.presence_object import PresenceWriter
@@ -35,14 +35,11 @@ from limpet.kubernetes.reflector import Reflector
 from limpet.kubernetes.reflector_state import Changes
 from limpet.kubernetes.resources import GROUP, RESOURCES, VERSION
 
-_log = structlog.get_logger("api server")
-
 _BATCH = 100
 """Documents checked at once, at some 0.1 ms each: the loop serves pods as well."""
 _MOST_WAITING = 1024
 """Documents that came before what they stand under."""
 _MOST_TOLD = 8
-_ACCESS_AGAIN_S = 15.0
 _TAKEN_S = 5.0
 """After a whole list, for what is done because of it."""
 
@@ -126,7 +123,9 @@ class ApiServerSource:
         """
         self._hear_controllers = hear_controllers
         self._membership = membership
-        self._find_access = find_access
+        self._following = Following(
+            "signed objects", find_access, self._begin, self._end, random=random
+        )
         self._random = random
         self._writer = PresenceWriter(membership, random=random)
         self._reflectors: dict[str, Reflector[Carrier]] = {}
@@ -140,7 +139,7 @@ class ApiServerSource:
         membership.subscribe(self._heard)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self.run())
+        self._task = asyncio.create_task(self._following.run())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -165,7 +164,7 @@ class ApiServerSource:
             self._state,
             connected=connected,
             since_s=since_s,
-            error=next((each.error for each in found if each.error), self._state.error),
+            error=next((each.error for each in found if each.error), self._following.trouble),
             refused=self._writer.refused,
             unusable=tuple(
                 f"{name}: {why}" for name, why in list(self._unusable.items())[:_MOST_TOLD]
@@ -180,21 +179,7 @@ class ApiServerSource:
 
     # Work
 
-    async def run(self) -> None:
-        """Until it is cancelled. Raises nothing."""
-        while True:
-            try:
-                await self._follow(self._find_access())
-            except LimpetError as error:
-                if str(error) != self._state.error:
-                    _log.warning("the API server cannot be asked", error=str(error))
-                self._state = replace(self._state, error=str(error))
-            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
-                faults.note("following the API server", error)
-            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
-
-    async def _follow(self, access: Access) -> None:
-        client = Client(access)
+    def _begin(self, client: Client, access: Access) -> list[Coroutine[Any, Any, None]]:
         server = f"{access.server} ({access.source})"
         self._state = ApiServerState(server, False, time.monotonic())
         self._reflectors = {
@@ -214,18 +199,10 @@ class ApiServerSource:
             random=self._random,
         )
         own = [self._writer.run(client), self._own.run(client), back]
-        works = [*own, *map(self._run_in_turn, self._reflectors)]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # none of them ends but by a fault of ours
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._reflectors = {}
-            client.close()
+        return [*own, *map(self._run_in_turn, self._reflectors)]
+
+    def _end(self) -> None:
+        self._reflectors = {}
 
     def _returned(self) -> None:
         """The server takes connections again: whoever waits for it asks at once."""

@@ -7,19 +7,18 @@ its data, and no policy goes because of that. What was heard is on the disk some
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from limpet.base import faults
 from limpet.base.disk import refusals, write_durably
-from limpet.base.errors import LimpetError
 from limpet.base.process.memory import give_memory_back
+from limpet.cloud.following import Following
+from limpet.cloud.workloads.keeping import Keeping
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.policies import (
@@ -37,12 +36,6 @@ from limpet.policies.heard import Heard
 from limpet.policies.policy import Key
 
 _log = structlog.get_logger("policies")
-
-_ACCESS_AGAIN_S = 15.0
-_SAVE_S = 2.0
-"""How long changes are gathered before they are written."""
-_SHARE = 20
-"""The next writing begins no sooner than so many times as long as the last one took."""
 
 
 class _Reasons:
@@ -66,14 +59,19 @@ class PolicySource:
         *,
         tell: Callable[[str], None],
         random: Callable[[], float],
+        gather_s: float = 2.0,
     ) -> None:
         """`path`: where it is kept. `find_access`: is asked again while it raises LimpetError.
-        `tell`: something is other now, and what."""
+        `tell`: something is other now, and what. `gather_s`: how long changes are gathered before
+        they are written."""
         self._heard = heard
         self._path = path
-        self._find_access = find_access
         self._tell = tell
         self._random = random
+        self._following = Following(
+            "network policies", find_access, self._begin, self._end, random=random
+        )
+        self._keeping = Keeping("network policies", self._write, gather_s=gather_s)
         self._seen: dict[str, set[ObjectKey]] = defaultdict(set)
         """What the server has, by kind."""
         self._whole: set[str] = set()
@@ -82,19 +80,17 @@ class PolicySource:
         if heard.policies or heard.problems:
             self._reasons.needed.set()
         self._reflectors: list[Reflector[Any]] = []
-        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._trouble = {"access": "", "disk": ""}
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(work) for work in (self._run(), self._keep())]
+        works = (self._following.run(), self._keeping.run())
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._changed.is_set():
-            await self._write()
+        await self._keeping.finish()
 
     def network_changed(self) -> None:
         """Asks anew at once."""
@@ -104,49 +100,27 @@ class PolicySource:
     @property
     def error(self) -> str:
         """Why it hears nothing, or keeps nothing; empty: all is well."""
-        found = (*self._trouble.values(), *(each.standing.error for each in self._reflectors))
+        troubles = (self._following.trouble, self._keeping.trouble)
+        found = (*troubles, *(each.standing.error for each in self._reflectors))
         return next(filter(None, found), "")
 
     # Hearing
 
-    async def _run(self) -> None:
-        """Until it is cancelled. Raises nothing."""
-        while True:
-            try:
-                await self._follow(self._find_access())
-            except LimpetError as error:
-                if str(error) != self._trouble["access"]:
-                    _log.warning("the API server cannot be asked", error=str(error))
-                self._trouble["access"] = str(error)
-            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
-                faults.note("following network policies", error)
-            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
-
-    async def _follow(self, access: Access) -> None:
-        self._trouble["access"] = ""
+    def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
         self._reasons.listed.clear()
-        client = Client(access)
         reflect = partial(Reflector, client, mirror=True, random=self._random)
         namespaces: Reflector[Any] = reflect(NAMESPACES, self._hear_namespaces)
         policies: Reflector[Any] = reflect(NETWORK_POLICIES, self._hear_policies)
         pods: Reflector[Any] = reflect(PODS, self._hear_pods)
         self._reflectors = [namespaces, policies, pods]
-        works = [
+        return [
             namespaces.run(),
             _run_then(policies, self._reasons.listed),
             _run_then(pods, self._reasons.listed, self._reasons.needed),
         ]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # none of them ends but by a fault of ours
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._reflectors = []
-            client.close()
+
+    def _end(self) -> None:
+        self._reflectors = []
 
     async def _hear_namespaces(self, changes: Changes[NamespaceView]) -> None:
         for _, name in self._gone(NAMESPACES.plural, changes, ((n, n) for n in self._names())):
@@ -207,33 +181,16 @@ class PolicySource:
         if whole <= self._whole:
             self._heard.is_whole = True
         if self._heard.is_whole:
-            self._changed.set()
+            self._keeping.note()
         self._tell(f"{what} were changed")
 
     # Keeping
 
-    async def _keep(self) -> None:
-        while True:
-            await self._changed.wait()
-            await asyncio.sleep(_SAVE_S)
-            began_s = time.monotonic()
-            await self._write()
-            await asyncio.sleep(_SHARE * (time.monotonic() - began_s))
-
     async def _write(self) -> None:
-        """Raises nothing: what the disk refuses is tried again."""
-        self._changed.clear()
-        try:
-            with refusals("make folder", self._path.parent):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(write_durably, self._path, self._heard.encode())
-        except LimpetError as error:
-            if str(error) != self._trouble["disk"]:
-                _log.error("network policies cannot be kept", error=str(error))
-            self._trouble["disk"] = str(error)
-            self._changed.set()
-        else:
-            self._trouble["disk"] = ""
+        """Raises: StorageError."""
+        with refusals("make folder", self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(write_durably, self._path, self._heard.encode())
 
 
 async def _run_then(reflector: Reflector[Any], *reasons: asyncio.Event) -> None:

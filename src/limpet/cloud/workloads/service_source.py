@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from limpet.base import faults
 from limpet.base.disk import read_if_there, refusals, write_durably
-from limpet.base.errors import LimpetError, StorageError
+from limpet.base.errors import StorageError
 from limpet.base.process.memory import give_memory_back
+from limpet.cloud.following import Following
 from limpet.cloud.workloads.change_journal import ChangeJournal
+from limpet.cloud.workloads.keeping import Keeping
 from limpet.kubernetes.access.access import Access
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.reflector import Reflector
@@ -46,16 +48,11 @@ from limpet.services.values import EndpointSlice, Service, ServiceName
 
 _log = structlog.get_logger("services")
 
-_ACCESS_AGAIN_S = 15.0
-_SAVE_S = 2.0
-"""How long changes are gathered before they are written."""
 _PAGE = 500
 """Objects of a list: small ones, of which a server has thousands."""
 _AT_ONCE, _REST_S = 200, 0.001
 """Objects that are encoded before the event loop has its turn, which may have a change to make: who
 waits for Python's lock meanwhile waits for milliseconds each time that it asks the kernel."""
-_SHARE = 20
-"""The next writing begins no sooner than so many times as long as the last one took."""
 
 Tell = Callable[[Iterable[ServiceName], str], None]
 
@@ -98,34 +95,33 @@ class ServiceSource:
         tell: Tell,
         random: Callable[[], float],
         journal: ChangeJournal | None = None,
+        gather_s: float = 2.0,
     ) -> None:
         """`path`: where the catalog is kept. `find_access`: is asked again while it raises
         LimpetError. `tell`: Services that are others now, and why. `journal`: where it is noted
-        before it is told."""
+        before it is told. `gather_s`: how long changes are gathered before they are written."""
         self._catalog = catalog
         self._path = path
-        self._find_access = find_access
         self._tell = tell
         self._random = random
+        self._following = Following("Services", find_access, self._begin, self._end, random=random)
+        self._keeping = Keeping("Services", self._write, gather_s=gather_s)
         self._journal = journal
         self._heard: dict[str, set[ObjectKey]] = {"services": set(), "slices": set()}
         """What the server has, by kind: what was kept and is not there is gone."""
         self._waits = _Untold()
         self._reflectors: list[Reflector[ServiceView] | Reflector[SliceView]] = []
-        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._trouble = {"access": "", "disk": ""}
 
     def start(self) -> None:
-        works = (self._run(), self._keep())
+        works = (self._following.run(), self._keeping.run())
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._changed.is_set():
-            await self._write()
+        await self._keeping.finish()
 
     def network_changed(self) -> None:
         """Asks anew at once."""
@@ -139,42 +135,21 @@ class ServiceSource:
     @property
     def error(self) -> str:
         """Why it hears nothing, or keeps nothing; empty: all is well."""
-        found = (*self._trouble.values(), *(each.standing.error for each in self._reflectors))
+        troubles = (self._following.trouble, self._keeping.trouble)
+        found = (*troubles, *(each.standing.error for each in self._reflectors))
         return next(filter(None, found), "")
 
     # Hearing
 
-    async def _run(self) -> None:
-        """Until it is cancelled. Raises nothing."""
-        while True:
-            try:
-                await self._follow(self._find_access())
-            except LimpetError as error:
-                if str(error) != self._trouble["access"]:
-                    _log.warning("the API server cannot be asked", error=str(error))
-                self._trouble["access"] = str(error)
-            except Exception as error:  # noqa: BLE001 - the agent goes on, whatever was said
-                faults.note("following Services", error)
-            await asyncio.sleep(_ACCESS_AGAIN_S * (1 + self._random()))
-
-    async def _follow(self, access: Access) -> None:
-        self._trouble["access"] = ""
-        client = Client(access)
+    def _begin(self, client: Client, _access: Access) -> list[Coroutine[Any, Any, None]]:
         reflect = partial(Reflector, client, mirror=True, random=self._random, page=_PAGE)
         services = reflect(SERVICES, self._hear_services)
         slices = reflect(ENDPOINT_SLICES, self._hear_slices)
         self._reflectors = [services, slices]
-        tasks = [asyncio.create_task(each.run()) for each in self._reflectors]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # none of them ends but by a fault of ours
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._reflectors = []
-            client.close()
+        return [each.run() for each in self._reflectors]
+
+    def _end(self) -> None:
+        self._reflectors = []
 
     async def _hear_services(self, changes: Changes[ServiceView]) -> None:
         told: dict[ServiceName, None] = {}
@@ -256,7 +231,7 @@ class ServiceSource:
         if waits.names and len(waits.listed) == len(self._heard):
             names, noted = waits.names, waits.lines
             waits.names, waits.lines = {}, []
-            self._changed.set()
+            self._keeping.note()
             if self._journal is not None:
                 self._journal.note(noted)
             self._tell(names, why)
@@ -265,30 +240,13 @@ class ServiceSource:
 
     # Keeping
 
-    async def _keep(self) -> None:
-        while True:
-            await self._changed.wait()
-            await asyncio.sleep(_SAVE_S)
-            began_s = time.monotonic()
-            await self._write()
-            await asyncio.sleep(_SHARE * (time.monotonic() - began_s))
-
     async def _write(self) -> None:
-        """Raises nothing: what the disk refuses is tried again."""
-        self._changed.clear()
+        """Raises: StorageError."""
         items: list[Item] = [*self._catalog, *self._catalog.all_slices()]
         noted = self._journal.end if self._journal is not None else 0
-        try:
-            await asyncio.to_thread(self._write_items, items)
-        except LimpetError as error:
-            if str(error) != self._trouble["disk"]:
-                _log.error("Services cannot be kept", error=str(error))
-            self._trouble["disk"] = str(error)
-            self._changed.set()
-        else:
-            self._trouble["disk"] = ""
-            if self._journal is not None:
-                self._journal.forget(noted)
+        await asyncio.to_thread(self._write_items, items)
+        if self._journal is not None:
+            self._journal.forget(noted)
 
     def _write_items(self, items: list[Item]) -> None:
         with refusals("make folder", self._path.parent):
