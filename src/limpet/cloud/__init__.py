@@ -1,6 +1,6 @@
 """A node's conversation with the IP controller: getting in, and what each tells the other; and with
-the API server of a Kubernetes cluster, where documents are heard and published by that.
+the API server of a Kubernetes cluster.
 
-Call `session` and `join`; `second_road` and `workloads` follow an API server, as `following` does. Must not import the controller: `cluster.api` is what both
-share.
+Call `session` and `join`; `second_road` and `workloads` follow an API server, as `following` does.
+Must not import the controller: `cluster.api` is what both share.
 """
