@@ -38,6 +38,7 @@ from limpet.controller.registry.records import (
 )
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state.vtep_macs import first_macs
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: floa
         communities=named,
         node_uid=node.uid if node is not None else "",
     )
-    return tables.sign(GRANT, grant, record)
+    return tables.sign(GRANT, replace(grant, vtep_macs=first_macs(tables, grant)), record)
 
 
 def _replaced_by(tables: Tables, uid: str) -> str:
