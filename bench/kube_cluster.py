@@ -23,7 +23,8 @@ from bench.member import FIRST_ADDRESS, TUNNEL_PORT, node_key
 from bench.node import OUTSIDE_ADDRESSES, Node, ip
 from limpet.base.errors import LimpetError
 from limpet.base.settings import Folders
-from limpet.cloud.join import JoinOrder, join
+from limpet.cloud.join import join
+from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.second_road.presence_object import PRESENCES, PresenceObject
 from limpet.cluster.api import JoinRequest, Token, format_token, join_proof, secret_digest
 from limpet.cluster.documents import Document

@@ -9,7 +9,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from limpet.base.settings import Folders
-from limpet.cloud.join import Joined, JoinOrder, join
+from limpet.cloud.join import Joined, join
+from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.link import ControllerLink
 from limpet.cloud.pod_reports import PodReports
 from limpet.cloud.session import Session

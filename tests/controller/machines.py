@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -283,6 +284,19 @@ class Node:
         request = api.PodReport(sequence, tuple(pods), base)
         return (await self.post("/v1/pods", request, api.PodAnswer)).sequence
 
+    async def own_pods(self) -> list[api.PodAddress]:
+        """What the controller has of its reports, page by page."""
+        pods: list[api.PodAddress] = []
+        pages, number = 1, 0
+        while number < pages:
+            page = api.decode(await self.fetch("GET", f"/v1/pods?page={number}", b""), api.PodPage)
+            pods += page.pods
+            pages, number = page.pages, number + 1
+        return pods
+
+    async def confirm(self) -> None:
+        await self.post("/v1/joined", api.Done(), api.Done)
+
     async def post(self, path: str, request: msgspec.Struct, kind: type[T]) -> T:
         return api.decode(await self.fetch("POST", path, api.encode(request)), kind)
 
@@ -296,7 +310,11 @@ class Node:
         """The body of the answer. Raises: Refusal."""
         headers = {api.REVISION_HEADER: str(self.revision)}
         async with (session or self.session()).request(
-            verb, self.url + path, data=body, headers=headers, server_hostname=api.SERVER_NAME
+            verb,
+            self.url + path,
+            data=io.BytesIO(body),
+            headers=headers,
+            server_hostname=api.SERVER_NAME,
         ) as answer:
             data = await answer.read()
             if answer.status != 200:

@@ -17,7 +17,8 @@ import pytest
 from limpet.base.errors import LimpetError
 from limpet.base.settings import SourceSettings
 from limpet.cloud.enrollment import Enrollment
-from limpet.cloud.join import Joined, JoinOrder, join, keep_waiting_pods
+from limpet.cloud.join import Joined, join, keep_waiting_pods
+from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cloud.second_road.api_server import ApiServerSource, find_api_server, told_controllers
 from limpet.cluster.api import ACCOUNT_AUDIENCE, PodAddress

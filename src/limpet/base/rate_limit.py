@@ -38,6 +38,14 @@ class TokenBucket:
         self._at_s = now_s
         return self._tokens >= cost
 
+    def wait_s(self, now_s: float, cost: float = 1.0) -> float:
+        """Until there is room for `cost`; infinity: there never is."""
+        if self.has_room(now_s, cost):
+            return 0.0
+        if cost > self._burst or not self._rate_per_s:
+            return math.inf
+        return (cost - self._tokens) / self._rate_per_s
+
 
 class TokenBuckets:
     """A bucket for each key. Of more than `most` keys, those not heard of longest are forgotten."""
@@ -62,6 +70,11 @@ class TokenBuckets:
         """Whether `take` would take it."""
         bucket = self._buckets.get(key)
         return cost <= self._burst if bucket is None else bucket.has_room(now_s, cost)
+
+    def wait_s(self, key: Hashable, now_s: float, cost: float = 1.0) -> float:
+        """As of a `TokenBucket`."""
+        bucket = self._buckets.get(key)
+        return 0.0 if bucket is None else bucket.wait_s(now_s, cost)
 
 
 Rate = tuple[float, float]

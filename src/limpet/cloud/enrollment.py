@@ -19,7 +19,8 @@ from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.threads import in_thread
 from limpet.base.settings import Folders, SourceSettings
-from limpet.cloud.join import Joined, JoinOrder, join
+from limpet.cloud.join import Joined, join
+from limpet.cloud.join_requests import JoinOrder
 from limpet.cloud.second_road.api_server import find_api_server, told_controllers
 from limpet.cluster.api import ACCOUNT_AUDIENCE
 from limpet.kubernetes.client import Client

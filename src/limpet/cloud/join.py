@@ -12,8 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,21 +25,17 @@ from limpet.base.addresses import Prefix
 from limpet.base.disk import Disk, read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.http.connection import LinkError
-from limpet.base.http.tls import client_context
 from limpet.base.settings import Folders
-from limpet.cloud.https import connect_to_controller, parse_controller
-from limpet.cloud.link import RefusedError, read_answer
+from limpet.cloud.https import parse_controller
+from limpet.cloud.join_requests import JoinOrder, OwnRequests, ask_each
 from limpet.cloud.pod_reports import keep_bindings
 from limpet.cluster.api import (
-    Code,
     JoinAnswer,
     JoinBy,
-    JoinRequest,
+    PodAddress,
     PodReport,
-    ca_digest,
     decode,
     encode,
-    join_proof,
     name_problem,
     parse_token,
 )
@@ -62,26 +57,6 @@ from limpet.datapath.overlay.vtep import VTEP_FILE, adopt_vtep_macs
 
 WAITING_PODS = "pods-to-keep.json"
 """In the cluster's folder: pods of the machine that this one replaces, not in the records yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class JoinOrder:
-    """What a person asks for."""
-
-    token: str
-    controllers: tuple[str, ...]
-    """As `parse_controller` takes them; the first that answers is asked, all are kept."""
-    name: str
-    anew: bool = False
-    """With a new key, whatever the node was before; that is kept aside."""
-    force: bool = False
-    """Although pod addresses overlap the node's LAN."""
-    account_ca: str = ""
-    """Of the controllers, PEM: then `token` is that of the pod's account, which names no CA."""
-
-    @property
-    def by(self) -> JoinBy:
-        return JoinBy.ACCOUNT if self.account_ca else JoinBy.TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +90,27 @@ def join(folders: Folders, order: JoinOrder, lan: Collection[Prefix]) -> Joined:
             _check_no_agent(folders.run_dir)
         key = _known_key(folder) or Ed25519PrivateKey.generate().private_bytes_raw()
         # Written before it is asked for: an answer that is lost on the way is for this key.
-        answer = asyncio.run(_ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
+        at, answer = asyncio.run(ask_each(order, key, keep_key=lambda: _keep_key(folder, key)))
         known, network, grant = _open(answer, key)
         if not order.force:
             _check_lan(network, grant, lan)
-        _write(folders.data_dir, folder, order, answer, known, grant)
+        write_durably(folder / "ca.pem", answer.ca.encode())
+        write_durably(folder / "node.pem", answer.certificate.encode())
+        own = OwnRequests(at, answer.ca, folder / "node.pem", folder / "node.key.pem")
+        pods = asyncio.run(own.fetch_pods(answer.pod_pages))
+        _write(folder, answer, known, grant)
+        _keep_pods(folders.data_dir, folder, order, pods)
+        _write_last(folder, order, answer, grant.name)
         if order.anew:
             _put_in_place(folder, target)
+        with contextlib.suppress(LimpetError):  # the agent's first hello says it too
+            asyncio.run(own.confirm())
     return Joined(
         grant.name,
         grant.uid,
         network.cluster,
         grant.segments,
-        len({(pod.namespace, pod.pod) for pod in answer.pods}),
+        len({(pod.namespace, pod.pod) for pod in pods}),
     )
 
 
@@ -197,84 +180,6 @@ def _keep_key(folder: Path, key: bytes) -> None:
     write_durably(folder / "node.key.pem", pem)
 
 
-# Over the network
-
-
-async def _ask_each(order: JoinOrder, key: bytes, *, keep_key: Callable[[], None]) -> JoinAnswer:
-    """Raises: LinkError that tells what is wrong with each; LimpetError for a refusal of the one
-    that leads."""
-    failures = []
-    for at in order.controllers:
-        try:
-            return await _ask(at, order, key, keep_key)
-        except LinkError as error:
-            failures.append(str(error))
-        except RefusedError as error:
-            if error.refused.code is not Code.NOT_LEADER:
-                raise _in_words(error, at) from error
-            failures.append(str(_in_words(error, at)))
-    raise LinkError("; ".join(failures))
-
-
-async def _ask(at: str, order: JoinOrder, key: bytes, keep_key: Callable[[], None]) -> JoinAnswer:
-    """Raises: LinkError, RefusedError."""
-    context = await _trust(at, order)
-    keep_key()
-    request = JoinRequest(
-        token=order.token.strip(),
-        name=order.name,
-        public_key=public_key_of(key),
-        proof=join_proof(order.token.strip(), order.name, key),
-        by=order.by,
-    )
-    connection = await connect_to_controller(at, context)
-    try:
-        answer = await connection.request("POST", "/v1/join", body=encode(request))
-    finally:
-        connection.close()
-    return read_answer(answer, JoinAnswer, at)
-
-
-async def _trust(at: str, order: JoinOrder) -> ssl.SSLContext:
-    """The token tells whose certificates count, where they are not known. Raises: LinkError."""
-    if order.account_ca:
-        return _context_of(order.account_ca, at)
-    connection = await connect_to_controller(at, client_context(None))
-    try:
-        answer = await connection.request("GET", "/v1/ca")
-    finally:
-        connection.close()
-    try:
-        ca = answer.body.decode("ascii")
-        digest = ca_digest(ssl.PEM_cert_to_DER_cert(ca))
-    except ValueError as error:
-        raise LinkError(
-            f"join at {at}: what answers is no controller of Limpet: it has no certificate of a CA"
-        ) from error
-    if digest != parse_token(order.token).ca_digest:
-        raise LinkError(
-            f"join at {at}: the controller there is not of the cluster that the token is of, or "
-            "somebody answers in its place (is the address right? Make a token there: "
-            "limpet token create)"
-        )
-    return _context_of(ca, at)
-
-
-def _context_of(ca: str, at: str) -> ssl.SSLContext:
-    """Raises: LinkError."""
-    try:
-        return client_context(ca)
-    except (ssl.SSLError, ValueError) as error:
-        raise LinkError(f"join at {at}: use its CA's certificate: {error}") from error
-
-
-def _in_words(error: RefusedError, at: str) -> LimpetError:
-    hint = ""
-    if error.refused.code is Code.REMOVED:
-        hint = ": `limpet join --anew` with it"
-    return LimpetError(f"join at {at}: refused: {error.refused.error}{hint}")
-
-
 # On the disk
 
 
@@ -310,16 +215,12 @@ def _check_lan(network: Network, grant: Grant, lan: Collection[Prefix]) -> None:
 
 
 def _write(
-    data_dir: Path,
     folder: Path,
-    order: JoinOrder,
     answer: JoinAnswer,
     known: Known,
     grant: Grant,
 ) -> None:
-    """`cluster.json` last: without it, the node has not joined. Raises: StorageError."""
-    write_durably(folder / "ca.pem", answer.ca.encode())
-    write_durably(folder / "node.pem", answer.certificate.encode())
+    """Raises: StorageError."""
     file = SnapshotFile(folder / "snapshot.log", own_uid=grant.uid)
     try:
         file.read(answer.pinned_key)
@@ -327,13 +228,23 @@ def _write(
         file.durable().result()
     finally:
         file.close()
-    if order.by is JoinBy.TOKEN:
-        keep_bindings(data_dir, answer.pods)
-    else:  # the agent runs, and has the records: they are written when it begins anew
-        write_durably(folder / WAITING_PODS, encode(PodReport(0, answer.pods)))
     adopt_vtep_macs(folder / VTEP_FILE, answer.vtep_macs)
+
+
+def _keep_pods(
+    data_dir: Path, folder: Path, order: JoinOrder, pods: tuple[PodAddress, ...]
+) -> None:
+    """Raises: StorageError."""
+    if order.by is JoinBy.TOKEN:
+        keep_bindings(data_dir, pods)
+    else:  # the agent runs, and has the records: they are written when it begins anew
+        write_durably(folder / WAITING_PODS, encode(PodReport(0, pods)))
+
+
+def _write_last(folder: Path, order: JoinOrder, answer: JoinAnswer, name: str) -> None:
+    """Without this file, the node has not joined. Raises: StorageError."""
     document = ClusterFile(
-        grant.name,
+        name,
         answer.pinned_key,
         order.controllers,
         by_account=order.by is JoinBy.ACCOUNT,

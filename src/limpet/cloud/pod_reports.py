@@ -15,9 +15,12 @@ import msgspec
 import structlog
 
 from limpet.base.addresses import Address
+from limpet.base.bounds import members
 from limpet.base.decoding import decode_json
 from limpet.base.errors import AddressError
-from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, PodAddress, PodReport
+from limpet.cluster.api import PodAddress, PodReport
+from limpet.cluster.reported_pods import PodKey as ReportedKey
+from limpet.cluster.reported_pods import key_problem, record_bytes
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.protocol.conf import NAME
 from limpet.ipam.leases import Holder, PodKey, Range, number_of
@@ -25,10 +28,11 @@ from limpet.ipam.ledger import Ledger
 
 _log = structlog.get_logger("reports")
 
-_MAX_REPORT_BYTES = 512 << 10
-"""Size of the pods in one report; a request has room for one mebibyte."""
-_MAX_ADDRESSES = 16
-"""Addresses of one interface; a controller takes no more."""
+_REPORT_BYTES = members.REPORT_BODY.most * 3 // 4
+"""Size of the pods in one report; what is around them has room beside."""
+_RECORD_BYTES = members.REPORTED_BYTES.most * 3 // 4
+"""Size of all pods that are told: amid several reports the controller may have pods as they are now
+beside others as they were."""
 _LONGEST_JUMP = 1 << 20
 """Bound of the random jump of the sequence at each start."""
 _VERSION = 1
@@ -42,8 +46,7 @@ _ANYWHERE = {
 }
 """Where a machine's addresses may lie, whatever segments it will be granted."""
 
-_Key = tuple[str, str, str, str]
-_State = Mapping[_Key, tuple[str, ...]]
+_State = Mapping[ReportedKey, tuple[str, ...]]
 
 
 class _Acknowledged(msgspec.Struct, frozen=True):
@@ -154,10 +157,10 @@ def keep_bindings(data_dir: Path, pods: Iterable[PodAddress]) -> None:
             by_network[pod.network].append(pod)
         else:
             _log.warning("a pod's network has an impossible name", network=pod.network[:80])
-    for network, members in by_network.items():
+    for network, held in by_network.items():
         ledger = Ledger.open(data_dir / network, network)
         try:
-            _keep(ledger, members)
+            _keep(ledger, held)
             ledger.durable().result()
         finally:
             ledger.close()
@@ -197,22 +200,28 @@ def _addresses(pod: PodAddress) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
-def _pods_of(ledgers: Ledgers) -> dict[_Key, tuple[str, ...]]:
+def _pods_of(ledgers: Ledgers) -> dict[ReportedKey, tuple[str, ...]]:
     """What every ledger says of pods with a name, as much as a controller takes."""
-    found: dict[_Key, list[Address]] = defaultdict(list)
-    worth: dict[_Key, tuple[bool, int]] = {}
+    found: dict[ReportedKey, list[Address]] = defaultdict(list)
+    worth: dict[ReportedKey, tuple[bool, int]] = {}
     for ledger in ledgers:
         holders = ledger.holders()
         for address, binding in ledger.bindings().items():
             key = (ledger.network, binding.key.namespace, binding.key.pod, binding.key.ifname)
-            if any(len(part) > MAX_NAME_CHARACTERS for part in key):
+            if key_problem(key):
                 continue
             found[key].append(address)
             worth[key] = max(worth.get(key, (False, 0)), (address in holders, binding.order))
-    keys = sorted(found, key=worth.__getitem__, reverse=True)[:MAX_PODS]
-    return {
-        key: tuple(map(str, sorted(found[key], key=number_of)[:_MAX_ADDRESSES])) for key in keys
-    }
+    kept: dict[ReportedKey, tuple[str, ...]] = {}
+    left_bytes = _RECORD_BYTES
+    for key in sorted(found, key=worth.__getitem__, reverse=True)[: members.REPORTED_PODS.most]:
+        held = sorted(found[key], key=number_of)[: members.REPORTED_POD_ADDRESSES.most]
+        addresses = tuple(map(str, held))
+        left_bytes -= record_bytes([PodAddress(*key, addresses)])
+        if left_bytes < 0:
+            break
+        kept[key] = addresses
+    return kept
 
 
 def _part(had: _State, now: _State) -> tuple[tuple[PodAddress, ...], _State]:
@@ -220,16 +229,16 @@ def _part(had: _State, now: _State) -> tuple[tuple[PodAddress, ...], _State]:
 
     Who is gone comes first: in between the controller never has more than it takes.
     """
-    changes: list[tuple[_Key, tuple[str, ...]]]
+    changes: list[tuple[ReportedKey, tuple[str, ...]]]
     changes = [(key, ()) for key in sorted(had.keys() - now.keys())]
     changes += [(key, now[key]) for key in sorted(now) if had.get(key) != now[key]]
     part: list[PodAddress] = []
     after = dict(had)
     size = 0
-    for key, addresses in changes[:MAX_PODS]:
+    for key, addresses in changes:
         pod = PodAddress(*key, addresses)
-        size += len(msgspec.json.encode(pod)) + 1
-        if size > _MAX_REPORT_BYTES:
+        size += record_bytes([pod])
+        if size > _REPORT_BYTES:
             break
         part.append(pod)
         if addresses:

@@ -8,11 +8,10 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from limpet.base.bounds.members import SHOW_BODY, SHOWN_DOCUMENTS
 from limpet.base.http.connection import LinkError
 from limpet.cloud.link import ControllerLink, RefusedError
 from limpet.cluster.api import (
-    MAX_BODY_BYTES,
-    MAX_SHOWN,
     Code,
     HelloAnswer,
     HelloRequest,
@@ -133,7 +132,7 @@ def _batches(documents: list[Sealed]) -> Iterator[tuple[Sealed, ...]]:
     size = 0
     for document in documents:
         added = len(document.body) * 4 // 3 + 256
-        if batch and (len(batch) == MAX_SHOWN or size + added > MAX_BODY_BYTES // 2):
+        if batch and (len(batch) == SHOWN_DOCUMENTS.most or size + added > SHOW_BODY.most // 2):
             yield tuple(batch)
             batch, size = [], 0
         batch.append(document)

@@ -5,11 +5,12 @@
 | `GET /healthz` | anybody | -> `{"ok": true}` |
 | `GET /v1/ca` | anybody; check it against the token | -> the CA's certificate, PEM |
 | `POST /v1/join` | who has a token, of either kind | `JoinRequest` -> `JoinAnswer` |
+| `POST /v1/joined` | a node that has the answer to its join on the disk | -> `{}` |
 | `POST /v1/hello` | a node, first thing | `HelloRequest` -> `HelloAnswer` |
 | `POST /v1/show` | a node, when it was asked to | `ShowRequest` -> `ShowAnswer` |
 | `PUT /v1/documents` | a node: what it signs itself | `PublishRequest` -> `PublishAnswer` |
 | `POST /v1/segments` | a node | `SegmentRequest` -> `SegmentAnswer` |
-| `GET /v1/pods` | a node: its own | -> `PodReport` |
+| `GET /v1/pods?page=NUMBER` | a node: its own, from 0 | -> `PodPage` |
 | `POST /v1/pods` | a node | `PodReport` -> `PodAnswer` |
 | `GET /v1/watch?since=VERSION` | a node | -> `WatchLine` after `WatchLine`, one to a line |
 | `POST /v1/admin/VERB` | a person, by a token of the API server's | as at the admin socket |
@@ -50,10 +51,6 @@ ADMIN_HEADER = "Limpet-Administrator"
 """That the token comes in: the API server takes `Authorization` out of what it hands on."""
 MAX_BODY_BYTES = 1 << 20
 """Of one request."""
-MAX_SHOWN = 256
-"""Documents in one `ShowRequest`."""
-MAX_PODS = 4_096
-"""In one `PodReport`."""
 MAX_NAME_CHARACTERS = 253
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _JOIN = "join"
@@ -164,8 +161,8 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     """The cluster's first signing key; all others follow from it."""
     documents: tuple[Sealed, ...]
     """What the node begins with: the network, and its own grant."""
-    pods: tuple[PodAddress, ...] = ()
-    """What the machine that this one replaces reported last."""
+    pod_pages: int = 0
+    """`PodPage`s of what the machine that this one replaces reported last."""
     vtep_macs: dict[int, str] = {}
     """Of the VXLAN devices that the node had under flannel, by IP version of the underlay: other
     nodes know them."""
@@ -230,6 +227,19 @@ class PodReport(msgspec.Struct, frozen=True):
 
 class PodAnswer(msgspec.Struct, frozen=True):
     sequence: int
+
+
+class PodPage(msgspec.Struct, frozen=True):
+    """A part of what the controller has of a node's reports."""
+
+    sequence: int
+    """Of the report: pages of two are none of one."""
+    pages: int
+    pods: tuple[PodAddress, ...]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What there is to say of what is done."""
 
 
 class WatchKind(StrEnum):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from limpet.base.bounds import members
 from limpet.base.bounds.bound import Bound
 
-ELSEWHERE: list[tuple[Bound, str]] = []
+_MEMBERS = "tests/controller/test_member_bounds.py::test_"
+ELSEWHERE: list[tuple[Bound, str]] = [
+    (members.REPORT_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
+    (members.SHOW_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
+    (members.PUBLISH_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
+    (members.SMALL_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
+    (members.SHOWN_DOCUMENTS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
+    (members.HELLO_DOCUMENTS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
+    (members.SEGMENT_VERSIONS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
+    (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
+]
 """Row, and `tests/….py::test_…`, which goes up to the bound and over it."""

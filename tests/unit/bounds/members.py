@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from limpet.base.bounds import members
+from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS
+from limpet.cluster.api import PodAddress, PodReport
 from limpet.cluster.documents import Kind
 from limpet.cluster.kinds import ABSENCE, PODS
+from limpet.cluster.reported_pods import checked_pod, record_bytes
+from limpet.controller.api.member_rates import MemberRate, MemberRates
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.state.report_parts import merge_report
 from tests.unit.bounds.probes import probe
 
 
@@ -31,3 +40,127 @@ def _(amount: int) -> bool:
         for number in range(amount)
     ]
     return _is_read(PODS, {"uid": "a", "part": 0, "sequence": 1, "pods": pods})
+
+
+# Reports of pods
+
+
+def _is_checked(pod: PodAddress) -> bool:
+    try:
+        checked_pod(pod)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_recorded(*pods: PodAddress) -> bool:
+    try:
+        merge_report(None, {}, PodReport(1, pods), 0.0, lambda: 1)
+    except RefusedError:
+        return False
+    return True
+
+
+@probe(members.REPORTED_NAME)
+def _(amount: int) -> bool:
+    name = "n" * amount
+    taken = {
+        _is_checked(PodAddress(name, "default", "web", "eth0", ())),
+        _is_checked(PodAddress("limpet", name, "web", "eth0", ())),
+        _is_checked(PodAddress("limpet", "default", name, "eth0", ())),
+    }
+    assert len(taken) == 1
+    return taken.pop()
+
+
+@probe(members.REPORTED_INTERFACE_NAME)
+def _(amount: int) -> bool:
+    return _is_checked(PodAddress("limpet", "default", "web", "e" * amount, ()))
+
+
+@probe(members.REPORTED_POD_ADDRESSES)
+def _(amount: int) -> bool:
+    addresses = tuple(f"10.0.0.{number}" for number in range(amount))
+    return _is_checked(PodAddress("limpet", "default", "web", "eth0", addresses))
+
+
+@probe(members.REPORTED_PODS)
+def _(amount: int) -> bool:
+    return _is_recorded(
+        *(PodAddress("n", "s", f"p{number}", "e", ("10.0.0.1",)) for number in range(amount))
+    )
+
+
+@probe(members.REPORTED_BYTES)
+def _(amount: int) -> bool:
+    empty = PodAddress("limpet", "default", "", "eth0", ("10.0.0.1",))
+    pod = replace(empty, pod="n" * (amount - record_bytes([empty])))
+    return _is_recorded(pod)
+
+
+# How often
+
+
+def _at_once(rate: MemberRate, amount: int) -> bool:
+    try:
+        for _ in range(amount):
+            rate.take("a", 0.0)
+    except RefusedError:
+        return False
+    rate.take("b", 0.0)  # another node has room of its own
+    return True
+
+
+def _for_long(rate: MemberRate, bound: Bound, amount: int) -> bool:
+    """After all that is taken at once, for a minute."""
+    try:
+        while True:
+            rate.take("a", 0.0)
+    except RefusedError:
+        pass
+    try:
+        for number in range(amount):
+            rate.take("a", 60.001 * min((number + 1) / bound.most, 1.0))
+    except RefusedError:
+        return False
+    return True
+
+
+_RATES: list[tuple[str, Bound, Bound]] = [
+    ("requests", members.REQUESTS_AT_ONCE, members.REQUESTS_PER_MINUTE),
+    ("documents", members.PUBLISHED_AT_ONCE, members.PUBLISHED_PER_MINUTE),
+    ("reports", members.REPORTS_AT_ONCE, members.REPORTS_PER_MINUTE),
+    ("shown", members.SHOWN_AT_ONCE, members.SHOWN_PER_MINUTE),
+    ("watches", members.WATCHES_AT_ONCE, members.WATCHES_PER_MINUTE),
+]
+for _name, _one, _other in _RATES:
+
+    @probe(_one)
+    def _(amount: int, name: str = _name) -> bool:
+        return _at_once(getattr(MemberRates(), name), amount)
+
+    @probe(_other)
+    def _(amount: int, name: str = _name, bound: Bound = _other) -> bool:
+        return _for_long(getattr(MemberRates(), name), bound, amount)
+
+
+def _is_affordable(rate: MemberRate, amount: int, now_s: float) -> bool:
+    """In parts: what is larger than all that is taken at once is taken as that, or never."""
+    try:
+        for start in range(0, amount, 65_536):
+            rate.take("a", now_s, min(65_536, amount - start))
+    except RefusedError:
+        return False
+    return True
+
+
+@probe(members.REPORTED_BYTES_AT_ONCE)
+def _(amount: int) -> bool:
+    return _is_affordable(MemberRates().report_bytes, amount, 0.0)
+
+
+@probe(members.REPORTED_BYTES_PER_MINUTE, above=members.REPORTED_BYTES_PER_MINUTE.most + 65_536)
+def _(amount: int) -> bool:
+    rate = MemberRates().report_bytes
+    assert _is_affordable(rate, members.REPORTED_BYTES_AT_ONCE.most, 0.0)
+    return _is_affordable(rate, amount, 60.001)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -9,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.base.bounds import members
 from limpet.cloud.pod_reports import PodReports, keep_bindings
-from limpet.cluster.api import MAX_BODY_BYTES, PodAddress, PodReport, encode
+from limpet.cluster.api import PodAddress, PodReport, encode
 from limpet.cluster.segments import SegmentUse
 from limpet.cni.ledgers import Ledgers
 from limpet.cni.usage import segment_usage
 from limpet.controller.registry.records import ReportRecord
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.state.reports import merge_report
+from limpet.controller.state.report_parts import check_report, merge_report, touched_parts
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, segment_range
 from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts
@@ -53,14 +55,24 @@ class Controller:
 
     def __init__(self) -> None:
         self.record: ReportRecord | None = None
+        self.parts: dict[int, tuple[PodAddress, ...]] = {}
 
     @property
     def sequence(self) -> int | None:
         return self.record.sequence if self.record is not None else None
 
     def take(self, report: PodReport) -> int:
-        assert len(encode(report)) < MAX_BODY_BYTES
-        self.record = merge_report(self.record, report, 0.0)
+        assert len(encode(report)) < members.REPORT_BODY.most
+        checked = check_report(self.record, report)
+        if checked is not None:
+            touched = {part: self.parts[part] for part in touched_parts(self.record, checked)}
+            merged = merge_report(self.record, touched, checked, 0.0, lambda: 1)
+            self.record = merged.record
+            self.parts |= {part: each.pods for part, each in merged.parts.items()}
+            self.parts[0] = merged.record.pods
+            for part in merged.gone:
+                self.parts.pop(part, None)
+        assert self.record is not None
         return self.record.sequence
 
     def catch_up(self, book: PodReports, base: int | None = None) -> int:
@@ -80,7 +92,7 @@ class Controller:
 
     @property
     def pods(self) -> dict[tuple[str, str, str], tuple[str, ...]]:
-        return told(self.record.pods) if self.record is not None else {}
+        return told(tuple(pod for held in self.parts.values() for pod in held))
 
 
 def test_the_first_report_says_everything_and_the_next_what_changed(tmp_path: Path) -> None:
@@ -161,9 +173,8 @@ def test_a_damaged_memory_of_reports_only_costs_a_whole_report(
 def test_more_than_fits_one_report_is_told_in_several_and_no_more_than_a_controller_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limpet.cloud.pod_reports.MAX_PODS", 60)
-    monkeypatch.setattr("limpet.controller.state.reports.MAX_PODS", 60)
-    monkeypatch.setattr("limpet.cloud.pod_reports._MAX_REPORT_BYTES", 4096)
+    monkeypatch.setattr(members, "REPORTED_PODS", replace(members.REPORTED_PODS, most=60))
+    monkeypatch.setattr("limpet.cloud.pod_reports._REPORT_BYTES", 4096)
     with opened(tmp_path) as ledgers:
         ledger = ledgers.ledger("net")
         for number in range(70):

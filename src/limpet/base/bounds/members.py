@@ -8,3 +8,60 @@ ABSENT_ADDRESSES = Bound(
     "addresses of pods that are gone, of one node", 256, "addresses", Above.REFUSED
 )
 TOLD_PODS = Bound("pods of one document about a node's pods", 64, "pods", Above.REFUSED)
+
+# Reports of pods, to the controller
+
+REPORTED_PODS = Bound("pods in the controller's record of one node", 4_096, "pods", Above.REFUSED)
+REPORTED_BYTES = Bound(
+    "the controller's record of one node's pods", 1 << 20, "bytes", Above.REFUSED
+)
+REPORT_BODY = Bound("body of one report of pods", 256 << 10, "bytes", Above.REFUSED)
+REPORTED_NAME = Bound(
+    "name of a pod, its namespace or its network in a report", 253, "characters", Above.REFUSED
+)
+REPORTED_INTERFACE_NAME = Bound(
+    "name of a pod's interface in a report", 15, "characters", Above.REFUSED
+)
+REPORTED_POD_ADDRESSES = Bound(
+    "addresses of one interface of a pod in a report", 16, "addresses", Above.REFUSED
+)
+REPORTS_AT_ONCE = Bound("reports of one node's pods at once", 64, "reports", Above.WAITS)
+REPORTS_PER_MINUTE = Bound(
+    "reports of one node's pods for long", 120, "reports a minute", Above.WAITS
+)
+REPORTED_BYTES_AT_ONCE = Bound(
+    "what reports of one node have written at once", 4 << 20, "bytes", Above.WAITS
+)
+REPORTED_BYTES_PER_MINUTE = Bound(
+    "what reports of one node have written for long", 4 << 20, "bytes a minute", Above.WAITS
+)
+
+# Other requests to the controller
+
+REQUESTS_AT_ONCE = Bound("requests of one node at once", 1_000, "requests", Above.WAITS)
+REQUESTS_PER_MINUTE = Bound(
+    "requests of one node for long", 1_200, "requests a minute", Above.WAITS
+)
+MEMBER_CONNECTIONS = Bound(
+    "connections of one node to the controller", 8, "connections", Above.OLDEST_OUT
+)
+PUBLISHED_AT_ONCE = Bound("presences of one node at once", 20, "presences", Above.WAITS)
+PUBLISHED_PER_MINUTE = Bound(
+    "presences of one node for long", 30, "presences a minute", Above.WAITS
+)
+WATCHES_AT_ONCE = Bound("watches that one node begins at once", 20, "watches", Above.WAITS)
+WATCHES_PER_MINUTE = Bound(
+    "watches that one node begins for long", 30, "watches a minute", Above.WAITS
+)
+SHOWN_DOCUMENTS = Bound(
+    "documents shown to a controller at once after a restore", 256, "documents", Above.REFUSED
+)
+SHOWN_AT_ONCE = Bound("documents that one node shows at once", 4_096, "documents", Above.WAITS)
+SHOWN_PER_MINUTE = Bound(
+    "documents that one node shows for long", 12_288, "documents a minute", Above.WAITS
+)
+HELLO_DOCUMENTS = Bound("documents in a node's hello", 8, "documents", Above.REFUSED)
+SHOW_BODY = Bound("body of a node's hello, or of what it shows", 1 << 20, "bytes", Above.REFUSED)
+PUBLISH_BODY = Bound("body with a node's presence", 8 << 10, "bytes", Above.REFUSED)
+SMALL_BODY = Bound("body of a node's request for segments", 4 << 10, "bytes", Above.REFUSED)
+SEGMENT_VERSIONS = Bound("IP versions in a request for segments", 8, "IP versions", Above.REFUSED)

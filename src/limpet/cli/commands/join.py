@@ -39,7 +39,7 @@ def join(
 ) -> None:
     """Get this node into a cluster, with a token from its controller."""
     from limpet.cli.install.joining import join_cluster
-    from limpet.cloud.join import JoinOrder
+    from limpet.cloud.join_requests import JoinOrder
 
     require_root("join")
     settings = load_settings(config)

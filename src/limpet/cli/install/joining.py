@@ -22,7 +22,8 @@ from limpet.cluster.identity import Identity, load_identity
 from limpet.cluster.nodes import Snapshot
 
 if TYPE_CHECKING:
-    from limpet.cloud.join import Joined, JoinOrder
+    from limpet.cloud.join import Joined
+    from limpet.cloud.join_requests import JoinOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def folders_of(settings: Settings) -> tuple[Path, ...]:
 
 def join_first(settings: Settings, options: JoinOptions, *, force: bool) -> str:
     """The node joins; returns that in words. Raises: LimpetError, as `join_cluster`."""
-    from limpet.cloud.join import JoinOrder
+    from limpet.cloud.join_requests import JoinOrder
 
     order = JoinOrder(
         options.token,

@@ -31,7 +31,7 @@ from limpet.cluster.api import (
     name_problem,
     secret_digest,
 )
-from limpet.cluster.kinds.grant import Role
+from limpet.cluster.kinds.grant import Grant, Role
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.views import (
@@ -45,7 +45,7 @@ from limpet.controller.metrics import Metrics
 from limpet.controller.registry.records import TOKEN, TokenRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables, by_name
-from limpet.controller.state import grants, nodes, recovery
+from limpet.controller.state import nodes, recovery, tokens
 from limpet.controller.state.authority import digest_of
 from limpet.controller.state.cluster import Cluster
 
@@ -135,7 +135,7 @@ class Admin:
             for name in communities:
                 find_community(tables, name)
             now_s = time.time()
-            grants.forget_tokens(tables, now_s)
+            tokens.forget_tokens(tables, now_s)
             record = TokenRecord(
                 digest=secret_digest(secret),
                 created_at_s=now_s,
@@ -151,7 +151,7 @@ class Admin:
         return await self._cluster.change(make)
 
     async def _node_list(self) -> dict[str, Any]:
-        reports = {uid: each.at_s for uid, each in (await self._cluster.reports.all()).items()}
+        reports = await self._cluster.reports.times()
 
         def make(tables: Tables) -> list[dict[str, Any]]:
             return [
@@ -257,26 +257,20 @@ class Admin:
         return await self._cluster.change(make)
 
     async def _pod_list(self, node: str | None = None) -> dict[str, Any]:
-        reports = await self._cluster.reports.all()
-
-        def make(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        def make(tables: Tables) -> list[Grant]:
             wanted = node and nodes.find_node(tables, node).uid
-            live = by_name(
+            return by_name(
                 grant
                 for uid, grant in tables.grants.items()
                 if not grant.tombstone and wanted in (None, "", uid)
             )
-            pods, found = [], []
-            for grant in live:
-                of = {"node": grant.name, "uid": grant.uid}
-                report = reports.get(grant.uid)
-                pods += [
-                    {**of, **msgspec.to_builtins(pod)} for pod in (report.pods if report else ())
-                ]
-                found.append({**of, "reported_at_s": report.at_s if report else None})
-            return pods, found
 
-        pods, reporting = await self._cluster.change(make)
+        pods, reporting = [], []
+        for grant in await self._cluster.change(make):
+            of = {"node": grant.name, "uid": grant.uid}
+            report = await self._cluster.reports.get(grant.uid)
+            pods += [{**of, **msgspec.to_builtins(pod)} for pod in (report.pods if report else ())]
+            reporting.append({**of, "reported_at_s": report.at_s if report else None})
         return {"pods": pods, "nodes": reporting}
 
     async def _rotate_key(self) -> dict[str, Any]:

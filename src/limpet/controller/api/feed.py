@@ -17,7 +17,7 @@ from limpet.controller.api.node_words import NodeWords
 from limpet.controller.store.interface import Bookmark, Item, Store
 
 _CHUNK_BYTES = 256 << 10
-_KEPT_LINES = 16_384
+_KEPT_LINES, _KEPT_LINE_BYTES = 16_384, 16 << 20
 _LIST_KEPT_S = 5.0
 """Whoever begins within that time gets the same list, and then what changed since."""
 
@@ -41,6 +41,7 @@ class Feed:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._line_bytes = 0
         self._list: tuple[list[bytes], str] = ([], "")
         self._listed_at_s = float("-inf")
         self.words = NodeWords()
@@ -94,9 +95,10 @@ class Feed:
         line = self._lines.get(key)
         if line is None:
             line = await self._make_line(event)
+            self._line_bytes += len(line) - len(self._lines.get(key, b""))
             self._lines[key] = line
-            if len(self._lines) > _KEPT_LINES:
-                self._lines.popitem(last=False)
+            while len(self._lines) > _KEPT_LINES or self._line_bytes > _KEPT_LINE_BYTES:
+                self._line_bytes -= len(self._lines.popitem(last=False)[1])
         return line
 
     async def _make_line(self, event: Item) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace as replace_fields
 
+from limpet.base.errors import StorageError
 from limpet.cluster.api import (
     Code,
     HelloAnswer,
@@ -23,9 +25,11 @@ from limpet.cluster.keys import public_key_of
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import read_sealed
-from limpet.controller.registry.refusal import RefusedError, WriteRate
+from limpet.controller.api.member_rates import MemberRates
+from limpet.controller.orchestrator.flannel.lease import kept_macs
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state import grants, happenings, published, recovery
+from limpet.controller.state import grants, happenings, published, recovery, tokens
 from limpet.controller.state.authority import (
     digest_of,
     node_certificate,
@@ -36,13 +40,6 @@ from limpet.controller.state.recovery import absorb
 
 _log = structlog.get_logger("cluster")
 
-_PUBLISHED_PER_S, _PUBLISHED = 5.0, 50
-"""Documents of one node. It publishes when its links or its NAT have changed; each is written, and
-sent to every other node."""
-_REPORTS_PER_S, _REPORTS = 2.0, 64
-"""Reports of one node's pods; each writes all of them. An agent sends one a second, and 32 in a row
-where one cannot hold all."""
-
 T = TypeVar("T")
 
 
@@ -51,8 +48,7 @@ class NodeRequests:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._published = WriteRate("documents", per_s=_PUBLISHED_PER_S, burst=_PUBLISHED)
-        self._pod_reports = WriteRate("reports of pods", per_s=_REPORTS_PER_S, burst=_REPORTS)
+        self.rates = MemberRates()
 
     async def ask(self, uid: str, revision: int, make: Callable[[Tables], T]) -> T:
         """As `change`, for a node that is let in and knows nothing newer. Raises: RefusedError."""
@@ -78,7 +74,7 @@ class NodeRequests:
                 ca=authority.ca_certificate,
                 pinned_key=public_key_of(authority.cluster_keys[0]),
                 documents=(*tables.first_documents, joined.sealed_grant),
-                vtep_macs=dict(tables.grants[joined.uid].vtep_macs),
+                vtep_macs=_known_macs(tables, request.name),
             )
             return joined, tables.grants[joined.uid], answer
 
@@ -101,12 +97,21 @@ class NodeRequests:
         if not joined.replaces:
             return answer
         await self._cluster.reports.hand_over(joined.replaces, joined.uid)
-        report = await self._cluster.reports.get(joined.uid)
-        return answer if report is None else replace_fields(answer, pods=report.pods)
+        pages = await self._cluster.reports.pages(joined.uid)
+        return replace_fields(answer, pod_pages=pages)
+
+    async def confirm(self, uid: str) -> None:
+        """The node has what it was answered: its token lets in nobody else any more."""
+
+        def make(tables: Tables) -> None:
+            grants.live_grant(tables, uid)
+            tokens.spend_token(tables, uid)
+
+        await self._cluster.change(make)
 
     async def _review(self, request: JoinRequest) -> None:
         """Raises: RefusedError."""
-        grants.check_proof(request)  # costs nobody but us: nothing else is asked for a stranger
+        tokens.check_proof(request)  # costs nobody but us: nothing else is asked for a stranger
         if self._cluster.check_account is None:
             raise RefusedError(
                 Code.BAD_TOKEN,
@@ -142,8 +147,9 @@ class NodeRequests:
             )
 
         answer = await self._cluster.change(make)
-        report = await self._cluster.reports.get(uid)
-        return answer if report is None else replace_fields(answer, pods_sequence=report.sequence)
+        with contextlib.suppress(StorageError):  # on a full disk nodes hear what is known, too
+            await self.confirm(uid)
+        return replace_fields(answer, pods_sequence=await self._cluster.reports.sequence(uid))
 
     async def show(self, documents: tuple[Sealed, ...]) -> int:
         margin = self._cluster.settings.restore_margin
@@ -152,8 +158,6 @@ class NodeRequests:
         )
 
     async def publish(self, uid: str, revision: int, sealed: Sealed) -> int:
-        self._published.take(uid, time.monotonic())
-
         def make(tables: Tables) -> tuple[int, list[str], list[str]]:
             grant = tables.grants[uid]
             now_s = time.time()
@@ -206,9 +210,16 @@ class NodeRequests:
                     "that the node has first",
                 )
 
-        self._pod_reports.take(uid, time.monotonic())
+        def afford(size_bytes: int) -> None:
+            self.rates.report_bytes.take(uid, time.monotonic(), size_bytes)
+
         await self.ask(uid, revision, check)
-        return await self._cluster.reports.put(uid, report, time.time())
+        return await self._cluster.reports.put(uid, report, time.time(), afford)
+
+
+def _known_macs(tables: Tables, name: str) -> dict[int, str]:
+    node = tables.source.nodes.objects.get(name)
+    return kept_macs(node.flannel) if node is not None else {}
 
 
 def _check_revision(tables: Tables, revision: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TypeVar
@@ -12,14 +13,16 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from limpet.base.bounds import members
+from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import (
     HTTP_STATUS,
     MAX_BODY_BYTES,
-    MAX_SHOWN,
     REVISION_HEADER,
     ApiError,
     Code,
+    Done,
     HelloRequest,
     JoinRequest,
     PodAnswer,
@@ -38,6 +41,7 @@ from limpet.cluster.api import (
     encode_line,
 )
 from limpet.cluster.keys import SealError
+from limpet.controller.api.member_connections import MemberConnections
 from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.metrics import Metrics
 from limpet.controller.registry.refusal import RefusedError
@@ -73,6 +77,7 @@ class Api:
         self._metrics = metrics
         self._patience_s = patience_s
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._connections = MemberConnections()
         self._closing = asyncio.Event()
 
     def application(self) -> web.Application:
@@ -84,6 +89,7 @@ class Api:
                 web.get("/healthz", self._healthz),
                 web.get("/v1/ca", self._ca),
                 web.post("/v1/join", self._join),
+                web.post("/v1/joined", self._joined),
                 web.post("/v1/hello", self._hello),
                 web.post("/v1/show", self._show),
                 web.put("/v1/documents", self._publish),
@@ -130,13 +136,20 @@ class Api:
             resource = request.match_info.route.resource
             self._metrics.count(resource.canonical if resource else "other", code)
 
-    async def _body(self, request: web.Request, kind: type[T]) -> T:
+    async def _body(self, request: web.Request, kind: type[T], most: Bound | None = None) -> T:
+        if most is not None:
+            request = request.clone(client_max_size=most.most)
         try:
             async with asyncio.timeout(self._patience_s):
                 data = await request.read()
         except TimeoutError as error:
             raise RefusedError(
                 Code.BAD_REQUEST, f"no whole body came within {self._patience_s:g} s"
+            ) from error
+        except web.HTTPRequestEntityTooLarge as error:
+            at_most = MAX_BODY_BYTES if most is None else most.most
+            raise RefusedError(
+                Code.TOO_LARGE, f"read {kind.__name__}: it has more than {at_most:,} bytes"
             ) from error
         except (OSError, web.RequestPayloadError) as error:
             raise RefusedError(
@@ -166,47 +179,65 @@ class Api:
             )
         return await self._administer(request)
 
-    # Nodes
+    # Nodes; how often is asked before a body is read
+
+    def _member(self, request: web.Request) -> str:
+        """Who asks, by its uid. Raises: RefusedError."""
+        uid = _uid(request)
+        if isinstance(request.transport, asyncio.WriteTransport):
+            self._connections.note(uid, request.transport)
+        self._requests.rates.requests.take(uid, time.monotonic())
+        return uid
+
+    async def _joined(self, request: web.Request) -> web.Response:
+        await self._requests.confirm(self._member(request))
+        return _json(Done())
 
     async def _hello(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
-        return _json(await self._requests.hello(uid, await self._body(request, HelloRequest)))
+        uid = self._member(request)
+        hello = await self._body(request, HelloRequest, members.SHOW_BODY)
+        _check_count(len(hello.documents), members.HELLO_DOCUMENTS)
+        return _json(await self._requests.hello(uid, hello))
 
     async def _show(self, request: web.Request) -> web.Response:
-        _uid(request)
-        shown = await self._body(request, ShowRequest)
-        if len(shown.documents) > MAX_SHOWN:
-            raise RefusedError(
-                Code.TOO_LARGE, f"{len(shown.documents)} documents at once: at most {MAX_SHOWN}"
-            )
-        return _json(ShowAnswer(await self._requests.show(shown.documents)))
+        uid = self._member(request)
+        documents = (await self._body(request, ShowRequest, members.SHOW_BODY)).documents
+        _check_count(len(documents), members.SHOWN_DOCUMENTS)
+        self._requests.rates.shown.take(uid, time.monotonic(), len(documents))
+        return _json(ShowAnswer(await self._requests.show(documents)))
 
     async def _publish(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
-        sealed = (await self._body(request, PublishRequest)).document
+        uid = self._member(request)
+        self._requests.rates.documents.take(uid, time.monotonic())
+        sealed = (await self._body(request, PublishRequest, members.PUBLISH_BODY)).document
         return _json(PublishAnswer(await self._requests.publish(uid, _revision(request), sealed)))
 
     async def _segments(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
-        wanted = await self._body(request, SegmentRequest)
+        uid = self._member(request)
+        wanted = await self._body(request, SegmentRequest, members.SMALL_BODY)
+        _check_count(len(wanted.versions), members.SEGMENT_VERSIONS)
         sealed = await self._requests.request_segments(
             uid, _revision(request), wanted.generation, wanted.versions
         )
         return _json(SegmentAnswer(sealed))
 
     async def _own_pods(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
+        uid = self._member(request)
+        page = request.query.get("page", "0")
+        if not page.isascii() or not page.isdigit() or len(page) > 4:
+            raise RefusedError(Code.BAD_REQUEST, f"page {page[:40]!r} of pods: it is no number")
         await self._requests.ask(uid, _UNREVISIONED, lambda tables: None)
-        report = await self._cluster.reports.get(uid)
-        return _json(PodReport(report.sequence, report.pods) if report else PodReport(-1, ()))
+        return _json(await self._cluster.reports.page(uid, int(page)))
 
     async def _pods(self, request: web.Request) -> web.Response:
-        uid = _uid(request)
-        report = await self._body(request, PodReport)
+        uid = self._member(request)
+        self._requests.rates.reports.take(uid, time.monotonic())
+        report = await self._body(request, PodReport, members.REPORT_BODY)
         return _json(PodAnswer(await self._requests.put_pods(uid, _revision(request), report)))
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        uid = _uid(request)
+        uid = self._member(request)
+        self._requests.rates.watches.take(uid, time.monotonic())
         name = await self._requests.ask(
             uid, _revision(request), lambda tables: tables.grants[uid].name
         )
@@ -291,6 +322,12 @@ def _uid(request: web.Request) -> str:
             Code.NO_CERTIFICATE, f"{request.path} is for nodes: it needs the certificate of one"
         )
     return uid
+
+
+def _check_count(count: int, most: Bound) -> None:
+    """Raises: RefusedError."""
+    if count > most.most:
+        raise RefusedError(Code.TOO_LARGE, f"{count} {most.unit} at once: at most {most.most}")
 
 
 def _revision(request: web.Request) -> int:

@@ -45,7 +45,7 @@ class AddressBook:
 
     def __init__(self) -> None:
         self._pods: dict[Key, Pod] = {}
-        self._reported: dict[str, tuple[tuple[Key, str], ...]] = {}
+        self._reported: dict[str, dict[Key, set[str]]] = {}
         """By the name of the node: pods and their addresses."""
         self._keys: dict[str, tuple[Key, ...]] = {}
         """Who may hold an address; most have one, of whom the API server and the node tell."""
@@ -72,11 +72,14 @@ class AddressBook:
 
     def report(self, node: str, pods: Iterable[tuple[Key, str]], now_s: float) -> None:
         """What the node says that it gave out, all of it."""
-        before, after = self._reported.pop(node, ()), tuple(pods)
+        after: dict[Key, set[str]] = {}
+        for key, address in pods:
+            after.setdefault(key, set()).add(address)
+        before = self._reported.pop(node, {})
         if after:
             self._reported[node] = after
-        for key, address in set(before) ^ set(after):
-            self._changed(key, (address,), now_s)
+        for key in before.keys() | after.keys():
+            self._changed(key, before.get(key, set()) ^ after.get(key, set()), now_s)
 
     def held_twice(self, now_s: float) -> tuple[HeldTwice, ...]:
         """By address, those that have been so for a while."""
@@ -86,8 +89,8 @@ class AddressBook:
             if now_s - since_s >= SETTLE_S
         )
 
-    def _reported_of(self, pod: Pod) -> list[str]:
-        return [address for key, address in self._reported.get(pod.node, ()) if key == pod.key]
+    def _reported_of(self, pod: Pod) -> Iterable[str]:
+        return self._reported.get(pod.node, {}).get(pod.key, ())
 
     def _changed(self, key: Key, addresses: Iterable[str], now_s: float) -> None:
         pod = self._pods.get(key)

@@ -13,13 +13,14 @@ from ipaddress import ip_address
 
 import structlog
 
+from limpet.base.addresses import bounds_by_version, is_within
 from limpet.base.errors import LimpetError
 from limpet.controller.orchestrator.event_backlog import About
 from limpet.controller.orchestrator.events import Events
 from limpet.controller.orchestrator.held_twice import AddressBook, HeldTwice, Key, Pod, by_node
-from limpet.controller.registry.records import ReportRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.cluster import Cluster
+from limpet.controller.state.reports import Report
 from limpet.kubernetes.client import Client
 from limpet.kubernetes.lists import Selection
 from limpet.kubernetes.pods import PLACED_PODS, PlacedPod
@@ -42,14 +43,14 @@ def read_pod(found: PlacedPod) -> Pod | None:
     return Pod(key, metadata.uid, found.spec.node_name, tuple(_addresses(found.addresses)))
 
 
-def read_report(record: ReportRecord, tables: Tables) -> list[tuple[Key, str]]:
+def read_report(report: Report, tables: Tables) -> list[tuple[Key, str]]:
     """Addresses of the cluster's own space: other networks of a node may be numbered alike."""
-    cidrs = tables.network.pod_cidrs
+    bounds = bounds_by_version(tables.network.pod_cidrs)
     return [
-        ((pod.namespace, pod.pod), address)
-        for pod in record.pods
-        for address in _addresses(pod.addresses)
-        if any(ip_address(address) in cidr for cidr in cidrs)
+        ((pod.namespace, pod.pod), str(address))
+        for pod in report.pods
+        for address in map(ip_address, pod.addresses)
+        if is_within(int(address), bounds[address.version])
     ]
 
 
@@ -77,12 +78,12 @@ class Pods:
         self._events = events
         self._book = AddressBook()
         self._found: tuple[HeldTwice, ...] = ()
-        self._reported: dict[str, ReportRecord] = {}
-        """Reports that have come and were not taken up yet, by uid."""
+        self._reported: set[str] = set()
+        """Uids of nodes whose reports have come and were not taken up yet."""
         self._reflector = Reflector(
             client, PLACED_PODS, self._hear, mirror=True, random=random.random, selection=_LIVE
         )
-        cluster.reports.subscribe(self._reported.__setitem__)
+        cluster.reports.subscribe(self._reported.add)
 
     @property
     def held_twice(self) -> Mapping[str, Sequence[str]]:
@@ -110,29 +111,35 @@ class Pods:
     async def _read_reports(self) -> None:
         while True:
             try:
-                for uid, record in (await self._cluster.reports.all()).items():
-                    self._reported.setdefault(uid, record)
+                self._reported.update(await self._cluster.reports.uids())
                 return
             except LimpetError as error:
                 _log.warning("reports of pods not read", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
 
     async def _take_reports(self) -> None:
-        reported, now_s = dict(self._reported), time.monotonic()
+        """One after the other: a node's pods may take a mebibyte."""
+        reported, now_s = set(self._reported), time.monotonic()
         self._reported.clear()
-
-        def read(tables: Tables) -> dict[str, list[tuple[Key, str]]]:
-            return {
-                tables.grants[uid].name: read_report(record, tables)
-                for uid, record in reported.items()
-                if uid in tables.grants and not tables.grants[uid].tombstone
-            }
-
         try:
-            for node, pods in (await self._cluster.change(read)).items():
-                self._book.report(node, pods, now_s)
+            for uid in sorted(reported):
+                await self._take_report(uid, now_s)
         except LimpetError as error:
+            self._reported |= reported
             _log.warning("reports of pods not taken up", error=str(error))
+
+    async def _take_report(self, uid: str, now_s: float) -> None:
+        """Raises: LimpetError."""
+        report = await self._cluster.reports.get(uid)
+
+        def read(tables: Tables) -> tuple[str, list[tuple[Key, str]]] | None:
+            grant = tables.grants.get(uid)
+            if report is None or grant is None or grant.tombstone:
+                return None
+            return grant.name, read_report(report, tables)
+
+        if (found := await self._cluster.change(read)) is not None:
+            self._book.report(*found, now_s)
 
     async def _hear(self, changes: Changes[PlacedPod]) -> None:
         now_s = time.monotonic()

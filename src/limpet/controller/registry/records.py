@@ -11,7 +11,10 @@ from limpet.cluster.kinds.network import TunnelBackend
 
 AUTHORITY, STATE = "authority", "state"
 """Kinds with one item each, which has the kind's name."""
-SEGMENT, TOKEN, REPORT, COMMUNITY = "segment", "token", "report", "community"
+SEGMENT, TOKEN, COMMUNITY = "segment", "token", "community"
+REPORT, REPORT_PART = "report", "report-part"
+"""What a node reports of its pods: the first part by its uid, each further one by uid, dot and
+number, so that a change writes little of it."""
 NODE, PRESENCE = kinds.GRANT.name, kinds.PRESENCE.name
 """Kinds whose items hold a document of that kind and name, beside what else is kept of it."""
 
@@ -114,11 +117,33 @@ class TokenRecord(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     used_by: str = ""
     """A uid."""
+    held_since_s: float | None = None
+    """When that node was answered, while it has not confirmed that it has the answer."""
+
+
+class PartMark(msgspec.Struct, frozen=True, array_like=True):
+    """What a part of a report holds."""
+
+    pods: int
+    size_bytes: int
+    """Of its pods as JSON."""
+    written: int = 0
+    """`ReportPart.written`; 0: of the first part, which is in the report itself."""
 
 
 class ReportRecord(msgspec.Struct, frozen=True):
     sequence: int
     at_s: float
+    pods: tuple[PodAddress, ...]
+    """Of the first part."""
+    parts: tuple[PartMark, ...] = ()
+    """Of every part, the first one too; as many as a power of two."""
+
+
+class ReportPart(msgspec.Struct, frozen=True):
+    written: int
+    """A random number, each time another: a part that its report does not name was written before a
+    report that never was."""
     pods: tuple[PodAddress, ...]
 
 

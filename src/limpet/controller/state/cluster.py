@@ -32,7 +32,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import LOST_SECRETS, Registry
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings, next_network
-from limpet.controller.state import grants, happenings, nodes, recovery
+from limpet.controller.state import grants, happenings, nodes, recovery, tokens
 from limpet.controller.state.authority import (
     create_cluster,
     new_key,
@@ -134,7 +134,7 @@ class Cluster:
         if following is not None:
             grants.put_network(tables, following)
             _log.info("changed the network", generation=tables.network.generation)
-        grants.forget_tokens(tables, time.time())
+        tokens.forget_tokens(tables, time.time())
 
     def _take_stock(self, tables: Tables, *, had_state: bool) -> None:
         """What somebody took away while no controller ran, or put back from an old copy."""

@@ -5,7 +5,6 @@ Each raises RefusedError before or after it has put something: the registry undo
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +13,7 @@ from msgspec.structs import replace as replace_fields
 from limpet.cluster.api import (
     Code,
     JoinRequest,
-    is_join_proof,
-    name_problem,
     parse_token,
-    secret_digest,
 )
 from limpet.cluster.documents import Sealed
 from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
@@ -34,11 +30,10 @@ from limpet.controller.registry.records import (
     AUTHORITY,
     TOKEN,
     NodeRecord,
-    TokenRecord,
 )
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state.vtep_macs import first_macs
+from limpet.controller.state.tokens import check_claim, check_communities, check_proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +89,23 @@ def change_grant(tables: Tables, grant: Grant, **changes: object) -> Sealed:
 
 
 def join(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> Joined:
-    """Lets a node in, once for a token; asked again by the same node, gives the same answer."""
-    uid = _check_claim(tables, request, ca_digest, now_s)
+    """Lets a node in, once for a token; asked again by the same node, gives the same answer.
+
+    A machine that never confirmed its answer loses its place to the next one of its name: of what
+    it was answered nothing may be on its disk, and its key may be lost.
+    """
+    uid = check_claim(tables, request, ca_digest, now_s)
     token_id = parse_token(request.token).id
     token = tables.tokens[token_id]
-    if not token.used_by:
-        tables.put(TOKEN, token_id, replace_fields(token, used_by=uid))
+    former = token.used_by
+    if former != uid:
+        tables.put(TOKEN, token_id, replace_fields(token, used_by=uid, held_since_s=now_s))
     if (known := _known(tables, request, uid, now_s)) is not None:
         return known
+    if former:
+        return _take_over(tables, former, request, uid, now_s)
     _check_name(tables, request.name)
-    _check_communities(tables, request.name, token)
+    check_communities(tables, request.name, token)
     roles = frozenset(map(Role, token.roles))
     return _let_in(tables, request, Admission(roles, token.communities, token.labels), now_s)
 
@@ -195,55 +197,6 @@ def _check_name(tables: Tables, name: str) -> None:
             )
 
 
-def _check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
-    """Raises: RefusedError: in none of them, a node might share more than it was to share."""
-    for each in token.communities:
-        if each not in tables.communities:
-            raise RefusedError(
-                Code.BAD_TOKEN,
-                f"join {name}: the token is for community {each}, which was removed since (make "
-                "another: limpet token create)",
-            )
-
-
-def _check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> str:
-    """The uid of who wants in. Raises: RefusedError, ApiError."""
-    if problem := name_problem(request.name):
-        raise RefusedError(Code.BAD_REQUEST, f"join as {request.name[:80]!r}: {problem}")
-    parsed = parse_token(request.token)
-    if parsed.ca_digest != ca_digest:
-        raise RefusedError(
-            Code.BAD_TOKEN,
-            f"join {request.name}: the token is of another cluster (make one here: "
-            "limpet token create)",
-        )
-    token = tables.tokens.get(parsed.id)
-    if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
-        raise _bad_token(request, "nobody made this token, or it has expired and is forgotten")
-    uid = check_proof(request)
-    if token.used_by and token.used_by != uid:
-        raise _bad_token(request, "the token was used by another node; each lets one in")
-    if not token.used_by and now_s > token.expires_at_s:
-        ago_s = now_s - token.expires_at_s
-        raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
-    return uid
-
-
-def check_proof(request: JoinRequest) -> str:
-    """The uid of the key that whoever wants in holds. Raises: RefusedError."""
-    if not is_join_proof(request):
-        raise RefusedError(
-            Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
-        )
-    return uid_of(request.public_key)
-
-
-def _bad_token(request: JoinRequest, why: str) -> RefusedError:
-    return RefusedError(
-        Code.BAD_TOKEN, f"join {request.name}: {why} (make one: limpet token create)"
-    )
-
-
 def _take_over(
     tables: Tables, dead_uid: str, request: JoinRequest, uid: str, now_s: float
 ) -> Joined:
@@ -292,7 +245,7 @@ def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: floa
         communities=named,
         node_uid=node.uid if node is not None else "",
     )
-    return tables.sign(GRANT, replace(grant, vtep_macs=first_macs(tables, grant)), record)
+    return tables.sign(GRANT, grant, record)
 
 
 def _replaced_by(tables: Tables, uid: str) -> str:
@@ -385,10 +338,3 @@ def rotate_key(tables: Tables, private_key: bytes) -> int:
     for grant in list(tables.grants.values()):
         change_grant(tables, grant)
     return len(tables.grants)
-
-
-def forget_tokens(tables: Tables, now_s: float) -> None:
-    """Drops tokens that expired a day ago, used or not."""
-    for token_id, token in list(tables.tokens.items()):
-        if now_s > token.expires_at_s + 86_400:
-            tables.put(TOKEN, token_id, None)

@@ -1,128 +1,222 @@
-"""Which pod holds which address, as the nodes report it."""
+"""Which pod holds which address, as the nodes report it: in the store, and not in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ipaddress import ip_address
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from limpet.base.decoding import decode_json
-from limpet.cluster.api import MAX_NAME_CHARACTERS, MAX_PODS, Code, PodAddress, PodReport
-from limpet.controller.registry.records import REPORT, ReportRecord
+from limpet.cluster.api import Code, PodPage, PodReport
+from limpet.controller.registry.records import (
+    REPORT,
+    REPORT_PART,
+    PartMark,
+    ReportPart,
+    ReportRecord,
+)
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.store.interface import ConflictError, Delete, Item, Put, Store
+from limpet.controller.state.report_parts import (
+    Merged,
+    Pods,
+    check_report,
+    merge_report,
+    stale,
+    touched_parts,
+)
+from limpet.controller.store.interface import Change, ConflictError, Delete, Item, Put, Store
 
 _ATTEMPTS = 5
 
 
-def merge_report(known: ReportRecord | None, report: PodReport, now_s: float) -> ReportRecord:
-    """Raises: RefusedError when `report` follows another than the known one, or is too much."""
-    _check(report)
-    if report.base is None:
-        pods = {_key(pod): pod for pod in report.pods if pod.addresses}
-        return ReportRecord(report.sequence, now_s, _bounded(pods))
-    if known is not None and known.sequence == report.sequence:
-        return known  # the answer to it was lost
-    if known is None or known.sequence != report.base:
-        have = -1 if known is None else known.sequence
-        raise RefusedError(
-            Code.STALE, f"report {report.base} is not what came last: send all pods", version=have
-        )
-    merged = {_key(pod): pod for pod in known.pods}
-    for pod in report.pods:
-        if pod.addresses:
-            merged[_key(pod)] = pod
-        else:
-            merged.pop(_key(pod), None)
-    return ReportRecord(report.sequence, now_s, _bounded(merged))
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a node has reported."""
 
-
-def _key(pod: PodAddress) -> tuple[str, str, str, str]:
-    return (pod.network, pod.namespace, pod.pod, pod.ifname)
-
-
-def _bounded(pods: dict[tuple[str, str, str, str], PodAddress]) -> tuple[PodAddress, ...]:
-    if len(pods) > MAX_PODS:
-        raise RefusedError(Code.TOO_LARGE, f"report {len(pods)} pods: at most {MAX_PODS}")
-    return tuple(pods[key] for key in sorted(pods))
-
-
-def _check(report: PodReport) -> None:
-    for pod in report.pods:
-        if any(len(part) > MAX_NAME_CHARACTERS for part in _key(pod)) or len(pod.addresses) > 16:
-            raise RefusedError(
-                Code.BAD_REQUEST,
-                f"report of pod {pod.namespace[:80]}/{pod.pod[:80]}: a name is too long or there "
-                "are too many addresses",
-            )
-        for address in pod.addresses:
-            try:
-                ip_address(address)
-            except ValueError as error:
-                raise RefusedError(
-                    Code.BAD_REQUEST, f"report of pod {pod.namespace}/{pod.pod}: {error}"
-                ) from error
+    sequence: int
+    at_s: float
+    pods: Pods
 
 
 class Reports:
-    """The reports in the store; not in memory, since a person alone reads them."""
+    """For one event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._hear: list[Callable[[str, ReportRecord], None]] = []
+        self._hear: list[Callable[[str], None]] = []
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._whole: dict[str, str] = {}
+        """Versions of the records, by uid, of which this process knows that no part was written
+        for a report after it, which never was: another controller may have ended amid that."""
 
-    def subscribe(self, hear: Callable[[str, ReportRecord], None]) -> None:
-        """`hear`: told the uid and the report of a node that has reported."""
+    def subscribe(self, hear: Callable[[str], None]) -> None:
+        """`hear`: told the uid of a node that has reported."""
         self._hear.append(hear)
 
-    async def put(self, uid: str, report: PodReport, now_s: float) -> int:
-        """The sequence that counts now. Raises: RefusedError, StorageError."""
-        for _ in range(_ATTEMPTS):
-            item = await self._store.get(REPORT, uid)
-            record = merge_report(_decode(item) if item else None, report, now_s)
-            try:
-                await self._store.write([_put(uid, record, item)])
-            except ConflictError:
-                continue
-            for hear in self._hear:
-                hear(uid, record)
-            return record.sequence
+    async def put(
+        self, uid: str, report: PodReport, now_s: float, afford: Callable[[int], None]
+    ) -> int:
+        """The sequence that counts now.
+
+        `afford`: raises RefusedError where the node may not have so many bytes written now.
+        Raises: RefusedError, StorageError.
+        """
+        lock = self._busy.setdefault(uid, asyncio.Lock())
+        async with lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    sequence = await self._put(uid, report, now_s, afford)
+                except ConflictError:
+                    continue
+                for hear in self._hear:
+                    hear(uid)
+                return sequence
         raise RefusedError(Code.TRY_AGAIN, "two reports of this node at once")
 
-    async def get(self, uid: str) -> ReportRecord | None:
+    async def _put(
+        self, uid: str, report: PodReport, now_s: float, afford: Callable[[int], None]
+    ) -> int:
+        """Raises: ConflictError, RefusedError, StorageError."""
         item = await self._store.get(REPORT, uid)
-        return _decode(item) if item else None
+        known = _record(item)
+        checked = check_report(known, report)
+        if checked is None:
+            return report.sequence
+        touched: dict[int, Pods] = {}
+        if known is not None and checked.base is not None:
+            wanted = touched_parts(known, checked)
+            is_whole = item is not None and self._whole.get(uid) == item.version
+            for part in range(len(known.parts)) if not is_whole else wanted:
+                pods = await self._pods_of(uid, known, part)
+                if pods is None:
+                    raise stale(report, None)
+                if part in wanted:
+                    touched[part] = pods
+        merged = merge_report(known, touched, checked, now_s, _number)
+        afford(merged.size_bytes)
+        self._whole.pop(uid, None)
+        self._whole[uid] = await self._write(uid, merged, item)
+        return merged.record.sequence
 
-    async def all(self) -> dict[str, ReportRecord]:
-        """By uid."""
-        return {item.name: _decode(item) for item in (await self._store.listing(REPORT)).items}
+    async def _write(self, uid: str, merged: Merged, item: Item | None) -> str:
+        """The version of the record. It goes after the parts that it names: where a store stops
+        amid this, what it holds is not what the record says, and all is asked for again."""
+        changes: list[Change] = []
+        for part, value in merged.parts.items():
+            name = _name(uid, part)
+            before = await self._store.get(REPORT_PART, name)
+            version = before.version if before else None
+            changes.append(Put(REPORT_PART, name, msgspec.json.encode(value), version))
+        at = len(changes)
+        encoded = msgspec.json.encode(merged.record)
+        changes.append(Put(REPORT, uid, encoded, item.version if item else None))
+        changes += await self._deletions(_name(uid, part) for part in merged.gone)
+        return (await self._store.write(changes))[at]
+
+    async def _deletions(self, names: Iterable[str]) -> list[Change]:
+        items = [await self._store.get(REPORT_PART, name) for name in names]
+        return [Delete(REPORT_PART, item.name, item.version) for item in items if item is not None]
+
+    async def _pods_of(self, uid: str, known: ReportRecord, part: int) -> Pods | None:
+        """None: the part is not the one that the record names."""
+        if part == 0:
+            return known.pods
+        item = await self._store.get(REPORT_PART, _name(uid, part))
+        found = decode_json(item.value, ReportPart) if item is not None else None
+        return found.pods if found and found.written == known.parts[part].written else None
+
+    # What is known
+
+    async def sequence(self, uid: str) -> int:
+        """-1: there is no report of it."""
+        record = _record(await self._store.get(REPORT, uid))
+        return record.sequence if record is not None else -1
+
+    async def get(self, uid: str) -> Report | None:
+        record = _record(await self._store.get(REPORT, uid))
+        if record is None:
+            return None
+        parts = [await self._pods_of(uid, record, part) or () for part in range(len(record.parts))]
+        pods = sorted((pod for held in parts for pod in held), key=msgspec.structs.astuple)
+        return Report(record.sequence, record.at_s, tuple(pods))
+
+    async def page(self, uid: str, number: int) -> PodPage:
+        """One part of what the node has reported, from 0. Raises: RefusedError."""
+        record = _record(await self._store.get(REPORT, uid))
+        count = len(record.parts) if record is not None else 0
+        if record is None or number >= count:
+            raise RefusedError(Code.NOT_FOUND, f"page {number} of a report of pods: it has {count}")
+        return PodPage(record.sequence, count, await self._pods_of(uid, record, number) or ())
+
+    async def pages(self, uid: str) -> int:
+        record = _record(await self._store.get(REPORT, uid))
+        return len(record.parts) if record is not None else 0
+
+    async def times(self) -> dict[str, float]:
+        """When each node reported last, by uid."""
+        items = (await self._store.listing(REPORT)).items
+        return {item.name: decode_json(item.value, _Time).at_s for item in items}
+
+    async def uids(self) -> list[str]:
+        return [item.name for item in (await self._store.listing(REPORT)).items]
+
+    # What else becomes of it
 
     async def hand_over(self, former: str, uid: str) -> None:
         """A machine that replaces another is as if it had reported the same, once."""
         item = await self._store.get(REPORT, former)
-        if item is None:
+        record = _record(item)
+        if item is None or record is None:
             return
-        record = msgspec.structs.replace(_decode(item), sequence=-1)
+        puts: list[Change] = []
+        further = range(1, len(record.parts))
+        for part in further:
+            found = await self._store.get(REPORT_PART, _name(former, part))
+            there = await self._store.get(REPORT_PART, _name(uid, part))
+            if found is not None:
+                version = there.version if there is not None else None
+                puts.append(Put(REPORT_PART, _name(uid, part), found.value, version))
+        puts.append(Put(REPORT, uid, msgspec.json.encode(replace_fields(record, sequence=-1))))
+        gone = await self._deletions(_name(former, part) for part in further)
         try:
-            await self._store.write([_put(uid, record, None), Delete(REPORT, former, item.version)])
+            await self._store.write([*puts, Delete(REPORT, former, item.version), *gone])
         except ConflictError:
             return  # it has reported by itself
 
     async def drop(self, uid: str) -> None:
         item = await self._store.get(REPORT, uid)
-        if item is None:
+        record = _record(item)
+        self._whole.pop(uid, None)
+        if item is None or record is None:
             return
+        gone = await self._deletions(_name(uid, part) for part in range(1, len(record.parts)))
         try:
-            await self._store.write([Delete(REPORT, uid, item.version)])
+            await self._store.write([Delete(REPORT, uid, item.version), *gone])
         except ConflictError:
             return  # of a node that was removed; nobody reads it
 
 
-def _put(uid: str, record: ReportRecord, item: Item | None) -> Put:
-    """`item`: what it replaces."""
-    return Put(REPORT, uid, msgspec.json.encode(record), item.version if item else None)
+class _Time(msgspec.Struct):
+    at_s: float
 
 
-def _decode(item: Item) -> ReportRecord:
-    return decode_json(item.value, ReportRecord)
+def _name(uid: str, part: int) -> str:
+    return f"{uid}.{part}"
+
+
+def _number() -> int:
+    return 1 + secrets.randbelow(1 << 48)
+
+
+def _record(item: Item | None) -> ReportRecord | None:
+    if item is None:
+        return None
+    record = decode_json(item.value, ReportRecord)
+    if not record.parts:  # of before there were parts
+        record = replace_fields(record, parts=(PartMark(len(record.pods), 0),))
+    return record

@@ -27,8 +27,8 @@ from limpet.controller.store.interface import (
 )
 
 _KEPT_DELETIONS = 10_000
-_KEPT_EVENTS = 4_096
-"""In memory, for watchers that follow closely."""
+_KEPT_EVENTS, _KEPT_EVENT_BYTES = 4_096, 8 << 20
+"""In memory, for watchers that follow closely; who is further behind reads the database."""
 _WRITES_AT_ONCE = 512
 _LOG_PAGES = 1_000
 """Pages of SQLite's write-ahead log before a checkpoint."""
@@ -59,10 +59,21 @@ class _Told:
     """To watchers."""
 
     version: int
-    events: deque[tuple[int, Item | Deleted]] = field(
-        default_factory=lambda: deque(maxlen=_KEPT_EVENTS)
-    )
+    events: deque[tuple[int, Item | Deleted]] = field(default_factory=deque)
     """The last ones, up to that version."""
+    size_bytes: int = 0
+    """Of their values."""
+
+    def take(self, events: Sequence[tuple[int, Item | Deleted]], version: int) -> None:
+        self.events.extend(events)
+        self.version = version
+        self.size_bytes += sum(_size_of(event) for _, event in events)
+        while len(self.events) > _KEPT_EVENTS or self.size_bytes > _KEPT_EVENT_BYTES:
+            self.size_bytes -= _size_of(self.events.popleft()[1])
+
+
+def _size_of(event: Item | Deleted) -> int:
+    return len(event.value) if isinstance(event, Item) else 0
 
 
 class SqliteStore:
@@ -317,8 +328,7 @@ class SqliteStore:
     def _finish(
         self, writes: list[_Write], events: list[tuple[int, Item | Deleted]], version: int
     ) -> None:
-        self._told.events.extend(events)
-        self._told.version = version
+        self._told.take(events, version)
         for write in writes:
             if write.done.done():
                 continue

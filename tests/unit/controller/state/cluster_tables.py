@@ -46,7 +46,11 @@ def new_token(tables: Tables) -> str:
 
 def join(tables: Tables, number: int, name: str, now_s: float = 0.0) -> Grant:
     """Of the node with that number's key. Raises: RefusedError."""
-    token = new_token(tables)
+    return join_with(tables, new_token(tables), number, name, now_s)
+
+
+def join_with(tables: Tables, token: str, number: int, name: str, now_s: float = 0.0) -> Grant:
+    """As `join`, with this token."""
     key = node_key(number)
     request = JoinRequest(token, name, public_key_of(key), join_proof(token, name, key))
     joined = grants.join(tables, request, digest_of(tables.authority), now_s)

@@ -1,0 +1,111 @@
+"""What a join token, or a key, lets whom in for. Operations on the tables; none does I/O.
+
+A token is held by whom it was answered to, and spent when that has confirmed the answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from msgspec.structs import replace as replace_fields
+
+from limpet.cluster.api import (
+    Code,
+    JoinRequest,
+    is_join_proof,
+    name_problem,
+    parse_token,
+    secret_digest,
+)
+from limpet.cluster.keys import uid_of
+from limpet.controller.registry.records import TOKEN, TokenRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
+
+HELD_S = 60.0
+"""So long a machine has for the answer to its join, before another may join in its place."""
+
+
+def check_claim(tables: Tables, request: JoinRequest, ca_digest: bytes, now_s: float) -> str:
+    """The uid of who wants in. Raises: RefusedError, ApiError."""
+    if problem := name_problem(request.name):
+        raise RefusedError(Code.BAD_REQUEST, f"join as {request.name[:80]!r}: {problem}")
+    parsed = parse_token(request.token)
+    if parsed.ca_digest != ca_digest:
+        raise RefusedError(
+            Code.BAD_TOKEN,
+            f"join {request.name}: the token is of another cluster (make one here: "
+            "limpet token create)",
+        )
+    token = tables.tokens.get(parsed.id)
+    if token is None or not hmac.compare_digest(token.digest, secret_digest(parsed.secret)):
+        raise _bad_token(request, "nobody made this token, or it has expired and is forgotten")
+    uid = check_proof(request)
+    if token.used_by and token.used_by != uid:
+        _check_hold(tables, request, token, now_s)
+    if token.used_by != uid and now_s > token.expires_at_s:
+        ago_s = now_s - token.expires_at_s
+        raise _bad_token(request, f"the token expired {ago_s:.0f} s ago by the controller's clock")
+    return uid
+
+
+def _check_hold(tables: Tables, request: JoinRequest, token: TokenRecord, now_s: float) -> None:
+    """Returns if another machine was answered with this token, and has not confirmed it for long.
+
+    Raises: RefusedError.
+    """
+    holder = tables.grants.get(token.used_by)
+    if token.held_since_s is None or holder is None or holder.tombstone:
+        raise _bad_token(request, "the token was used by another node; each lets one in")
+    if holder.name != request.name:
+        raise _bad_token(
+            request, f"another machine is about to join with this token, as {holder.name}"
+        )
+    left_s = HELD_S - abs(now_s - token.held_since_s)
+    if left_s > 0:
+        raise RefusedError(
+            Code.TRY_AGAIN,
+            f"join {request.name}: another machine began to join with this token and has not "
+            f"confirmed it; if it gave up, ask again in {left_s:.0f} s",
+            after_s=left_s,
+        )
+
+
+def check_proof(request: JoinRequest) -> str:
+    """The uid of the key that whoever wants in holds. Raises: RefusedError."""
+    if not is_join_proof(request):
+        raise RefusedError(
+            Code.BAD_PROOF, f"join {request.name}: it does not hold the key that it names"
+        )
+    return uid_of(request.public_key)
+
+
+def _bad_token(request: JoinRequest, why: str) -> RefusedError:
+    return RefusedError(
+        Code.BAD_TOKEN, f"join {request.name}: {why} (make one: limpet token create)"
+    )
+
+
+def check_communities(tables: Tables, name: str, token: TokenRecord) -> None:
+    """Raises: RefusedError: in none of them, a node might share more than it was to share."""
+    for each in token.communities:
+        if each not in tables.communities:
+            raise RefusedError(
+                Code.BAD_TOKEN,
+                f"join {name}: the token is for community {each}, which was removed since (make "
+                "another: limpet token create)",
+            )
+
+
+def spend_token(tables: Tables, uid: str) -> None:
+    """The node has confirmed its answer: the token that let it in lets in nobody else."""
+    for token_id, token in list(tables.tokens.items()):
+        if token.used_by == uid and token.held_since_s is not None:
+            tables.put(TOKEN, token_id, replace_fields(token, held_since_s=None))
+
+
+def forget_tokens(tables: Tables, now_s: float) -> None:
+    """Drops tokens that expired a day ago, used or not."""
+    for token_id, token in list(tables.tokens.items()):
+        if now_s > token.expires_at_s + 86_400:
+            tables.put(TOKEN, token_id, None)

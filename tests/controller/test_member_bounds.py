@@ -1,0 +1,111 @@
+"""What a node may ask of a controller, up to each bound and over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from limpet.base.bounds import members
+from limpet.base.bounds.bound import Bound
+from limpet.cluster.api import (
+    SERVER_NAME,
+    Code,
+    HelloRequest,
+    SegmentRequest,
+    ShowRequest,
+    encode,
+)
+from tests.controller.machines import Controller, Node, Refusal, join_all
+from tests.waiting import until
+
+
+def node_does(controller: Controller, body: Callable[[Node], object]) -> None:
+    async def run() -> None:
+        (node,) = await join_all(controller, "a")
+        async with node:
+            await body(node)  # type: ignore[misc]
+
+    asyncio.run(run())
+
+
+async def is_too_large(node: Node, verb: str, path: str, body: bytes) -> bool:
+    try:
+        await node.fetch(verb, path, body)
+    except Refusal as refusal:
+        return refusal.code is Code.TOO_LARGE
+    return False
+
+
+def test_a_body_has_a_bound_by_what_it_is_for(controller: Controller) -> None:
+    bodies: list[tuple[str, str, Bound]] = [
+        ("POST", "/v1/pods", members.REPORT_BODY),
+        ("POST", "/v1/show", members.SHOW_BODY),
+        ("POST", "/v1/hello", members.SHOW_BODY),
+        ("PUT", "/v1/documents", members.PUBLISH_BODY),
+        ("POST", "/v1/segments", members.SMALL_BODY),
+    ]
+
+    async def body(node: Node) -> None:
+        for verb, path, bound in bodies:
+            # What is read, and is then found to be nothing.
+            assert not await is_too_large(node, verb, path, b" " * bound.most), path
+            assert await is_too_large(node, verb, path, b" " * (bound.most + 1)), path
+
+    node_does(controller, body)
+
+
+def test_what_is_counted_in_a_request_has_a_bound(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        def shown(count: int) -> msgspec.Struct:
+            return ShowRequest((node.sealed,) * count)
+
+        def hello(count: int) -> msgspec.Struct:
+            return HelloRequest(node.revision, (node.sealed,) * count)
+
+        def segments(count: int) -> msgspec.Struct:
+            return SegmentRequest(0, (4,) * count)
+
+        asked: list[tuple[str, Bound, Callable[[int], msgspec.Struct]]] = [
+            ("/v1/show", members.SHOWN_DOCUMENTS, shown),
+            ("/v1/hello", members.HELLO_DOCUMENTS, hello),
+            ("/v1/segments", members.SEGMENT_VERSIONS, segments),
+        ]
+        for path, bound, request in asked:
+            await node.fetch("POST", path, encode(request(bound.most)))
+            assert await is_too_large(node, "POST", path, encode(request(bound.most + 1))), path
+
+    node_does(controller, body)
+
+
+def test_a_node_has_a_few_connections_and_the_oldest_goes(controller: Controller) -> None:
+    async def body(node: Node) -> None:
+        assert node.joined is not None
+        context = node.context(node.joined.ca, node.joined.certificate)
+
+        async def ask() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", controller.port, ssl=context, server_hostname=SERVER_NAME
+            )
+            writer.write(b"GET /v1/pods HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await reader.readline()
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
+            return reader, writer
+
+        def is_open(reader: asyncio.StreamReader) -> bool:
+            return not reader.at_eof() and reader.exception() is None
+
+        opened = [await ask() for _ in range(members.MEMBER_CONNECTIONS.most)]
+        assert all(is_open(reader) for reader, _ in opened)
+        opened.append(await ask())
+        await until(lambda: not is_open(opened[0][0]))
+        assert all(is_open(reader) for reader, _ in opened[1:])
+        for _, writer in opened:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    node_does(controller, body)
