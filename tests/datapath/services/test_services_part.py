@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 from collections.abc import Iterator
@@ -315,6 +316,38 @@ def test_an_agent_that_starts_anew_finds_its_table_and_mends_what_was_changed(
         assert bed.run() == 0, breakage
         with ExitStack() as stack:
             talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
+
+
+def test_rules_of_another_version_are_changed_around_the_elements(plain: ServiceBed) -> None:
+    """A flow that begins meanwhile finds its Service: elements that were there are never away."""
+    bed = plain
+    one, two = bed.pods
+    bed.put(WEB, *slices(*endpoints_of(*two.addresses)))
+    table = "inet limpet_services"
+    before = bed.node.run("nft", "list", "table", *table.split())
+    listed = bed.node.run("nft", "list", "map", *table.split(), "services4")
+    element = re.search(r"elements = \{ ([^,}]*?) : ([^,}]*)", listed)
+    assert element is not None
+    key, verdict = element[1].strip(), element[2].strip()
+    marked = f'{key} comment "was here" : {verdict}'
+    bed.node.run(
+        "nft",
+        f"delete element {table} services4 {{ {key} }}; "
+        f"add element {table} services4 {{ {marked} }}; "
+        f"insert rule {table} services counter; "
+        f"add chain {table} former {{ type nat hook prerouting priority -90; }}; "
+        f"add rule {table} former counter",
+    )
+    bed.part.close()
+    bed.part = bed.new_part()
+
+    assert bed.run() > 0
+
+    after = bed.node.run("nft", "list", "table", *table.split())
+    assert after.replace(' comment "was here"', "") == before
+    assert "was here" in after
+    with ExitStack() as stack:
+        talk(one.netns, ADDRESSES[0], 80, listening(stack, two.netns, 4))
 
 
 def test_connections_are_counted_by_who_answers_them(plain: ServiceBed) -> None:

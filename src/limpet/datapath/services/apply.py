@@ -18,6 +18,7 @@ from limpet.datapath.services.diff import (
     PutElements,
     PutSurroundings,
     PutTable,
+    diff_elements,
 )
 from limpet.datapath.services.ruleset import SURROUNDING, affinity_names
 from limpet.datapath.services.state import (
@@ -105,17 +106,7 @@ class ServicesKernel:
 
     def _adopt(self, frame: Frame, want: ServicesState) -> None:
         """Goes on with a table that is just as this agent would make it, whatever its elements."""
-        text = self._whole(want.base, want.chains, want.surroundings)
-        try:
-            self._nft.run(
-                f"add table inet {_SCRATCH}\ndelete table inet {_SCRATCH}\n"
-                + text.replace(NFT_SERVICES_TABLE, _SCRATCH),
-                what="the table of Services, to compare",
-            )
-            wanted = self._frame(_SCRATCH)
-        finally:
-            with suppress(KernelError):
-                self._nft.run(f"delete table inet {_SCRATCH}", what=f"table {_SCRATCH}")
+        wanted = self._frame_of(self._whole(want.base, want.chains, want.surroundings))
         missing = {name for name in want.chains if name not in frame}
         others = {
             name
@@ -130,19 +121,16 @@ class ServicesKernel:
             self._chains |= {k: text for k, text in want.chains.items() if k not in missing}
             self._left = frame
         else:
-            _log.info("the table of Services is made anew", others=sorted(others))
+            _log.info(
+                "rules of Services are others than an earlier agent left", which=sorted(others)
+            )
 
     # Changing
 
     def _do(self, change: Change) -> None:
         match change:
-            case PutTable(base, surroundings, chains):
-                table = f"table inet {NFT_SERVICES_TABLE}"
-                whole = self._whole(base, chains, surroundings)
-                self._nft.run(f"add {table}\ndelete {table}\n{whole}", what=table)
-                self._elements = {name: {} for name in MAPS}
-                self._base, self._surroundings, self._chains = base, surroundings, dict(chains)
-                self._left = self._frame()
+            case PutTable():
+                self._put_table(change)
             case PutSurroundings(text):
                 self._nft.run(text, what="what surrounds Services")
                 self._surroundings = text
@@ -168,6 +156,53 @@ class ServicesKernel:
                     forget_udp(flows.udp)
                 if flows.tcp:
                     forget_unanswered_tcp(flows.tcp)
+
+    def _put_table(self, change: PutTable) -> None:
+        whole = self._whole(change.base, change.chains, change.surroundings)
+        self._left = self._frame()
+        unused = self._lay_over(whole) if self._left else None
+        if unused is None:
+            table = f"table inet {NFT_SERVICES_TABLE}"
+            self._nft.run(f"add {table}\ndelete {table}\n{whole}", what=table)
+            self._elements = {name: {} for name in MAPS}
+        self._do(diff_elements(change.elements, self._elements, None))
+        self._left = self._frame()
+        self._base, self._surroundings = change.base, change.surroundings
+        self._chains = dict(change.chains)
+        if unused:
+            self._chains.update(dict.fromkeys(unused, ""))
+            self._do(DropChains(unused))
+
+    def _lay_over(self, whole: str) -> list[str] | None:
+        """New rules around the elements that are there: no flow begins meanwhile that does not find
+        its Service. Returns the chains that nothing leads to then; None: what is there is of
+        another kind, and cannot stay."""
+        try:
+            wanted = self._frame_of(whole)
+            self._nft.run(f"flush table inet {NFT_SERVICES_TABLE}\n{whole}", what="Services' rules")
+            self._elements = {name: self._sets.read(name) for name in MAPS}
+            there = self._frame()
+        except KernelError as error:
+            _log.info("the table of Services is made anew", cause=str(error))
+            return None
+        # A set of intervals that was flushed shows the end of none beside what it has.
+        alike = wanted.keys() - SURROUNDING
+        if any(there.get(name) != wanted[name] for name in alike):
+            return None
+        return [name for name in there if name not in wanted]
+
+    def _frame_of(self, whole: str) -> Frame:
+        """As the kernel would show that text. Raises: KernelError."""
+        try:
+            self._nft.run(
+                f"add table inet {_SCRATCH}\ndelete table inet {_SCRATCH}\n"
+                + whole.replace(NFT_SERVICES_TABLE, _SCRATCH),
+                what="the table of Services, to compare",
+            )
+            return self._frame(_SCRATCH)
+        finally:
+            with suppress(KernelError):
+                self._nft.run(f"delete table inet {_SCRATCH}", what=f"table {_SCRATCH}")
 
     def _note(
         self,

@@ -10,11 +10,13 @@ from limpet.datapath.services.state import Elements, ServicesState, StaleFlows
 
 @dataclass(frozen=True, slots=True)
 class PutTable:
-    """The whole, without elements, in place of whatever is there."""
+    """The whole in place of whatever is there; elements that are there already stay in force
+    meanwhile."""
 
     base: str
     surroundings: str
     chains: Mapping[str, str]
+    elements: Elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ def diff_services(
     """`touched`: keys by map that may differ, no others do; None: any may."""
     changes: list[Change] = []
     if have.base != want.base:
-        changes.append(PutTable(want.base, want.surroundings, dict(want.chains)))
-        have, touched = ServicesState(), None
+        changes.append(PutTable(want.base, want.surroundings, dict(want.chains), want.elements))
+        have = want
     else:
         missing = {name: text for name, text in want.chains.items() if name not in have.chains}
         if missing:

@@ -158,7 +158,7 @@ def test_what_is_there_already_is_no_change_and_what_is_damaged_is_put_whole() -
         return [type(each) for each in diff_services(want, have, touched=None, stale=stale)]
 
     assert kinds(want) == []
-    assert kinds(ServicesState()) == [PutTable, PutElements]
+    assert kinds(ServicesState()) == [PutTable]
     assert kinds(ServicesState(want.base, "", want.chains, want.elements)) == [PutSurroundings]
     assert kinds(ServicesState(want.base, want.surroundings, {}, want.elements)) == [AddChains]
     stale = planner.stale()
