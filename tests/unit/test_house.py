@@ -31,6 +31,7 @@ MOST_LINES_OF_TESTS = 700
 MOST_FIELDS = 12
 MOST_ARGUMENTS = 8
 FORMATS = {
+    "limpet.cluster.kinds.grant.Grant",
     "limpet.cluster.kinds.network.Network",
     "limpet.kubernetes.objects.Metadata",
     "limpet.kubernetes.services.ServiceSpecView",

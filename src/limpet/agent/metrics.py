@@ -136,6 +136,11 @@ def _of_cluster(cluster: ClusterSide) -> Iterator[Metric]:
         ("removed", "1 once the node was removed.", membership.removed),
         ("cloned", "1 once another machine has its identity.", membership.cloned),
         (
+            "peer_claims",
+            "Other nodes that claim what is not their own, such as another's MAC.",
+            len(peer_parts.overlay.planned.claims),
+        ),
+        (
             "forged_packets",
             "Packets that no peer may send, dropped since the filter was put the last time.",
             peer_parts.overlay.forged_packets(),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 from limpet.base.addresses import Prefix, bounds_of
 from limpet.base.layered_map import alter, differing
@@ -55,19 +56,31 @@ def effective_segments(snapshot: Snapshot) -> dict[str, tuple[Prefix, ...]]:
     """The segments of every node that is not revoked, by uid, no two overlapping.
 
     Where grants overlap (a cut-off node has not heard that a segment went to another) the one of
-    the higher revision counts, then that of the higher uid.
+    the higher revision counts; of two of one revision neither, since uids can be ground.
     """
     grants = [entry.grant for entry in snapshot.nodes.values() if not entry.grant.tombstone]
     if not _any_overlap(grants):
         return {grant.uid: grant.segments for grant in grants}
-    newest_first = sorted(grants, key=lambda grant: (grant.revision, grant.uid), reverse=True)
+    newest_first = sorted(grants, key=lambda grant: grant.revision, reverse=True)
     taken: dict[int, list[tuple[int, int]]] = {4: [], 6: []}
     found: dict[str, tuple[Prefix, ...]] = {}
-    for grant in newest_first:
-        kept = [each for each in grant.segments if _take(each, taken)]
-        whole = len(kept) == len(grant.segments)
-        found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
+    for _, group in groupby(newest_first, key=lambda grant: grant.revision):
+        together = list(group)
+        disputed = _disputed(together) if len(together) > 1 else set()
+        for grant in together:
+            free = [each for each in grant.segments if _take(each, taken)]
+            kept = [each for each in free if each not in disputed]
+            whole = len(kept) == len(grant.segments)
+            found[grant.uid] = grant.segments if whole else tuple(kept)  # one tuple less of each
     return found
+
+
+def newest_grant(grants: Iterable[Grant]) -> str:
+    """Uid of the one that the cluster has signed last; empty: that is not one alone."""
+    held = list(grants)
+    revision = max(grant.revision for grant in held)
+    uids = [grant.uid for grant in held if grant.revision == revision]
+    return uids[0] if len(uids) == 1 else ""
 
 
 def _any_overlap(grants: Iterable[Grant]) -> bool:
@@ -81,6 +94,24 @@ def _any_overlap(grants: Iterable[Grant]) -> bool:
         if any(before[1] >= after[0] for before, after in pairwise(held)):
             return True
     return False
+
+
+def _disputed(grants: Iterable[Grant]) -> set[Prefix]:
+    """Segments that meet one of another of these grants."""
+    found: set[Prefix] = set()
+    spans = sorted(
+        (each.version, *bounds_of(each), grant.uid, each)
+        for grant in grants
+        for each in grant.segments
+    )
+    for _, of_version in groupby(spans, key=itemgetter(0)):
+        held = list(of_version)
+        widest = held[0]
+        for span in held:
+            if span[1] <= widest[2] and span[3] != widest[3]:
+                found |= {span[4], widest[4]}
+            widest = max(widest, span, key=itemgetter(2))
+    return found
 
 
 def _take(prefix: Prefix, taken: dict[int, list[tuple[int, int]]]) -> bool:

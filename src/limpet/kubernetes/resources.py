@@ -136,6 +136,7 @@ def _grant_spec(grant: Grant, _node: str) -> dict[str, Any]:
         "prefixesBehind": _texts(grant.prefixes_behind),
         "labels": dict(grant.labels),
         "supersedes": list(grant.supersedes),
+        "vtepMACs": _macs(grant.vtep_macs),
         "removed": grant.tombstone,
     }
 
@@ -149,11 +150,15 @@ def _presence_spec(presence: Presence, node: str) -> dict[str, Any]:
         "addresses": _texts(presence.addresses),
         "endpoints": [{"address": str(at), "port": port} for at, port in presence.endpoints],
         "port": presence.port,
-        "vtepMACs": {f"ipv{version}": mac for version, mac in presence.vtep_macs.items()},
+        "vtepMACs": _macs(presence.vtep_macs),
         "tunnelPort": presence.tunnel_port,
         "relayTLSPort": presence.relay_tls_port,
         "linkMTUBytes": presence.link_mtu_bytes,
     }
+
+
+def _macs(macs: Mapping[int, str]) -> dict[str, str]:
+    return {f"ipv{version}": mac for version, mac in macs.items()}
 
 
 def _texts(values: tuple[Any, ...]) -> list[str]:

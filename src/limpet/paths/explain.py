@@ -78,7 +78,7 @@ def told_side(view: View, uid: str, own: OwnSide, path: PeerPath) -> NodeSide:
         return NodeSide(theirs, OverlayPlan())
     devices = {device.ifname: device for device in theirs.devices.values()}
     parts = {view.uid: plan_peer(theirs, view.uid)}
-    return NodeSide(theirs, assemble(devices, own.links, parts))
+    return NodeSide(theirs, assemble(view.snapshot.nodes, devices, own.links, parts))
 
 
 def explain_path(
@@ -122,9 +122,6 @@ def _way(side: NodeSide, uid: str, target: Address) -> Way | str:
         if route is not None or not words:
             words = "another node has the more specific prefix"
         return f": {words}"
-    fdb = part.fdb[0] if part.fdb and part.fdb[0].device == route.device else None
-    if fdb is not None and state.entries[fdb.key] != fdb:
-        return ": another node announces its MAC, a clone of it"
     rung = transport_of(route, path, state.devices)
     return Way(
         rung,

@@ -121,9 +121,11 @@ def test_why_there_is_no_way_is_said() -> None:
     assert small.there.reason == "node-2: IPv6 needs an MTU of 1280, the path has 1270"
 
 
-def test_of_two_nodes_with_one_mac_one_is_said_to_be_a_clone() -> None:
-    twin = entry(a_grant(3), a_presence(3, vtep_macs={4: mac(2, 4)}))
-    known = snapshot(node(1), node(2), twin)
+def test_of_a_node_with_anothers_mac_it_is_said_whose_it_is() -> None:
+    macs = {4: mac(2, 4)}
+    owner = entry(a_grant(2, vtep_macs=macs), a_presence(2))
+    twin = entry(a_grant(3), a_presence(3, vtep_macs=macs))
+    known = snapshot(node(1), owner, twin)
     paths = ((PEER, vxlan(2)), (twin.grant.uid, vxlan(3)))
 
     reasons = [
@@ -131,8 +133,11 @@ def test_of_two_nodes_with_one_mac_one_is_said_to_be_a_clone() -> None:
         for text in ("10.244.2.2", "10.244.3.2")
     ]
 
-    assert sorted(reason != "" for reason in reasons) == [False, True]
-    assert "another node announces its MAC, a clone of it" in "".join(reasons)
+    assert reasons == [
+        "",
+        f"node-3: it announces {mac(2, 4)} as its VXLAN device's MAC, which is that of "
+        f"node-2 ({PEER})",
+    ]
 
 
 def test_an_address_behind_a_node_is_reached_through_it() -> None:

@@ -22,6 +22,7 @@ from limpet.agent.status.cluster import (
     ClusterStatus,
     ControllerStatus,
     LinkStatus,
+    PeerClaim,
     PeerRound,
     TunnelStatus,
 )
@@ -83,7 +84,10 @@ class ClusterAdmin:
             peers=count_peers(
                 peer_parts.peers.view, peer_parts.overlay.planned, _unable(peer_parts)
             ),
-            contested=len(peer_parts.overlay.planned.contested),
+            claims=[
+                PeerClaim(node=membership.name_of(uid), uid=uid, what=what)
+                for uid, what in sorted(peer_parts.overlay.planned.claims.items())
+            ],
             shared_endpoints=shared_endpoints(peer_parts.peers.view.snapshot, membership.uid),
             tunnel=tunnel,
             ipsec=ipsec,

@@ -52,6 +52,14 @@ class SharedEndpoint(Said, frozen=True, kw_only=True):
     nodes: list[str]
 
 
+class PeerClaim(Said, frozen=True, kw_only=True):
+    """What another node says of itself that is another's, or nobody's: it gets nothing by it."""
+
+    node: str
+    uid: str
+    what: str
+
+
 class Traffic(Said, frozen=True, kw_only=True):
     """Encrypted bytes."""
 
@@ -131,7 +139,7 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     links: list[LinkStatus]
     peers: dict[str, int]
     """How many are reached on each rung, are not, and are not to be."""
-    contested: int
+    claims: list[PeerClaim]
     shared_endpoints: list[SharedEndpoint]
     tunnel: TunnelStatus
     ipsec: TunnelStatus | None

@@ -78,6 +78,8 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
         yield "no grant of this node is known here"
     if cluster.cloned:
         yield "ANOTHER MACHINE HAS THIS NODE'S IDENTITY: nothing is published any more"
+    for each in cluster.claims:
+        yield f"NODE {each.node} CLAIMS WHAT IS NOT ITS OWN: {each.what}"
     yield _controller(cluster.controller)
     if cluster.controller.refused:
         yield f"  no further segment now: {cluster.controller.refused}"

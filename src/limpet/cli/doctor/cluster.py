@@ -208,11 +208,13 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
         )
     elif wanted:
         yield ok(f"all {wanted} other nodes are reached")
-    if cluster.contested:
-        yield warn(
-            f"{cluster.contested} entries are wanted by several nodes, such as one MAC",
-            "only one of those nodes is reached: the others are clones of it, perhaps",
-            f"limpet peer list shows them; on a copy {_JOIN_ANEW}",
+    for each in cluster.claims:
+        yield error(
+            f"node {each.node} (uid {each.uid}) claims what is not its own: {each.what}",
+            "it gets nothing of the other node's, and is not reached by VXLAN itself",
+            "look at that machine: somebody else may be in it (then, in the cloud: limpet node "
+            f"remove {each.uid}), or its disk is a copy of another's (then, on the copy, "
+            f"{_JOIN_ANEW}), or both were set up with one MAC of flannel's",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from limpet.base.addresses import Prefix
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import uid_of
-from limpet.cluster.kinds.fields import bytes_of
+from limpet.cluster.kinds.fields import by_version, bytes_of
 from limpet.cluster.kinds.network import cluster_keys
 
 
@@ -47,6 +47,9 @@ class Grant:
     supersedes: tuple[str, ...] = ()
     """Uids that held some of the segments before."""
     tombstone: bool = False
+    vtep_macs: Mapping[int, str] = field(default_factory=dict)
+    """MACs of VXLAN devices that it has brought along from before, by IP version of the underlay;
+    that which is made of its uid is its own without a word."""
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -69,6 +72,7 @@ def _parse(found: dict[str, Any]) -> Grant:
             "roles": frozenset(map(Role, found["roles"])),
             "prefixes_behind": tuple(map(ip_network, found["prefixes_behind"])),
             "supersedes": tuple(found["supersedes"]),
+            "vtep_macs": by_version(found.get("vtep_macs", {})),
         }
     )
 
@@ -84,4 +88,5 @@ GRANT = Kind(
     _parse,
     signers=_signers,
     head=lambda grant: Head(grant.uid, grant.generation, grant.tombstone),
+    unsaid={"vtep_macs": {}},
 )

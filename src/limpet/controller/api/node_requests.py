@@ -26,7 +26,6 @@ from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import read_sealed
 from limpet.controller.api.member_rates import MemberRates
-from limpet.controller.orchestrator.flannel.lease import kept_macs
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, happenings, published, recovery, tokens
@@ -74,7 +73,7 @@ class NodeRequests:
                 ca=authority.ca_certificate,
                 pinned_key=public_key_of(authority.cluster_keys[0]),
                 documents=(*tables.first_documents, joined.sealed_grant),
-                vtep_macs=_known_macs(tables, request.name),
+                vtep_macs=dict(tables.grants[joined.uid].vtep_macs),
             )
             return joined, tables.grants[joined.uid], answer
 
@@ -215,11 +214,6 @@ class NodeRequests:
 
         await self.ask(uid, revision, check)
         return await self._cluster.reports.put(uid, report, time.time(), afford)
-
-
-def _known_macs(tables: Tables, name: str) -> dict[int, str]:
-    node = tables.source.nodes.objects.get(name)
-    return kept_macs(node.flannel) if node is not None else {}
 
 
 def _check_revision(tables: Tables, revision: int) -> None:

@@ -34,6 +34,7 @@ from limpet.controller.registry.records import (
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.tokens import check_claim, check_communities, check_proof
+from limpet.controller.state.vtep_macs import first_macs
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def _put_first(tables: Tables, grant: Grant, named: tuple[str, ...], now_s: floa
         communities=named,
         node_uid=node.uid if node is not None else "",
     )
-    return tables.sign(GRANT, grant, record)
+    return tables.sign(GRANT, replace(grant, vtep_macs=first_macs(tables, grant)), record)
 
 
 def _replaced_by(tables: Tables, uid: str) -> str:

@@ -54,8 +54,13 @@ def vxlan_entry(view: View, entry: NodeEntry, underlay: Address | None) -> FdbEn
     if not UNICAST_MAC.fullmatch(mac):
         return f"it has announced {mac!r} as MAC, which is none of one device"
     if mac == device.mac:
-        return f"its VXLAN device has the MAC of ours, {mac}: one of the two is a clone"
+        return own_mac_claimed(mac)
     return FdbEntry(device.ifname, mac, underlay)
+
+
+def own_mac_claimed(mac: str) -> str:
+    """Why VXLAN does not find a peer that announces the MAC of our own device."""
+    return f"it announces {mac} as its VXLAN device's MAC, which is that of this node's own device"
 
 
 def overlay_hops(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from pathlib import Path
 
+import structlog
+
 from limpet.base.errors import KernelError, LimpetError
 from limpet.base.ownership import NFT_OVERLAY_TABLE, VXLAN_GROUPS
 from limpet.cluster.membership import Membership
@@ -23,6 +25,8 @@ from limpet.datapath.part import Part
 from limpet.datapath.peers import Peers
 from limpet.linux.netlink import codec as wire
 from limpet.linux.owned import LinkMark, Owned
+
+_log = structlog.get_logger("overlay")
 
 
 class _Look(IntEnum):
@@ -68,6 +72,8 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         """There is a plan that the next can be made of."""
         self._failed = False
         """Something of the last round."""
+        self._told_claims: dict[str, str] = {}
+        """That the log has, by the uid of who claims."""
 
     @staticmethod
     def owned(run_dir: Path) -> Owned:
@@ -108,7 +114,21 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
         self._before, self.planned, self._is_planned = self.planned, planned, True
         self._touched = touched
         self._peers.settle(view, planned.parts)
+        self._tell_claims()
         return planned.state
+
+    def _tell_claims(self) -> None:
+        """Once of each peer and claim, also where the claim comes and goes."""
+        for uid, what in self.planned.claims.items():
+            if self._told_claims.get(uid) != what:
+                self._told_claims[uid] = what
+                _log.error(
+                    "a peer claims what is not its own",
+                    peer=self._peers.view.snapshot.nodes[uid].grant.name,
+                    uid=uid,
+                    claim=what,
+                    what_to_do="look at that machine: limpet doctor says more",
+                )
 
     def state(self, want: OverlayState) -> OverlayState:
         if self._peers.take_made():

@@ -19,7 +19,8 @@ from limpet.cluster.topology.paths import PeerPath
 from limpet.cluster.topology.reach import in_clear_refused, may_talk, share_what_is_behind
 from limpet.cluster.topology.transports import Transport
 from limpet.cluster.topology.view import View, VxlanDevice, _first_of_each_version, changed_peers
-from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop, leads_into_itself
+from limpet.datapath.overlay.contest import settle_contests
+from limpet.datapath.overlay.hop import HOP_PLANNERS, Hop, leads_into_itself, own_mac_claimed
 from limpet.datapath.overlay.state import (
     Entry,
     Key,
@@ -127,6 +128,7 @@ def _reach(
     """`part` with its routes. `prefixes`: the peer's segments, and what is behind it."""
     routes: list[PeerRoute] = []
     lost: list[Without] = []
+    claims = _claimed_of_ours(view, path, hops)
     for held, metric in zip(prefixes, (PEER_METRIC, BEHIND_METRIC), strict=True):
         for prefix in held:
             version = prefix.version
@@ -142,7 +144,7 @@ def _reach(
                 )
     without = part.without + tuple(lost) if lost else part.without
     if not routes:
-        return part._replace(without=without, refused=without[-1][1])
+        return part._replace(without=without, refused=without[-1][1], claims=claims)
     vxlans = [(hop, hop.vxlan) for hop in hops.values() if not isinstance(hop, str) and hop.vxlan]
     # Of thousands of peers: `_replace` takes four times as long.
     return PeerPart(
@@ -153,7 +155,14 @@ def _reach(
         part.outer,
         part.in_clear,
         without,
+        "",
+        claims,
     )
+
+
+def _claimed_of_ours(view: View, path: PeerPath, hops: Mapping[int, Hop | str]) -> str:
+    words = {own_mac_claimed(device.mac) for device in view.devices.values()}
+    return next((each for each in hops.values() if isinstance(each, str) and each in words), "")
 
 
 def transport_of(route: PeerRoute, path: PeerPath, devices: Mapping[str, VxlanDevice]) -> Transport:
@@ -166,6 +175,7 @@ def plan_overlay(view: View) -> OverlayPlan:
     if view.network is None or view.grant is None or not view.sources:
         return OverlayPlan()
     return assemble(
+        view.snapshot.nodes,
         {device.ifname: device for device in view.devices.values()},
         view.own.links | {each for each in (view.own.tunnel, view.own.ipsec) if each},
         {uid: plan_peer(view, uid) for uid in view.snapshot.nodes if uid != view.uid},
@@ -178,39 +188,66 @@ def replan_overlay(
     """The plan for `after`, made of that for `before`, and what may differ; None: anything."""
     if not after.sources or not before.same_node(after):
         return plan_overlay(after), None
-    uids = changed_peers(before, after)
-    return replace_parts(
-        plan, {uid: plan_peer(after, uid) if uid in after.snapshot.nodes else None for uid in uids}
-    )
+    nodes = after.snapshot.nodes
+    changed = {
+        uid: plan_peer(after, uid) if uid in nodes else None for uid in changed_peers(before, after)
+    }
+    return replace_parts(nodes, plan, changed)
 
 
 def replace_parts(
-    plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
+    nodes: Mapping[str, NodeEntry], plan: OverlayPlan, changed: Mapping[str, PeerPart | None]
 ) -> tuple[OverlayPlan, frozenset[Key]]:
     """The plan with other parts for some peers (None: without them), and what that touches."""
     parts, state = alter(plan.parts, changed), plan.state
-    before = [part for uid in changed if (part := plan.parts.get(uid)) is not None]
+    before = [part for uid in changed if (part := _wish(plan, uid)) is not None]
     old = {entry.key for part in before for entry in part.entries}
     added = [entry for part in changed.values() if part is not None for entry in part.entries]
     new = {entry.key: entry for entry in added}
     touched = frozenset(old | new.keys())
     disputed = len(new) < len(added) or any(key in state.entries for key in new.keys() - old)
     if disputed or not plan.contested.isdisjoint(touched):
-        return assemble(state.devices, state.loose_links, parts), touched
+        wishes = alter(alter(plan.parts, plan.lost), changed) if plan.lost else parts
+        after = assemble(nodes, state.devices, state.loose_links, wishes)
+        losers = (*plan.lost.values(), *after.lost.values())
+        return after, touched.union(entry.key for part in losers for entry in part.entries)
     entries = alter(state.entries, {**dict.fromkeys(old), **new})
-    return OverlayPlan(replace(state, entries=entries), parts, plan.contested), touched
+    claims = plan.claims
+    if any(uid in claims or (part is not None and part.claims) for uid, part in changed.items()):
+        claims = _claims(parts)
+    return OverlayPlan(
+        replace(state, entries=entries), parts, plan.contested, plan.lost, claims
+    ), touched
+
+
+def _wish(plan: OverlayPlan, uid: str) -> PeerPart | None:
+    """What the peer would add, whether others want the same or not."""
+    return plan.lost.get(uid) or plan.parts.get(uid)
 
 
 def assemble(
-    devices: Mapping[str, VxlanDevice], loose_links: frozenset[str], parts: Mapping[str, PeerPart]
+    nodes: Mapping[str, NodeEntry],
+    devices: Mapping[str, VxlanDevice],
+    loose_links: frozenset[str],
+    wishes: Mapping[str, PeerPart],
 ) -> OverlayPlan:
-    """The union of the parts; what several want goes to the lowest uid."""
+    """The union of the wishes, less what is another's where several want it (`contest`)."""
     entries: dict[Key, Entry] = {}
     contested: set[Key] = set()
-    for uid in sorted(parts):
-        for entry in parts[uid].entries:
+    for part in wishes.values():
+        for entry in part.entries:
             if entries.setdefault(key := entry.key, entry) is not entry:
                 contested.add(key)
+    parts, lost = wishes, dict[str, PeerPart]()
+    if contested:
+        left = settle_contests(nodes, wishes, contested)
+        lost = {uid: wishes[uid] for uid in left}
+        parts = alter(wishes, left)
+        entries = {entry.key: entry for part in parts.values() for entry in part.entries}
     # Ours too: what answers to a packet takes the way of the answering end's choice.
     state = OverlayState(devices, entries, loose_links | devices.keys())
-    return OverlayPlan(state, parts, frozenset(contested))
+    return OverlayPlan(state, parts, frozenset(contested), lost, _claims(parts))
+
+
+def _claims(parts: Mapping[str, PeerPart]) -> dict[str, str]:
+    return {uid: part.claims for uid, part in parts.items() if part.claims}

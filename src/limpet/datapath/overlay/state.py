@@ -97,6 +97,8 @@ class PeerPart(NamedTuple):
     """Prefixes of the peer that nothing is planned for, each with the reason."""
     refused: str = ""
     """Why the peer as a whole is not reached; empty: it is."""
+    claims: str = ""
+    """What of another's it announces as its own; empty: nothing that counts."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -111,4 +113,8 @@ class OverlayPlan:
     parts: Mapping[str, PeerPart] = field(default_factory=dict)
     """By the peer's uid."""
     contested: frozenset[Key] = frozenset()
-    """What several peers want differently; the one of the lowest uid has it."""
+    """What several peers want."""
+    lost: Mapping[str, PeerPart] = field(default_factory=dict)
+    """What those peers would add who have lost something to others, by uid."""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    """`PeerPart.claims` of all that have any, by uid."""

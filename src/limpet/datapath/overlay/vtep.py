@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import structlog
 
 from limpet.base.decoding import decode_json
 from limpet.base.disk import read_if_there, refusals, write_durably
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.datapath.overlay.state import UNICAST_MAC
 
 _log = structlog.get_logger("vtep")
@@ -50,11 +50,6 @@ def adopt_vtep_macs(path: Path, macs: Mapping[int, str]) -> None:
     right = {version: mac for version, mac in macs.items() if UNICAST_MAC.fullmatch(mac)}
     if is_ours and {**right, **kept} != kept:
         _write(path, {**right, **kept})
-
-
-def derived_vtep_mac(uid: str, version: int) -> str:
-    """Locally administered, unicast."""
-    return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from limpet.base.layered_map import alter, differing
 from limpet.base.ownership import TUNNEL_IFNAME
 from limpet.base.settings import KEEPALIVE_S, NAT_TIMEOUT_S
 from limpet.cluster.kinds.network import TunnelBackend
+from limpet.cluster.nodes import NodeEntry, newest_grant
 from limpet.cluster.topology.reach import backend_between, backends_of, in_clear_refused
 from limpet.cluster.topology.transports import MIN_MTU_BYTES
 from limpet.cluster.topology.tunnel_end import (
@@ -86,7 +87,7 @@ def plan_tunnel(view: TunnelView) -> TunnelPlan:
         for uid in view.view.snapshot.nodes
         if uid != view.view.uid and (peer := plan_tunnel_peer(view, uid)) is not None
     }
-    return _assemble(device, _addresses(view, device), wishes)
+    return _assemble(view.view.snapshot.nodes, device, _addresses(view, device), wishes)
 
 
 def _addresses(view: TunnelView, device: TunnelDevice) -> frozenset[InterfaceAddress]:
@@ -211,7 +212,7 @@ def replan_tunnel(
         uid: plan_tunnel_peer(after, uid) if uid in nodes else None
         for uid in _changed_peers(before, after)
     }
-    return _replace_wishes(plan, changed)
+    return _replace_wishes(nodes, plan, changed)
 
 
 def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
@@ -229,19 +230,19 @@ def _changed_peers(before: TunnelView, after: TunnelView) -> list[str]:
 
 
 def _replace_wishes(
-    plan: TunnelPlan, changed: Mapping[str, TunnelPeer | None]
+    nodes: Mapping[str, NodeEntry], plan: TunnelPlan, changed: Mapping[str, TunnelPeer | None]
 ) -> tuple[TunnelPlan, frozenset[bytes] | None]:
     """The plan with other wishes for some peers (None: without them), and what that touches."""
     wishes = alter(plan.wishes, changed)
     claims_before = _claims(plan.wishes.get(uid) for uid in changed)
     claims_after = _claims(changed.values())
     if (
-        not plan.contested.isdisjoint(claims_before)
+        not plan.contested.isdisjoint((*claims_before, *claims_after))
         or len(claims_after) != len(set(claims_after))
         or any(plan.holders.get(claim) not in (None, *changed) for claim in claims_after)
     ):
         # Whose a key or a prefix is can change for peers that have not changed themselves.
-        return _assemble(plan.state.device, plan.addresses, wishes), None
+        return _assemble(nodes, plan.state.device, plan.addresses, wishes), None
     touched = frozenset(each for each in (*claims_before, *claims_after) if isinstance(each, bytes))
     peers: dict[bytes, TunnelPeer | None] = dict.fromkeys(touched)
     holders: dict[Claim, str | None] = dict.fromkeys(claims_before)
@@ -261,21 +262,27 @@ def _claims(wishes: Iterable[TunnelPeer | None]) -> list[Claim]:
 
 
 def _assemble(
+    nodes: Mapping[str, NodeEntry],
     device: TunnelDevice | None,
     addresses: frozenset[InterfaceAddress],
     wishes: Mapping[str, TunnelPeer],
 ) -> TunnelPlan:
-    """All wishes together; what several claim goes to the lowest uid."""
-    peers: dict[bytes, TunnelPeer] = {}
+    """All wishes together. What several claim is that one's whose grant the cluster has signed
+    last, and nobody's where there is no last one: whose uid is lower says nothing."""
     holders: dict[Claim, str] = {}
-    contested: set[Claim] = set()
-    for uid in sorted(wishes):
-        peer = wishes[uid]
-        if holders.setdefault(peer.public_key, uid) != uid:
-            contested.update(_claims([peer]))
-            continue
-        lost = {each for each in peer.allowed if holders.setdefault(each, uid) != uid}
-        contested |= lost
-        peers[peer.public_key] = replace(peer, allowed=peer.allowed - lost) if lost else peer
+    contested: dict[Claim, list[str]] = {}
+    for uid, peer in wishes.items():
+        for claim in _claims([peer]):
+            if (first := holders.setdefault(claim, uid)) != uid:
+                contested.setdefault(claim, [first]).append(uid)
+    for claim, uids in contested.items():
+        holders[claim] = newest_grant(nodes[uid].grant for uid in uids)
+        if not holders[claim]:
+            del holders[claim]
+    peers: dict[bytes, TunnelPeer] = {}
+    for uid, peer in wishes.items():
+        if holders.get(peer.public_key) == uid:
+            held = frozenset(each for each in peer.allowed if holders.get(each) == uid)
+            peers[peer.public_key] = peer if held == peer.allowed else replace(peer, allowed=held)
     state = TunnelState(device, peers)
     return TunnelPlan(state, wishes, holders, frozenset(contested), addresses)

@@ -66,7 +66,7 @@ class TunnelPlan:
     wishes: Mapping[str, TunnelPeer] = field(default_factory=dict)
     """What each peer should have, by its uid; two may claim the same key or prefix."""
     holders: Mapping[Claim, str] = field(default_factory=dict)
-    """Uid of the peer that gets each claim; of several the lowest."""
+    """Uid of the peer that gets each claim; absent: of several none does."""
     contested: frozenset[Claim] = frozenset()
     """Claims of several peers at once."""
     addresses: frozenset[InterfaceAddress] = frozenset()

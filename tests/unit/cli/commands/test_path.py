@@ -181,7 +181,7 @@ CLUSTER: dict[str, Any] = {
     "exchange": {},
     "probes": {},
     "offers": {},
-    "contested": 0,
+    "claims": [],
     "shared_endpoints": [],
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},

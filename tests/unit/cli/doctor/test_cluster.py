@@ -20,7 +20,7 @@ from limpet.cli.doctor.findings import Finding, Level
 from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
 from tests.unit.cluster_values import PINNED, node_key
 
-SOUND: dict[str, Any] = {**CLUSTER, "contested": 0, "pod_cidrs": ["10.244.0.0/16"], "segments": []}
+SOUND: dict[str, Any] = {**CLUSTER, "claims": [], "pod_cidrs": ["10.244.0.0/16"], "segments": []}
 API_SERVER = {
     "server": "https://192.0.2.1:6443 (kubeconfig /k, context c)",
     "connected": True,
@@ -99,7 +99,11 @@ def test_who_serves_services_at_the_socket_or_why_nobody_does_is_told(
         ({"api_server": {**API_SERVER, "clock_ahead_s": -9e8}}, "warn", "10416 d 16 h behind"),
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
-        ({"contested": 1}, "warn", "wanted by several nodes"),
+        (
+            {"claims": [{"node": "node-7", "uid": "abc", "what": "it announces a MAC"}]},
+            "error",
+            "node node-7 (uid abc) claims what is not its own: it announces a MAC",
+        ),
         (
             {"last_round": {**CLUSTER["last_round"], "failed": ["make limvx4: EEXIST"]}},
             "error",

@@ -11,6 +11,7 @@ from limpet.cluster.kinds import PRESENCE
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import check, seal
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.controller.orchestrator.flannel.lease import (
     FlannelLease,
     annotations_of,
@@ -19,8 +20,9 @@ from limpet.controller.orchestrator.flannel.lease import (
 )
 from limpet.controller.orchestrator.flannel.nodes import Taken, take_flannel
 from limpet.controller.orchestrator.node_objects import NodeObject
+from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state import recovery
+from limpet.controller.state import recovery, vtep_macs
 from limpet.controller.state.nodes import remove
 from tests.unit.cluster_values import node_key
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
@@ -230,6 +232,56 @@ def test_flannels_nodes_are_told_of_ours_once_their_pod_cidrs_are_their_segments
     strange = take(tables, replace(node, pod_cidrs=(CIDR,)))
     assert strange.annotations == {}
     assert "its podCIDR 10.244.9.0/24, which is no segment" in strange.problems["ours"]
+
+
+def test_flannels_nodes_are_told_no_mac_that_is_another_nodes() -> None:
+    tables = new_tables()
+    victim, claimant = join(tables, 1, "victim"), join(tables, 2, "claimant")
+    macs = {4: derived_vtep_mac(victim.uid, 4)}
+    for sequence, (said, is_told) in enumerate(((macs, False), ({4: MAC}, True))):
+        presence = Presence(
+            claimant.uid, sequence, "boot", addresses=(ip_address("192.0.2.2"),), vtep_macs=said
+        )
+        tables.put_document(seal(PRESENCE, presence, node_key(2)))
+        taken = take(tables, NodeObject("claimant", "u2", pod_cidrs=claimant.segments))
+        assert (taken.annotations != {}) is is_told
+        words = "it claims the MAC address of node victim as its VXLAN device's"
+        assert any(words in each for each in taken.problems.values()) is not is_told
+
+
+def test_a_node_of_flannels_that_names_another_nodes_mac_is_no_peer() -> None:
+    tables = new_tables()
+    victim = join(tables, 1, "victim")
+    data = f'{{"VNI":1,"VtepMAC":"{derived_vtep_mac(victim.uid, 4)}"}}'
+
+    taken = take(tables, replace(NODE, flannel={**ANNOTATIONS, "backend-data": data}))
+
+    assert "name the MAC address of node victim as its own" in taken.problems["node"]
+    assert list(tables.grants) == [victim.uid]
+
+
+def test_the_macs_that_a_node_brings_along_are_in_its_grant_unless_they_are_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for annotated, kept in ((MAC, {4: MAC}), (None, {})):
+        tables = new_tables()
+        first = join(tables, 2, "first")
+        mac = annotated or derived_vtep_mac(first.uid, 4)
+        data = f'{{"VNI":1,"VtepMAC":"{mac}"}}'
+        mover = NodeObject("mover", "u9", flannel={**ANNOTATIONS, "backend-data": data})
+        monkeypatch.setitem(tables.source.nodes.objects, "mover", mover)
+        joined = join(tables, 3, "mover")
+        assert tables.grants[joined.uid].vtep_macs == kept
+
+
+def test_a_key_whose_mac_is_another_nodes_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It takes four thousand million keys to find one that does it.
+    monkeypatch.setattr(vtep_macs, "derived_vtep_mac", lambda _uid, version: f"0e:4c::{version}")
+    tables = new_tables()
+    join(tables, 1, "first")
+
+    with pytest.raises(RefusedError, match="the MAC address that follows from its key is that of"):
+        join(tables, 2, "second")
 
 
 def test_a_controller_that_was_restored_waits_for_no_report_of_flannels_nodes() -> None:

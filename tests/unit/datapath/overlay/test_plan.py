@@ -41,6 +41,7 @@ from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import OwnSide, PeerPath
 from limpet.cluster.topology.reach import may_talk
 from limpet.cluster.topology.view import VxlanDevice, view_of
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.datapath.change import Drop, LinkAddress, Put
 from limpet.datapath.overlay.diff import OverlayChange, PutDevice, diff_overlay
 from limpet.datapath.overlay.plan import plan_overlay, plan_peer, replan_overlay
@@ -226,7 +227,8 @@ CLONE = entry(a_grant(2), a_presence(2, vtep_macs={4: mac(1, 4)}))
         (
             CLONE,
             vxlan(2),
-            f"its VXLAN device has the MAC of ours, {mac(1, 4)}: one of the two is a clone",
+            f"it announces {mac(1, 4)} as its VXLAN device's MAC, which is that of this node's own "
+            "device",
         ),
         (
             node(2),
@@ -334,19 +336,72 @@ def test_a_device_over_a_small_link_has_no_ipv6_address() -> None:
     assert planned.state.devices["limvx4"].addresses == {ip_interface("10.244.1.0/32")}
 
 
-def test_what_two_peers_announce_alike_goes_to_one_of_them_and_back() -> None:
+@pytest.mark.parametrize("right", ["uid", "grant", "flannel", "none", "both"])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_mac_that_two_announce_is_whose_it_is_by_more_than_a_word(
+    right: str, number: int
+) -> None:
+    owner, other = uid(number), uid(5 - number)
+    announced = derived_vtep_mac(owner, 4) if right in ("uid", "both") else mac(number, 4)
+    recorded = {4: announced}
+    granted: dict[int, dict[str, object]] = {}
+    match right:
+        case "grant":
+            granted[number] = {"vtep_macs": recorded}
+        case "both":
+            granted[5 - number] = {"vtep_macs": recorded}
+        case "flannel":
+            granted[number] = {"roles": frozenset({Role.FLANNEL})}
+    twins = [
+        entry(a_grant(each, **granted.get(each, {})), a_presence(each, vtep_macs=recorded))
+        for each in (2, 3)
+    ]
+    paths = {uid(2): vxlan(2), uid(3): vxlan(3)}
+
+    planned = plan_overlay(view(*twins, paths=paths))
+
+    reached = {each for each, part in planned.parts.items() if part.routes}
+    claimants = set(planned.claims)
+    if right in ("none", "both"):
+        assert (reached, claimants) == (set[str](), {owner, other})
+        assert of_kind(planned.state, FdbEntry) == []
+        return
+    assert (reached, claimants) == ({owner}, {other})
+    assert of_kind(planned.state, FdbEntry) == list(planned.parts[owner].fdb)
+    assert f"which is that of node-{number} ({owner})" in planned.parts[other].refused
+
+
+def test_who_lost_a_mac_is_reached_again_when_the_other_leaves_it() -> None:
     twin = entry(a_grant(3), a_presence(3, vtep_macs={4: mac(2, 4)}))
     both = view(node(2), twin, paths={PEER: vxlan(2), twin.grant.uid: vxlan(3)})
     planned = plan_overlay(both)
+    assert of_kind(planned.state, FdbEntry) == []
 
-    owner = plan_peer(both, min(PEER, twin.grant.uid)).fdb[0]
-    assert planned.contested == {owner.key}
-    first = min(PEER, twin.grant.uid)
-    assert of_kind(planned.state, FdbEntry) == [owner]
-    paths = {uid: path for uid, path in both.paths.items() if uid != first}
-    alone, _ = replan_overlay(planned, both, view(node(2), twin, paths=paths))
-    assert alone == plan_overlay(view(node(2), twin, paths=paths))
-    assert alone.contested == frozenset()
+    for paths in ({PEER: vxlan(2)}, {twin.grant.uid: vxlan(3)}):
+        after = view(node(2), twin, paths=paths)
+        alone, touched = replan_overlay(planned, both, after)
+        assert alone == plan_overlay(after)
+        assert (alone.contested, alone.claims) == (frozenset(), {})
+        assert touched is not None
+        assert touched >= alone.state.entries.keys() - planned.state.entries.keys()
+
+
+def test_a_prefix_behind_two_nodes_is_that_of_the_newer_grant() -> None:
+    # As no controller does; a node that was cut off may know one grant from before, though.
+    behind = (ip_network("10.20.0.0/16"),)
+    for revisions, holder in (((2, 1), uid(2)), ((1, 2), uid(3)), ((1, 1), None)):
+        nodes = [
+            node(number, prefixes_behind=behind, revision=revision)
+            for number, revision in zip((2, 3), revisions, strict=True)
+        ]
+        planned = plan_overlay(view(*nodes, paths={uid(2): vxlan(2), uid(3): vxlan(3)}))
+
+        holders = [
+            each
+            for each, part in planned.parts.items()
+            if any(route.prefix == behind[0] for route in part.routes)
+        ]
+        assert holders == ([holder] if holder else [])
 
 
 TUNNELLING = replace(OWN, tunnel="limwg0")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from limpet.datapath.overlay.vtep import derived_vtep_mac, keep_vtep_macs
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac
+from limpet.datapath.overlay.vtep import keep_vtep_macs
 
 UID = "a" * 24
 

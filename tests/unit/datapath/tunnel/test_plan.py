@@ -164,18 +164,18 @@ def test_who_may_not_talk_or_tells_no_tunnel_has_no_tunnel(found: NodeEntry) -> 
     assert planned(2, found, TunnelEnd(ENDPOINT)) is None
 
 
-def test_of_two_that_were_granted_one_key_only_one_has_it() -> None:
+def test_of_two_that_were_granted_one_key_the_later_has_it_and_of_one_time_neither() -> None:
     # As no controller does: a uid is made of the key.
-    same = a_grant(3, public_key=a_grant(2).public_key)
-    cluster = snapshot(node(OURS), peer(2), replace(peer(3), grant=same))
+    for revision, holder in ((0, 2), (1, None), (2, 3)):
+        same = a_grant(3, public_key=a_grant(2).public_key, revision=revision)
+        cluster = snapshot(node(OURS), peer(2), replace(peer(3), grant=same))
 
-    plan = plan_tunnel(view(cluster, {}))
+        plan = plan_tunnel(view(cluster, {}))
 
-    holder = min(uid(2), uid(3))
-    assert plan.holders[tunnel_key(2)] == holder
-    (held,) = plan.state.peers.values()
-    assert held.allowed == frozenset(segments(2 if holder == uid(2) else 3))
-    assert tunnel_key(2) in plan.contested
+        assert tunnel_key(2) in plan.contested
+        assert plan.holders.get(tunnel_key(2)) == (uid(holder) if holder else None)
+        held = [peer.allowed for peer in plan.state.peers.values()]
+        assert held == ([frozenset(segments(holder))] if holder else [])
 
 
 def test_a_node_without_a_grant_has_no_tunnel() -> None:

@@ -9,7 +9,7 @@ name. A node that joins under its name takes its segments over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from limpet.base.addresses import Prefix
@@ -18,6 +18,7 @@ from limpet.cluster.keys import uid_of
 from limpet.cluster.kinds import GRANT, PRESENCE
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.presence import Presence
+from limpet.cluster.topology.vtep_mac import derived_vtep_mac
 from limpet.controller.orchestrator.flannel.lease import (
     FlannelLease,
     annotations_of,
@@ -27,6 +28,7 @@ from limpet.controller.orchestrator.node_objects import NodeObject
 from limpet.controller.registry.records import NodeRecord, PresenceRecord
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.nodes import remove
+from limpet.controller.state.vtep_macs import owner_of
 
 _PLAIN_MTU_BYTES = 1500
 """flannel tells none; each end's own link bounds it."""
@@ -84,6 +86,7 @@ def _take(tables: Tables, node: NodeObject, now_s: float, taken: Taken) -> None:
         )
     if not node.pod_cidrs:
         raise ValueError("it has no podCIDR (flannel needs one too)")
+    _check_macs(tables, theirs, lease)
     kept = [each for each in theirs if each.segments == node.pod_cidrs][:1]
     for each in theirs:
         if each not in kept:
@@ -120,6 +123,16 @@ def _grant(tables: Tables, node: NodeObject, now_s: float) -> Grant:
     )
     tables.sign(GRANT, grant, NodeRecord(Sealed(GRANT.name, b"", b""), now_s))
     return grant
+
+
+def _check_macs(tables: Tables, theirs: Sequence[Grant], lease: FlannelLease) -> None:
+    """Raises: ValueError for another node's: what the cluster signs is not asked again."""
+    said = (tables.presence(grant.uid) for grant in theirs)
+    if any(presence is not None and presence.vtep_macs == lease.vtep_macs for presence in said):
+        return
+    uid = theirs[0].uid if theirs else ""
+    if other := owner_of(tables, lease.vtep_macs, uid):
+        raise ValueError(f"its annotations name the MAC address of node {other} as its own")
 
 
 def _check_free(tables: Tables, name: str, prefix: Prefix) -> str:
@@ -190,6 +203,15 @@ def _tell(tables: Tables, node: NodeObject, grant: Grant, taken: Taken) -> None:
         taken.problems[node.name] = (
             f"flannel's nodes send here what is for its podCIDR {strange[0]}, which is no segment "
             "of it (segments have to come from the Nodes' podCIDRs while flannel is beside Limpet)"
+        )
+        return
+    own = {version: derived_vtep_mac(grant.uid, version) for version in presence.vtep_macs}
+    if presence.vtep_macs not in (own, grant.vtep_macs) and (
+        other := owner_of(tables, presence.vtep_macs, grant.uid)
+    ):
+        taken.problems[node.name] = (
+            f"it claims the MAC address of node {other} as its VXLAN device's, so flannel's nodes "
+            "are told nothing of it (look at that machine: limpet doctor, on another, says more)"
         )
         return
     taken.annotations[node.name] = annotations_of(

@@ -1,0 +1,28 @@
+"""Whose the MAC of a VXLAN device is: a node announces it, and it may be another's. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+from limpet.cluster.nodes import NodeEntry
+
+
+@lru_cache(maxsize=1 << 14)
+def derived_vtep_mac(uid: str, version: int) -> str:
+    """Of a node that has none from before; locally administered, unicast.
+
+    `version`: IP version of the underlay.
+    """
+    return (b"\x0e\x4c" + hashlib.sha256(f"vtep {version} {uid}".encode()).digest()[:4]).hex(":")
+
+
+def is_its_own(entry: NodeEntry, version: int, mac: str) -> bool:
+    """Whether more than the node's own word makes the MAC the node's: it is made of its uid, or the
+    cluster has signed that it brought it along from flannel, or speaks for it."""
+    grant = entry.grant
+    return (
+        grant.is_flannel
+        or grant.vtep_macs.get(version) == mac
+        or derived_vtep_mac(grant.uid, version) == mac
+    )
