@@ -8,26 +8,31 @@ Source: k8s.io/apimachinery/pkg/apis/meta/v1/types.go.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,253}\Z")]
+"""Of any object: some kinds allow colons and more, and no kind what cannot be seen."""
+LabelKey = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,317}\Z")]
+LabelValue = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{0,63}\Z")]
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What `managedFields` says is left out: the API server keeps it by itself."""
 
-    name: str = ""
-    generate_name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
+    name: Name = ""
+    generate_name: Name = ""
+    namespace: Name = ""
+    uid: Name = ""
+    resource_version: Name = ""
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
+    labels: dict[LabelKey, LabelValue] | None = None
+    annotations: dict[LabelKey, str] | None = None
     owner_references: list[dict[str, Any]] | None = None
     finalizers: list[str] | None = None
 

@@ -9,7 +9,7 @@ from typing import Any, Generic
 import msgspec
 
 from limpet.base.decoding import json_decoder
-from limpet.kubernetes.objects import AnyViewed, Metadata, Resource, Status
+from limpet.kubernetes.objects import AnyViewed, Resource, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,10 @@ class _Line(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Headed(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
-
-
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
-    """What an object without a name has, as a bookmark."""
+    """What an object has that is no other, as a bookmark; its name may be any text."""
 
+    name: str = ""
     resource_version: str = ""
 
 
@@ -103,7 +100,7 @@ def read_item(raw: msgspec.Raw, resource: Resource[AnyViewed]) -> AnyViewed | Un
 
 def _unreadable(raw: msgspec.Raw, cause: str) -> Unreadable:
     try:
-        found: Metadata = _decoder(_Headed).decode(raw).metadata
+        found: _Versioned = _decoder(_Marked).decode(raw).metadata
     except msgspec.MsgspecError:
         return Unreadable("an object without a name", cause)
     return Unreadable(found.name or "an object without a name", cause, found.resource_version)

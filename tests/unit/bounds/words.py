@@ -15,9 +15,11 @@ from limpet.base.bounds.words import (
     LOG_REFUSALS,
     LOG_TRACEBACK,
     LOG_VALUE,
+    NAME,
 )
 from limpet.base.process.log import in_bounds
 from limpet.base.process.log_limits import LogLimits
+from limpet.base.text.names import name_problem
 from limpet.cli.output import put, put_table
 from tests.unit.bounds.probes import probe
 
@@ -71,3 +73,8 @@ def _printed(print_it: Callable[..., None], *words: Any) -> str:
     with contextlib.redirect_stdout(printed):
         print_it(*words)
     return printed.getvalue()
+
+
+@probe(NAME)
+def _(amount: int) -> bool:
+    return name_problem("x" * amount) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import string
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def documents(draw: st.DrawFn) -> Document:
             version,
             endpoints=tuple(draw(st.sampled_from(((), ((ip_address("2001:db8::1"), 7),))))),
             vtep_macs=draw(st.sampled_from(({}, {4: "02:00:00:00:00:01"}))),
-            boot_id=draw(st.text(max_size=5)),
+            boot_id=draw(st.text(string.printable[:94], max_size=5)),
         )
     return seal(kind, value, node_key(number) if kind is PRESENCE else CLUSTER_KEY)  # type: ignore[arg-type]
 

@@ -1,9 +1,10 @@
-"""What stands in a log and on a terminal of what others wrote, members and strangers alike."""
+"""Names that others chose, and what stands of their words in a log and on a terminal."""
 
 from __future__ import annotations
 
 from limpet.base.bounds.bound import Above, Bound
 
+NAME = Bound("name of a pod, a namespace, a container or a node", 253, "characters", Above.REFUSED)
 LOG_VALUE = Bound("one value in a line of a log", 1000, "characters", Above.CUT)
 LOG_TRACEBACK = Bound("a traceback in a line of a log", 16000, "characters", Above.CUT)
 LOG_FIELDS = Bound("values in a line of a log", 40, "values", Above.CUT)

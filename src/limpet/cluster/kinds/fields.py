@@ -6,6 +6,9 @@ import base64
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from limpet.base.bounds.words import NAME
+from limpet.base.text.names import label_problem, name_problem
+
 T = TypeVar("T")
 
 
@@ -19,6 +22,32 @@ def whole(value: Any, most: int) -> int:
 def text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def name(value: object) -> str:
+    """Of a pod, a namespace or a node."""
+    found = text(value)
+    if problem := name_problem(found):
+        raise ValueError(f"{found[:300]!r} {problem}")
+    return found
+
+
+def word(value: object) -> str:
+    """Printable ASCII, as long as a name; it may be empty."""
+    found = text(value)
+    if not (found.isascii() and found.isprintable() and len(found) <= NAME.most):
+        raise ValueError(f"{found[:300]!r} is no word of printable characters")
+    return found
+
+
+def labels(value: object) -> dict[str, str]:
+    """As Kubernetes allows them."""
+    if not isinstance(value, dict):
+        raise ValueError("labels are no object")
+    for key, each in value.items():
+        if problem := label_problem(text(key), text(each)):
+            raise ValueError(f"label {key[:300]!r}: {each[:100]!r} {problem}")
     return value
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from limpet.base.bounds.members import TOLD_PODS
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import text, whole
+from limpet.cluster.kinds.fields import labels, name, text, whole
 from limpet.cluster.kinds.grant import GRANT
 
 PARTS = 16
@@ -58,10 +58,10 @@ def _parse(found: dict[str, Any]) -> LabelledPods:
 
 def _pod(found: Mapping[str, Any]) -> LabelledPod:
     return LabelledPod(
-        text(found["namespace"]),
-        text(found["name"]),
+        name(found["namespace"]),
+        name(found["name"]),
         tuple(str(ip_address(text(each))) for each in found["addresses"]),
-        {text(key): text(value) for key, value in found["labels"].items()},
+        labels(found["labels"]),
     )
 
 

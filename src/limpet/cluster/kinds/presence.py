@@ -10,7 +10,7 @@ from typing import Any
 
 from limpet.base.addresses import Address
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import by_version, text, whole
+from limpet.cluster.kinds.fields import by_version, whole, word
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import cluster_keys
 
@@ -47,7 +47,7 @@ def _parse(found: dict[str, Any]) -> Presence:
     return Presence(
         **{
             **found,
-            "boot_id": text(found["boot_id"]),
+            "boot_id": word(found["boot_id"]),
             "addresses": tuple(map(_address, found["addresses"])),
             "endpoints": tuple(
                 (_address(at), whole(port, _MAX_PORT)) for at, port in found["endpoints"]

@@ -15,6 +15,7 @@ import msgspec
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.errors import CniCode, CniError
+from limpet.base.text.escaping import escaped
 
 Keys = Mapping[str, str]
 """Lower case name to name, as `keys()` makes it."""
@@ -33,7 +34,7 @@ def show(value: object) -> str:
         text = msgspec.json.encode(value).decode()
     except (RecursionError, TypeError, ValueError):  # too deep; a lone surrogate
         text = ascii(value) if isinstance(value, str) else f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+    return escaped(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…")
 
 
 def invalid(path: str, value: object, problem: str, hint: str = "") -> CniError:

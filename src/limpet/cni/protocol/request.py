@@ -13,9 +13,9 @@ import msgspec
 
 from limpet.base.addresses import Address, ifname_problem
 from limpet.base.errors import CniCode, CniError
+from limpet.base.text.names import label_problem, name_problem
 from limpet.cni.protocol.conf import (
     BANDWIDTH,
-    NAME,
     PER_REQUEST_KEYS,
     VERSIONS,
     parse_bandwidth,
@@ -52,6 +52,8 @@ _PORT_MAPPING = keys("hostPort", "containerPort", "protocol", "hostIP")
 _ATTACHMENT = keys("containerID", "ifname")
 _NOTHING = keys()
 
+_POD_NAMES = ("K8S_POD_NAMESPACE", "K8S_POD_NAME")
+
 DEFAULT_VERSION = "1.0.0"
 """Of an answer to a request that names no version that we speak."""
 
@@ -85,14 +87,15 @@ def parse_request(environ: Mapping[str, str], stdin: bytes) -> CniRequest:
     if verb is Verb.STATUS:
         return CniRequest(verb, conf)
     arguments = _parse_cni_args(environ.get("CNI_ARGS", ""), forgiving=forgiving)
+    namespace, name = (_pod_name(arguments, key, forgiving=forgiving) for key in _POD_NAMES)
     request = CniRequest(
         verb,
         conf,
         container_id=environ["CNI_CONTAINERID"],
         ifname=environ["CNI_IFNAME"],
         netns=environ.get("CNI_NETNS", ""),
-        pod_namespace=arguments.get("K8S_POD_NAMESPACE", ""),
-        pod_name=arguments.get("K8S_POD_NAME", ""),
+        pod_namespace=namespace,
+        pod_name=name,
         prev_result=_parse_prev_result(runtime_keys.get("prevResult"), verb),
     )
     try:
@@ -138,13 +141,10 @@ def _check_environment(environ: Mapping[str, str], verb: Verb) -> None:
     if not required:
         return
     container_id, ifname = environ["CNI_CONTAINERID"], environ["CNI_IFNAME"]
-    if not NAME.fullmatch(container_id):
-        raise _bad_environment(
-            f"CNI_CONTAINERID: {show(container_id)} is not a valid container id",
-            "a letter or digit, then letters, digits, _ . or -",
-        )
-    if problem := ifname_problem(ifname):
-        raise _bad_environment(f"CNI_IFNAME: {show(ifname)} {problem}")
+    if problem := name_problem(container_id):
+        raise _bad_environment(f"CNI_CONTAINERID: {show(container_id)} {problem}")
+    if wrong := ifname_problem(ifname):
+        raise _bad_environment(f"CNI_IFNAME: {show(ifname)} {wrong}")
 
 
 def _decode(stdin: bytes) -> dict[str, Any]:
@@ -197,6 +197,16 @@ def _parse_cni_args(text: str, *, forgiving: bool) -> dict[str, str]:
         elif pair.strip() and not forgiving:
             raise _bad_environment(f"CNI_ARGS: {show(pair)} is not KEY=VALUE")
     return arguments
+
+
+def _pod_name(arguments: Mapping[str, str], key: str, *, forgiving: bool) -> str:
+    """Empty: there is none. What tells others of a pod takes its name from here."""
+    name = arguments.get(key, "")
+    if name and (problem := name_problem(name)):
+        if not forgiving:
+            raise _bad_environment(f"CNI_ARGS: {key}: {show(name)} {problem}")
+        return ""
+    return name
 
 
 def _parse_prev_result(value: object, verb: Verb) -> CniResult | None:
@@ -265,7 +275,10 @@ def _parse_labels(args: Fields) -> tuple[tuple[str, str], ...]:
     for entry in args.objects("labels", _LABEL):
         if not (key := entry.text("key")):
             raise invalid(entry.path, entry.values, "lacks key")
-        found[key] = entry.text("value") or ""
+        value = entry.text("value") or ""
+        if problem := label_problem(key, value):
+            raise invalid(entry.path, entry.values, problem)
+        found[key] = value
     return tuple(sorted(found.items()))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from limpet.base.text.escaping import escaped
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.controller.orchestrator.node_keeper.lifecycle import problems_of_node
@@ -320,7 +321,7 @@ def wanted(shown: Shown, conditions: Sequence[Condition], moment: str) -> tuple[
     for each in conditions:
         status, known = "True" if each.holds else "False", before.get(each.type)
         since = known.since if known is not None and known.status == status else moment
-        message = each.message[:_MAX_MESSAGE_CHARACTERS]
+        message = escaped(each.message[:_MAX_MESSAGE_CHARACTERS])[:_MAX_MESSAGE_CHARACTERS]
         found.append(Written(each.type, status, each.reason, message, since))
     return tuple(found)
 

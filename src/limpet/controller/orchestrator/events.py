@@ -20,6 +20,7 @@ from limpet.base import faults
 from limpet.base.errors import LimpetError
 from limpet.base.http.connection import LinkError
 from limpet.base.rate_limit import TokenBucket
+from limpet.base.text.escaping import escaped, shortened
 from limpet.controller.orchestrator.event_backlog import (
     About,
     Backlog,
@@ -78,7 +79,8 @@ class Events:
 
     def tell(self, about: About, reason: str, message: str, kind: EventType = "Normal") -> None:
         """`reason`: one CamelCase word; `message`: what it is, and what to do."""
-        key = (about, kind, reason, message[:_MAX_MESSAGE_CHARACTERS])
+        words = escaped(shortened(message, _MAX_MESSAGE_CHARACTERS // 2))
+        key = (about, kind, reason, words[:_MAX_MESSAGE_CHARACTERS])
         self._backlog.add(key, time.monotonic(), time.time())
         self._more.set()
 

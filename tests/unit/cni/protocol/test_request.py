@@ -254,6 +254,30 @@ def test_labels_come_from_args_as_the_conventions_have_them() -> None:
     assert refusal(conf(args={"cni": {"labels": [{"value": "x"}]}})).msg.endswith("lacks key")
 
 
+FORGED = ["web\nkube-system", "web\x1b[2J", "a b", "\u202egpj", "x" * 254, "-", "ü"]
+
+
+@pytest.mark.parametrize("key", ["K8S_POD_NAME", "K8S_POD_NAMESPACE"])
+@pytest.mark.parametrize("name", FORGED)
+def test_a_name_that_no_pod_has_is_refused_and_keeps_no_pod_from_being_removed(
+    key: str, name: str
+) -> None:
+    for verb in ("ADD", "CHECK"):
+        with pytest.raises(CniError, match=f"CNI_ARGS: {key}") as refused:
+            parse(conf(), verb, CNI_ARGS=f"{key}={name}")
+        assert refused.value.code == CniCode.INVALID_ENVIRONMENT
+        assert str(refused.value).isprintable()
+    gone = parse(conf(), "DEL", CNI_ARGS=f"{key}={name}")
+    assert (gone.pod_name, gone.pod_namespace) == ("", "")
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_a_label_that_no_pod_has_is_refused(text: str) -> None:
+    for label in ({"key": text, "value": "a"}, {"key": "a", "value": text}):
+        with pytest.raises(CniError, match=r"args\.cni\.labels\[0\]"):
+            parse(conf(args={"cni": {"labels": [label]}}))
+
+
 def test_addresses_and_mac_come_from_runtime_config_before_args_before_cni_args() -> None:
     runtime = {"ips": ["10.244.7.5/24", "fd00:7::5"], "mac": "02:00:00:00:00:01"}
     args = {"cni": {"ips": ["10.244.7.6"], "mac": "02:00:00:00:00:02", "other": [1]}, "own": 1}

@@ -58,6 +58,8 @@ def read_lease(annotations: Mapping[str, str]) -> FlannelLease | None:
         try:
             data = decode_json(annotations[key], _Data)
             address = ip_address(annotations.get(_ADDRESS[version], ""))
+            if "%" in str(address):
+                raise ValueError(f"{str(address)[:300]!r} has a zone")
         except (msgspec.MsgspecError, ValueError) as error:
             what = f"{FLANNEL_PREFIX}{key} or {_ADDRESS[version]}"
             raise ValueError(f"its annotation {what}: {error}") from error

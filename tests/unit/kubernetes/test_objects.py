@@ -1,0 +1,50 @@
+"""What an API server, or a cache of it, says of objects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from limpet.kubernetes.objects import Resource, Viewed
+from limpet.kubernetes.watch_event import Put, Unreadable, read_event
+
+_NODES = Resource("Node", "nodes", Viewed)
+
+
+def event(**metadata: Any) -> bytes:
+    return json.dumps({"type": "ADDED", "object": {"metadata": metadata}}).encode()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"name": "web\nforged"},
+        {"name": "web\x1b[2J"},
+        {"name": "a\u202eb"},
+        {"name": "a b"},
+        {"name": "a" * 254},
+        {"name": "web", "namespace": "kube\nsystem"},
+        {"name": "web", "uid": "\x00"},
+        {"name": "web", "labels": {"a\n": "b"}},
+        {"name": "web", "labels": {"a": "b\x1b[2J"}},
+        {"name": "web", "labels": {"a": "b" * 64}},
+        {"name": "web", "annotations": {"a\r": "b"}},
+        {"name": "web\n"},
+    ],
+)
+def test_an_object_that_no_kubernetes_has_is_passed_over(metadata: dict[str, Any]) -> None:
+    found = read_event(event(**metadata, resourceVersion="7"), _NODES)
+    assert isinstance(found, Unreadable)
+    assert found.resource_version == "7"
+
+
+def test_an_object_as_they_are_in_the_field_is_read() -> None:
+    labels = {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/hostname": "edge-1"}
+    annotations = {"flannel.alpha.coreos.com/backend-data": '{"VNI":1,\n"VtepMAC":"\u202e"}'}
+    found = read_event(event(name="system:node", labels=labels, annotations=annotations), _NODES)
+    assert isinstance(found, Put)
+    assert found.item.metadata.annotations == annotations
+    assert msgspec.to_builtins(found.item.metadata.labels) == labels
