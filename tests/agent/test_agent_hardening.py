@@ -32,6 +32,7 @@ from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, Netns, P
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.ipam.leases import Holder
+from limpet.lab.command import LabError
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import LabPod
 from tests.agent.test_agent import dying, host_ends, live, records, with_conf
@@ -469,15 +470,13 @@ def test_a_log_that_cannot_be_written_stops_nothing(make_node: NodeFactory) -> N
     node.stop_agent()
 
 
-def test_what_others_chose_stays_on_its_line_of_the_log(node: LabNode) -> None:
-    pod = node.pod("one")
-    pod.add(args="K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\nerror\r\x1b[2Jc")
-
-    pod.remove()
-    wait_until(lambda: live(node) == set())
+def test_a_forged_name_gets_no_pod_and_no_line_of_the_log(node: LabNode) -> None:
+    with pytest.raises(LabError, match="K8S_POD_NAME"):
+        node.pod("one").add(args="K8S_POD_NAMESPACE=a;K8S_POD_NAME=b\nerror\r\x1b[2Jc")
 
     text = node.agent.log.read_bytes()
-    assert rb"pod=b\nerror\r\x1b[2Jc" in text
+    assert b"request failed" in text
+    assert not any(line.startswith(b"error") for line in text.splitlines())
     assert b"\x1b" not in text
     assert b"\r" not in text
 

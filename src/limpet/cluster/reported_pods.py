@@ -47,8 +47,10 @@ def key_problem(key: PodKey) -> str | None:
         return (
             f"a name of an interface of more than {members.REPORTED_INTERFACE_NAME.most} characters"
         )
-    if not "".join(key).isprintable():
-        return "a name with what cannot be printed"
+    for name in filter(None, (*names, ifname)):
+        # A space would do to forge columns of a table.
+        if not (name.isascii() and name.isprintable()) or " " in name:
+            return f"{name!r} is a name with more than printable ASCII"
     return None
 
 
