@@ -384,7 +384,7 @@ def test_without_the_process_a_person_is_told_so(make_place: Callable[..., Place
     done = make_place().run("query", WEB)
 
     assert done.returncode == 1
-    assert "does it run?" in done.stderr
+    assert "is it running?" in done.stderr
 
 
 def test_doctor_and_figures_say_how_names_are_answered(

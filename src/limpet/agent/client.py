@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from limpet.base.decoding import convert
-from limpet.base.errors import AgentUnavailable, LimpetError
+from limpet.base.errors import AgentUnavailable, LimpetError, why_no_answer
 from limpet.cni import frames as shim
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -59,8 +59,7 @@ def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
                 received += chunk
     except OSError as error:
         raise AgentUnavailable(
-            f"ask the agent at {socket_path}: {error.strerror or error} "
-            "(is it running? systemctl status limpet-agent)"
+            f"ask the agent at {socket_path}: {why_no_answer(error, 'limpet-agent')}"
         ) from error
     header = shim.ANSWER_HEADER_BYTES
     cut_off = AgentUnavailable(f"ask the agent at {socket_path}: it went away while it answered")

@@ -49,6 +49,14 @@ class LimpetError(Exception):
     """What a runtime is told; None: it means nothing to a runtime, and is a defect there."""
 
 
+def why_no_answer(error: OSError, unit: str) -> str:
+    """Why nobody answers on a socket of this machine, and what to do; `unit`: systemd's, of who
+    should."""
+    if error.errno in (errno_names.EACCES, errno_names.EPERM):
+        return "permission denied (only root may ask: sudo)"
+    return f"{error.strerror or error} (is it running? systemctl status {unit})"
+
+
 class ConfigError(LimpetError):
     """A configuration value that cannot be used."""
 

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from limpet.base.errors import LimpetError
+from limpet.base.errors import LimpetError, why_no_answer
 
 _SOCKET = "dns.sock"
 _ANSWER_S = 10.0
@@ -25,11 +25,12 @@ def ask_names(run_dir: Path, request: dict[str, str]) -> dict[str, Any]:
             while chunk := asking.recv(1 << 16):
                 received += chunk
         answer: dict[str, Any] = json.loads(received)
-    except (OSError, ValueError) as error:
-        raise LimpetError(
-            f"ask the DNS process at {path}: {error} (does it run? systemctl status limpet-dns; "
-            'dns = "on" in the settings)'
-        ) from error
+    except OSError as error:
+        cause = why_no_answer(error, "limpet-dns")
+        words = f'ask the DNS process at {path}: {cause}; it takes dns = "on" in the settings'
+        raise LimpetError(words) from error
+    except ValueError as error:
+        raise LimpetError(f"ask the DNS process at {path}: it went away amid its answer") from error
     if "error" in answer:
         raise LimpetError(str(answer["error"]))
     return answer

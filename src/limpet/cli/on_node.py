@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from limpet.base.errors import LimpetError
+from limpet.base.errors import AgentUnavailable, LimpetError
 from limpet.cli.output import Passage
 from limpet.cli.reach import NAMESPACE, Context, Namespace
 
@@ -69,7 +69,13 @@ def on_node(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.BadParameter(
                 "which node of that cluster? --node NAME says it", param_hint="--node"
             )
-        command(**arguments)
+        try:
+            command(**arguments)
+        except AgentUnavailable as error:
+            if not _has_kubeconfig():
+                raise
+            words = f"{error}; --node NAME asks a node of the kubeconfig's cluster"
+            raise AgentUnavailable(words) from error
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = [
@@ -85,6 +91,12 @@ def on_node(command: Callable[..., None]) -> Callable[..., None]:
     del run.__wrapped__
     run.__annotations__ = {each.name: each.annotation for each in (*parameters, *own)}
     return run
+
+
+def _has_kubeconfig() -> bool:
+    from limpet.kubernetes.access.kubeconfig import find_kubeconfig
+
+    return bool(find_kubeconfig())
 
 
 @dataclass(frozen=True, slots=True)

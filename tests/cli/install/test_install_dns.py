@@ -73,7 +73,7 @@ def test_what_is_turned_off_or_uninstalled_leaves_nothing(machine: ServiceMachin
     assert not machine.path(UNIT).exists()
     assert "limdns0" not in machine.run("ip", "link")
     _, said = refusal(machine, "dns", "query", WEB)
-    assert "does it run?" in said
+    assert "is it running?" in said
 
     machine.write(CONFIG, SETTINGS + 'dns = "on"\n')
     limpet(machine, "install")

@@ -118,6 +118,25 @@ def test_whatever_a_configuration_holds_there_is_no_traceback(
     assert main(["status", "--config", str(config)]) == 1
 
 
+@pytest.mark.parametrize("command", ["status", "service list"])
+def test_where_there_is_a_kubeconfig_but_no_agent_a_person_hears_of_other_nodes(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(f'socket = "{tmp_path}/none.sock"\n')
+    kubeconfig = tmp_path / "kubeconfig"
+    arguments = [*command.split(), "--config", str(config)]
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    assert main(arguments) == 1
+    assert "--node" not in capsys.readouterr().err
+    kubeconfig.touch()
+    assert main(arguments) == 1
+    assert "--node NAME asks a node" in capsys.readouterr().err
+
+
 def test_without_an_agent_the_records_themselves_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from limpet.base.errors import ControllerUnavailable, LimpetError
+from limpet.base.errors import ControllerUnavailable, LimpetError, why_no_answer
 
 _ANSWER_TIMEOUT_S = 120.0
 
@@ -34,12 +34,12 @@ def call(socket_path: Path, verb: str, **arguments: Any) -> dict[str, Any]:
         connection.request("POST", f"/{verb}", json.dumps(arguments))
         answer = connection.getresponse()
         document: dict[str, Any] = json.loads(answer.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise ControllerUnavailable(
-            f"ask the controller at {socket_path}: {cause} "
-            "(is it running here? systemctl status limpet-controller)"
-        ) from error
+    except OSError as error:
+        cause = why_no_answer(error, "limpet-controller")
+        raise ControllerUnavailable(f"ask the controller at {socket_path}: {cause}") from error
+    except (http.client.HTTPException, ValueError) as error:
+        words = f"ask the controller at {socket_path}: what it answers makes no sense ({error})"
+        raise ControllerUnavailable(words) from error
     finally:
         connection.close()
     if answer.status != 200:
