@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo image test test-kube test-vm static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo image lock test test-kube test-vm static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -41,7 +41,16 @@ static: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+# Exit code 1 for what is known to be vulnerable; `make check` only tells of it.
+audit: setup
+	scripts/audit
+
+# Versions and checksums of what is installed; upgrade=--upgrade takes the newest.
+lock:
+	scripts/lock $(upgrade)
+
 check: static
+	scripts/audit --tell
 	$(py) -m pytest -q -n 2 --dist loadfile tests/unit
 
 bench: setup

@@ -1,0 +1,67 @@
+"""What is installed is known to the last byte: by version, and by checksum."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CHECKOUT = Path(__file__).parents[2]
+LOCKS = CHECKOUT / "requirements"
+_PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+_RUN = _PROJECT["project"]["dependencies"]
+_MORE = _PROJECT["project"]["optional-dependencies"]
+_ASKED = {
+    "run": _RUN,
+    "build": [*_RUN, *_MORE["build"], *_PROJECT["build-system"]["requires"]],
+    "dev": [*_RUN, *_MORE["build"], *_MORE["dev"]],
+}
+
+
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and checksums by name of the package."""
+    entries = re.split(r"\n(?=\S)", (LOCKS / f"{name}.lock").read_text(encoding="utf-8").strip())
+    found: dict[str, tuple[str, list[str]]] = {}
+    for entry in entries:
+        match = re.fullmatch(
+            r"([\w.-]+)==(\S+)(?: ; .*?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)", entry
+        )
+        assert match, f"{name}.lock: {entry[:200]!r} is no version with checksums"
+        package, version, hashes = match.groups()
+        found[canonicalize_name(package)] = (version, re.findall("[0-9a-f]{64}", hashes))
+    return found
+
+
+@pytest.mark.parametrize("name", _ASKED)
+def test_all_that_is_asked_for_is_locked_with_checksums(name: str) -> None:
+    have = locked(name)
+    for asked in map(Requirement, _ASKED[name]):
+        version, _ = have.get(canonicalize_name(asked.name), ("", []))
+        assert asked.specifier.contains(version), f"{asked}: {version or 'not there'} (make lock)"
+
+
+@pytest.mark.parametrize("name", ["run", "build"])
+def test_what_is_tested_is_what_is_shipped(name: str) -> None:
+    assert locked(name).items() <= locked("dev").items()
+
+
+@pytest.mark.parametrize("image", sorted((CHECKOUT / "deploy" / "image").glob("*.lock")))
+def test_the_image_has_the_files_that_were_locked(image: Path) -> None:
+    have = locked("run")
+    for line in image.read_text(encoding="utf-8").splitlines():
+        match line.split():
+            case ["pip", requirement, digest]:
+                package, _, version = requirement.partition("==")
+                assert have[canonicalize_name(package)][0] == version, (
+                    "scripts/build-image --update"
+                )
+                assert digest in have[canonicalize_name(package)][1]
+
+
+def test_no_lock_says_where_it_was_made() -> None:
+    for path in LOCKS.iterdir():
+        assert "://" not in path.read_text(encoding="utf-8")
