@@ -139,6 +139,8 @@ class Kind(Generic[T]):
     """Others cannot be checked without it: each node keeps it twice."""
     among_nodes: bool = False
     """Nodes tell it each other, and do not publish it in the cloud."""
+    most_bytes: int = 64 << 10
+    """Of a body; a grant with a hundred segments takes four kilobytes."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     """Fields that came later, and what they are where a body says nothing of them. A body leaves
     them out then: what was sealed before stays as it is, and who does not know them reads it."""

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from zlib import crc32
 
+import msgspec
 import structlog
 
 from limpet.base.addresses import Address, Endpoint
-from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS
+from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
@@ -44,6 +46,9 @@ class News:
     uids: frozenset[str]
     network: bool = False
 
+
+_OF_A_DOCUMENT_BYTES = 256
+"""That a document about pods has beside the pods."""
 
 Listener = Callable[[News], None]
 
@@ -216,7 +221,7 @@ class Membership:
         for pod in pods:
             parts[crc32(f"{pod.namespace}/{pod.name}".encode()) % PARTS].append(pod)
         for part, held in parts.items():
-            told = tuple(sorted(held, key=lambda pod: (pod.namespace, pod.name))[: TOLD_PODS.most])
+            told = _as_many_as_fit(sorted(held, key=lambda pod: (pod.namespace, pod.name)))
             said: LabelledPods | None = self.replica.known.value(PODS.name, f"{self.uid}/{part}")
             if told != (said.pods if said else ()):
                 sequence = said.sequence + 1 if said else 0
@@ -287,3 +292,15 @@ class Membership:
 
     def close(self) -> None:
         self.replica.file.close()
+
+
+def _as_many_as_fit(pods: Iterable[LabelledPod]) -> tuple[LabelledPod, ...]:
+    """In one document."""
+    found: list[LabelledPod] = []
+    left_bytes = TOLD_PODS_BODY.most - _OF_A_DOCUMENT_BYTES
+    for pod in islice(pods, TOLD_PODS.most):
+        left_bytes -= len(msgspec.json.encode(pod)) + 1
+        if left_bytes < 0:
+            break
+        found.append(pod)
+    return tuple(found)

@@ -12,8 +12,6 @@ import msgspec
 from limpet.cluster.documents import Document, Kind, Kinds, Lookup, Sealed
 from limpet.cluster.keys import SealError, is_signed, sign
 
-MAX_BODY_BYTES = 64 << 10
-"""Of one document; a grant with a hundred segments takes four kilobytes."""
 MAX_NAME_CHARACTERS = 253
 _MAX_VERSION = (1 << 63) - 1
 
@@ -43,8 +41,10 @@ def read_sealed(sealed: Sealed, kinds: Kinds) -> Document:
     kind = kinds.get(sealed.kind)
     if kind is None:
         raise SealError(f"read document: kind {sealed.kind[:40]!r} is unknown to this Limpet")
-    if len(sealed.body) > MAX_BODY_BYTES:
-        raise SealError(f"read {kind.name}: {len(sealed.body)} bytes are too many")
+    if len(sealed.body) > kind.most_bytes:
+        raise SealError(
+            f"read {kind.name}: {len(sealed.body)} bytes are more than {kind.most_bytes}"
+        )
     try:
         found = msgspec.json.decode(sealed.body)
         if not isinstance(found, dict):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from limpet.base.addresses import Endpoint, UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink, is_public
+from limpet.base.bounds.members import PRESENCE_ADDRESSES, PRESENCE_ENDPOINTS
 from limpet.base.ownership import DYING_GROUP, POD_GROUP, TUNNEL_GROUP, VXLAN_GROUPS
 from limpet.base.settings import PeerSettings
 from limpet.cluster.membership import Membership
@@ -138,14 +141,38 @@ class OwnNode:
             return  # cut off: whoever hears us again hears the addresses of then
         tunnels = self.tunnels
         self._membership.announce(
-            addresses=tuple(address.ip for link in self.links for address in link.addresses)[:16],
+            addresses=best_addresses(self.links),
             port=self._settings.port,
             vtep_macs=self.side().vtep_macs,
             link_mtu_bytes=self.mtu_bytes,
-            endpoints=tuple(dict.fromkeys((*self._settings.endpoints, *self._mapped)))[:16],
+            endpoints=best_endpoints(self._settings.endpoints, self._mapped),
             tunnel_port=tunnels.port if tunnels.wireguard or tunnels.ipsec else 0,
             relay_tls_port=self._relay_tls_port,
         )
+
+
+def best_addresses(links: Sequence[UnderlayLink]) -> tuple[Address, ...]:
+    """As many as a node may say that it has, in their order: of each link and IP version one,
+    then a second one, and so on."""
+    ranked: list[tuple[int, Address]] = []
+    for link in links:
+        count: Counter[int] = Counter()
+        for address in link.addresses:
+            ranked.append((count[address.version], address.ip))
+            count[address.version] += 1
+    best = sorted(range(len(ranked)), key=lambda at: ranked[at][0])[: PRESENCE_ADDRESSES.most]
+    return tuple(ranked[at][1] for at in sorted(best))
+
+
+def best_endpoints(
+    configured: Sequence[Endpoint], mapped: Iterable[Endpoint]
+) -> tuple[Endpoint, ...]:
+    """As many as a node may say that it has, in their order: what a person has written, then what
+    everybody may reach, then the others."""
+    ends = list(dict.fromkeys((*configured, *mapped)))
+    by_worth = sorted(ends, key=lambda end: (end not in configured, not is_public(end[0])))
+    best = set(by_worth[: PRESENCE_ENDPOINTS.most])
+    return tuple(end for end in ends if end in best)
 
 
 def is_of_a_pod(message: wire.Message) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from limpet.base.bounds import members
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS
 from limpet.cluster.api import PodAddress, PodReport
-from limpet.cluster.documents import Kind
-from limpet.cluster.kinds import ABSENCE, PODS
+from limpet.cluster.documents import Kind, Sealed
+from limpet.cluster.keys import SealError
+from limpet.cluster.kinds import ABSENCE, KINDS, PODS, PRESENCE
 from limpet.cluster.reported_pods import checked_pod, record_bytes
+from limpet.cluster.seal import read_sealed
 from limpet.controller.api.member_rates import MemberRate, MemberRates
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import merge_report
@@ -40,6 +43,75 @@ def _(amount: int) -> bool:
         for number in range(amount)
     ]
     return _is_read(PODS, {"uid": "a", "part": 0, "sequence": 1, "pods": pods})
+
+
+# What a node says of itself
+
+
+def _presence(**changes: Any) -> dict[str, Any]:
+    return {
+        "uid": "a",
+        "sequence": 1,
+        "boot_id": "b",
+        "addresses": [],
+        "endpoints": [],
+        "port": 0,
+        "vtep_macs": {},
+        "tunnel_port": 0,
+        "relay_tls_port": 0,
+        "link_mtu_bytes": 1500,
+        **changes,
+    }
+
+
+@probe(members.PRESENCE_ADDRESSES)
+def _(amount: int) -> bool:
+    addresses = [f"10.0.0.{number}" for number in range(amount)]
+    return _is_read(PRESENCE, _presence(addresses=addresses))
+
+
+@probe(members.PRESENCE_ENDPOINTS)
+def _(amount: int) -> bool:
+    ends = [[f"10.0.0.{number}", 7472] for number in range(amount)]
+    return _is_read(PRESENCE, _presence(endpoints=ends))
+
+
+@probe(members.PRESENCE_BOOT_ID)
+def _(amount: int) -> bool:
+    return _is_read(PRESENCE, _presence(boot_id="b" * amount))
+
+
+def _is_opened(kind: Kind[Any], body: dict[str, Any], amount: int) -> bool:
+    """The body, filled up with white space to that size."""
+    data = msgspec.json.encode(body)
+    data = data[:-1] + b" " * (amount - len(data)) + data[-1:]
+    try:
+        read_sealed(Sealed(kind.name, data, b""), KINDS)
+    except SealError:
+        return False
+    return True
+
+
+@probe(members.PRESENCE_BODY)
+def _(amount: int) -> bool:
+    return _is_opened(PRESENCE, _presence(), amount)
+
+
+@probe(members.ABSENCE_BODY)
+def _(amount: int) -> bool:
+    return _is_opened(ABSENCE, {"uid": "a", "sequence": 1, "addresses": []}, amount)
+
+
+@probe(members.TOLD_PODS_BODY)
+def _(amount: int) -> bool:
+    return _is_opened(PODS, {"uid": "a", "part": 0, "sequence": 1, "pods": []}, amount)
+
+
+@probe(members.TOLD_POD_ADDRESSES)
+def _(amount: int) -> bool:
+    addresses = [f"10.0.0.{number}" for number in range(amount)]
+    pod = {"namespace": "default", "name": "web", "addresses": addresses, "labels": {}}
+    return _is_read(PODS, {"uid": "a", "part": 0, "sequence": 1, "pods": [pod]})
 
 
 # Reports of pods

@@ -12,9 +12,12 @@ import pytest
 
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
+from limpet.cluster.kinds import KINDS, PODS
+from limpet.cluster.kinds.pods import LabelledPod
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.membership import News
 from limpet.cluster.replica import Outcome
+from limpet.cluster.seal import read_sealed
 from tests.beds.member import membership_of
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
@@ -261,3 +264,30 @@ def test_a_listener_that_fails_keeps_nobody_from_the_news(beside: Beside) -> Non
     beside.offer(2)
 
     assert len(heard) == 1
+
+
+@on_a_loop
+async def test_pods_with_more_labels_than_neighbours_take_are_told_as_far_as_they_go(
+    tmp_path: Path,
+) -> None:
+    """And none of what is told is refused."""
+    beside = Beside(tmp_path)
+    beside.offer(OWN)
+    labels = {f"app.example/{number:050}": "v" * 63 for number in range(30)}
+    pods = [
+        LabelledPod("default", f"pod-{number:04}", (f"10.0.{number >> 8}.{number & 255}",), labels)
+        for number in range(500)
+    ]
+    beside.membership.announce_pods(pods)
+    documents = list(beside.membership.replica.known.of(PODS.name).values())
+    told = {pod.name for each in documents for pod in each.value.pods}
+    assert len(told) > 150
+    for each in documents:
+        assert read_sealed(each.sealed, KINDS).value == each.value
+    beside.membership.announce_pods(pods[:100])
+    told = {
+        pod.name
+        for each in beside.membership.replica.known.of(PODS.name).values()
+        for pod in each.value.pods
+    }
+    assert len(told) == 100

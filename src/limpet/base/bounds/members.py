@@ -8,6 +8,17 @@ ABSENT_ADDRESSES = Bound(
     "addresses of pods that are gone, of one node", 256, "addresses", Above.REFUSED
 )
 TOLD_PODS = Bound("pods of one document about a node's pods", 64, "pods", Above.REFUSED)
+TOLD_PODS_BODY = Bound("a document about a node's pods", 48 << 10, "bytes", Above.REFUSED)
+TOLD_POD_ADDRESSES = Bound(
+    "addresses of a pod in a document about a node's pods", 16, "addresses", Above.REFUSED
+)
+ABSENCE_BODY = Bound(
+    "a document about pods that are gone, of one node", 16 << 10, "bytes", Above.REFUSED
+)
+PRESENCE_BODY = Bound("what a node says of itself", 4 << 10, "bytes", Above.REFUSED)
+PRESENCE_ADDRESSES = Bound("addresses that a node says it has", 32, "addresses", Above.REFUSED)
+PRESENCE_ENDPOINTS = Bound("endpoints that a node says it has", 32, "endpoints", Above.REFUSED)
+PRESENCE_BOOT_ID = Bound("name of a node's boot, as it says", 64, "characters", Above.REFUSED)
 
 # Reports of pods, to the controller
 

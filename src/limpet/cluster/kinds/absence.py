@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
-from limpet.base.bounds.members import ABSENT_ADDRESSES
+from limpet.base.bounds.members import ABSENCE_BODY, ABSENT_ADDRESSES
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import text, whole
+from limpet.cluster.kinds.fields import address, few, text, whole
 from limpet.cluster.kinds.grant import GRANT
 
 _MAX_SEQUENCE = 1 << 62
@@ -30,16 +29,12 @@ class Absence:
 
 
 def _parse(found: dict[str, Any]) -> Absence:
-    addresses = found["addresses"]
-    if not isinstance(addresses, list) or len(addresses) > ABSENT_ADDRESSES.most:
-        raise ValueError(f"{ABSENT_ADDRESSES.most} addresses at most")
+    addresses = few(found["addresses"], ABSENT_ADDRESSES)
     return Absence(
-        text(found["uid"]), whole(found["sequence"], _MAX_SEQUENCE), tuple(map(_address, addresses))
+        text(found["uid"]),
+        whole(found["sequence"], _MAX_SEQUENCE),
+        tuple(str(address(each)) for each in addresses),
     )
-
-
-def _address(value: object) -> str:
-    return str(ip_address(text(value)))
 
 
 def _node_key(absence: Absence, known: Lookup) -> Collection[bytes]:
@@ -54,4 +49,5 @@ ABSENCE = Kind(
     head=lambda absence: Head(absence.uid, absence.sequence),
     under=GRANT.name,
     among_nodes=True,
+    most_bytes=ABSENCE_BODY.most,
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
+from limpet.base.addresses import Address
+from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.words import NAME
 from limpet.base.text.names import label_problem, name_problem
 
@@ -56,6 +59,28 @@ def bytes_of(value: str) -> bytes:
     return base64.b64decode(value, validate=True)
 
 
+_VERSIONS = {"4": 4, "6": 6}
+
+
 def by_version(found: Mapping[str, T]) -> dict[int, T]:
     """By IP version: JSON has no numbers for keys."""
-    return {int(version): value for version, value in found.items()}
+    if strange := found.keys() - _VERSIONS.keys():
+        raise ValueError(f"{min(strange)[:40]!r} is no IP version")
+    return {_VERSIONS[version]: value for version, value in found.items()}
+
+
+def address(value: object) -> Address:
+    """Without a scope: that could be any text, and names a link of another node at best."""
+    if not isinstance(value, str) or len(value) > _LONGEST_ADDRESS or "%" in value:
+        raise ValueError(f"{str(value)[:60]!r} is no address that means the same everywhere")
+    return ip_address(value)
+
+
+_LONGEST_ADDRESS = 45
+"""Characters, of a mapped IPv4 address. Source: INET6_ADDRSTRLEN in netinet/in.h."""
+
+
+def few(value: object, most: Bound) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most.most:
+        raise ValueError(f"{most.most} {most.unit} at most")
+    return value

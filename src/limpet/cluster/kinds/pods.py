@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
-from limpet.base.bounds.members import TOLD_PODS
+from limpet.base.bounds.members import TOLD_POD_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import labels, name, text, whole
+from limpet.cluster.kinds.fields import address, few, labels, name, text, whole
 from limpet.cluster.kinds.grant import GRANT
 
 PARTS = 16
@@ -45,9 +44,7 @@ class LabelledPods:
 
 
 def _parse(found: dict[str, Any]) -> LabelledPods:
-    pods = found["pods"]
-    if not isinstance(pods, list) or len(pods) > TOLD_PODS.most:
-        raise ValueError(f"{TOLD_PODS.most} pods at most")
+    pods = few(found["pods"], TOLD_PODS)
     return LabelledPods(
         text(found["uid"]),
         whole(found["part"], PARTS - 1),
@@ -60,7 +57,7 @@ def _pod(found: Mapping[str, Any]) -> LabelledPod:
     return LabelledPod(
         name(found["namespace"]),
         name(found["name"]),
-        tuple(str(ip_address(text(each))) for each in found["addresses"]),
+        tuple(str(address(each)) for each in few(found["addresses"], TOLD_POD_ADDRESSES)),
         labels(found["labels"]),
     )
 
@@ -77,4 +74,5 @@ PODS = Kind(
     head=lambda pods: Head(pods.name, pods.sequence),
     under=GRANT.name,
     among_nodes=True,
+    most_bytes=TOLD_PODS_BODY.most,
 )

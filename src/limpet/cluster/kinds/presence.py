@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.members import (
+    PRESENCE_ADDRESSES,
+    PRESENCE_BODY,
+    PRESENCE_BOOT_ID,
+    PRESENCE_ENDPOINTS,
+)
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.kinds.fields import by_version, whole, word
+from limpet.cluster.kinds.fields import address, by_version, few, whole, word
 from limpet.cluster.kinds.grant import GRANT
 from limpet.cluster.kinds.network import cluster_keys
 
@@ -47,10 +52,11 @@ def _parse(found: dict[str, Any]) -> Presence:
     return Presence(
         **{
             **found,
-            "boot_id": word(found["boot_id"]),
-            "addresses": tuple(map(_address, found["addresses"])),
+            "boot_id": _boot_id(found["boot_id"]),
+            "addresses": tuple(map(address, few(found["addresses"], PRESENCE_ADDRESSES))),
             "endpoints": tuple(
-                (_address(at), whole(port, _MAX_PORT)) for at, port in found["endpoints"]
+                (address(at), whole(port, _MAX_PORT))
+                for at, port in few(found["endpoints"], PRESENCE_ENDPOINTS)
             ),
             "port": whole(found["port"], _MAX_PORT),
             "vtep_macs": {
@@ -63,11 +69,11 @@ def _parse(found: dict[str, Any]) -> Presence:
     )
 
 
-def _address(value: object) -> Address:
-    """Without a scope: that could be any text, and names a link of another node at best."""
-    if not isinstance(value, str) or "%" in value:
-        raise ValueError(f"{value!r} is no address that means the same everywhere")
-    return ip_address(value)
+def _boot_id(value: object) -> str:
+    found = word(value)
+    if len(found) > PRESENCE_BOOT_ID.most:
+        raise ValueError(f"{found[:80]!r} has more than {PRESENCE_BOOT_ID.most} characters")
+    return found
 
 
 def _mac(value: object) -> str:
@@ -91,4 +97,5 @@ PRESENCE = Kind(
     signers=node_key,
     head=lambda presence: Head(presence.uid, presence.sequence),
     under=GRANT.name,
+    most_bytes=PRESENCE_BODY.most,
 )
