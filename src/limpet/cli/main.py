@@ -86,6 +86,8 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0: it worked. 1: it did not, or something is wrong. 2: bad usage."""
+    # Folders that a command makes are nobody else's to write, however lax the shell is.
+    os.umask(os.umask(0o077) | 0o022)
     command = typer.main.get_command(app)
     with tame_stderr():
         try:

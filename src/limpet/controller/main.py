@@ -7,6 +7,7 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="limpet controller", description=__doc__)
     parser.add_argument("--config", type=Path, help=f"settings (default: {CONTROLLER_PATH})")
     options = parser.parse_args(arguments)
+    os.umask(0o077)  # whatever we were started with
     try:
         settings = load_settings(options.config)
         configure_log(settings.log_level)

@@ -17,6 +17,7 @@ import structlog
 
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
+from limpet.base.process.secrecy import dump_nothing
 from limpet.base.process.signals import STOPS, hold_back, let_in
 
 _log = structlog.get_logger("process")
@@ -68,6 +69,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
     threads stands, and ends with code 1.
     """
     hold_back()  # half a loop cannot be put away
+    dump_nothing()
     return asyncio.run(_until_stopped(main))
 
 

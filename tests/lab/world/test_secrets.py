@@ -1,0 +1,175 @@
+"""Where keys and tokens are not: in logs, in `ps`, in what is printed, in a core dump."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import resource
+import sqlite3
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from limpet.controller.registry.records import AuthorityRecord
+from limpet.lab.world.controller import LabController
+from limpet.lab.world.world import World
+from tests.lab.bed import a_world, limpet
+
+TOPOLOGY = """
+[cloud]
+addresses = ["203.0.113.10/24"]
+nodes = { hub = 1 }
+relays = ["hub"]
+[site.lan]
+lan = ["192.168.10.0/24"]
+nodes = { node-1 = 1 }
+[agent]
+log_level = "debug"
+[controller]
+log_level = "debug"
+"""
+_TOKENS: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Everything says all that it ever says, and the tokens that let nodes in are noted."""
+    make = LabController.token
+
+    def noting(self: LabController, **arguments: object) -> str:
+        _TOKENS.append(make(self, **arguments))
+        return _TOKENS[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LabController, "token", noting)
+        with a_world(TOPOLOGY, tmp_path_factory.mktemp("secrets")) as world:
+            yield world
+
+
+def secrets(world: World) -> dict[str, bytes]:
+    """Every one of them, by whose it is."""
+    found = {
+        f"key of {name}": (machine.folder.rglob("node.key").__next__()).read_bytes()
+        for name, machine in world.machines.items()
+    }
+    with contextlib.closing(sqlite3.connect(world.controller.folder / "state/controller.db")) as db:
+        (value,) = db.execute("SELECT value FROM item WHERE kind = 'authority'").fetchone()
+    authority = msgspec.json.decode(value, type=AuthorityRecord)
+    found["key of the CA"] = authority.ca_key
+    for number, key in enumerate(authority.cluster_keys):
+        found[f"cluster key {number}"] = key
+    assert all(len(key) == 32 for key in found.values())
+    for number, token in enumerate(_TOKENS):
+        found[f"token {number}"] = token.rpartition("_")[2].encode()
+    return found
+
+
+def spellings(secret: bytes) -> set[bytes]:
+    """A secret as it is, and as programs write such: also in the midst of another text."""
+    found = {
+        secret,
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        repr(secret)[2:-1].encode(),
+    }
+    for shift in range(3):
+        found.add(base64.b64encode(bytes(shift) + secret)[4 * (shift > 0) : -4])
+    found.add(base64.b32encode(secret).rstrip(b"=")[:-1])
+    found.add(base64.b32encode(secret).rstrip(b"=")[:-1].lower())
+    found |= {each.replace(b"+", b"-").replace(b"/", b"_") for each in found}
+    return found
+
+
+def assert_none_in(said: bytes, where: str, world: World) -> None:
+    for what, secret in secrets(world).items():
+        for spelling in spellings(secret):
+            assert spelling not in said, f"{what} is in {where}"
+
+
+def pids(world: World) -> dict[str, int]:
+    """Of our processes, and of the programs that they started."""
+    found = {name: machine.agent_pid for name, machine in world.machines.items()}
+    controller = world.controller.process.pid
+    assert controller is not None
+    found["controller"] = controller
+    for name, machine in world.machines.items():
+        inside = subprocess.run(
+            ["ip", "netns", "pids", machine.name], capture_output=True, text=True, check=True
+        )
+        found |= {f"program {pid} of {name}": int(pid) for pid in inside.stdout.split()}
+    return found
+
+
+def test_a_spelling_is_found_in_what_holds_it() -> None:
+    secret = os.urandom(32)
+    for text in (
+        secret.hex().encode(),
+        base64.b64encode(b"x" + secret + b"yz"),
+        base64.b64encode(b"xy" + secret),
+        base64.urlsafe_b64encode(secret),
+        f"key={secret!r}".encode(),
+    ):
+        assert any(each in text for each in spellings(secret)), text
+
+
+def test_no_log_holds_a_secret_at_any_level(world: World) -> None:
+    logs = [world.controller.process.log]
+    for machine in world.machines.values():
+        logs += [machine.agent.log, *machine.run_dir.rglob("*.log")]
+    for log in logs:
+        assert_none_in(log.read_bytes(), str(log), world)
+    assert b"level=debug" in b"".join(log.read_bytes() for log in logs)
+    assert len(_TOKENS) == 2
+
+
+def test_no_process_shows_a_secret_to_ps(world: World) -> None:
+    for name, pid in pids(world).items():
+        for file in ("cmdline", "environ"):
+            try:
+                said = Path(f"/proc/{pid}/{file}").read_bytes()
+            except ProcessLookupError:
+                continue  # a command of its own that has ended
+            assert_none_in(said, f"{file} of {name}", world)
+
+
+def test_nothing_that_a_command_prints_holds_a_secret(world: World) -> None:
+    json = ("--output", "json")
+    told = [
+        world.controller.command(*words)
+        for words in (
+            ("node", "list", *json),
+            ("node", "show", "hub", *json),
+            ("network", "show", *json),
+            ("pod", "list", *json),
+        )
+    ]
+    machine = world.machines["node-1"]
+    told += [limpet(machine, "status", *json), limpet(machine, "peer", "list", *json)]
+    assert_none_in("".join(told).encode(), "what commands print", world)
+
+
+def test_what_others_may_read_holds_no_secret(world: World) -> None:
+    tops = [world.controller.folder, world.controller.run_dir]
+    tops += [top for each in world.machines.values() for top in (each.folder, each.run_dir)]
+    for path in (path for top in tops for path in top.rglob("*")):
+        info = path.lstat()
+        if stat.S_ISREG(info.st_mode) and info.st_mode & 0o077:
+            assert_none_in(path.read_bytes(), str(path), world)
+
+
+def test_a_process_with_keys_leaves_no_core_and_root_can_still_look_into_it(world: World) -> None:
+    for name, pid in pids(world).items():
+        assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0), name
+    agent = world.machines["node-1"].agent_pid
+    maps = Path(f"/proc/{agent}/maps").read_text(encoding="utf-8")
+    first = re.match(r"([0-9a-f]+)-", maps)
+    assert first is not None
+    with open(f"/proc/{agent}/mem", "rb") as memory:  # as a debugger does
+        memory.seek(int(first[1], 16))
+        assert memory.read(4)
