@@ -23,6 +23,7 @@ from bench.node_pairs import across_route, across_route_masq, across_vxlan, acro
 from bench.overlay import overlay
 from bench.plugins import Limpet, Plugin, Reference
 from bench.policies import policies
+from bench.port_security import port_security
 from bench.relay import relay_udp
 from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
@@ -284,5 +285,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "node-death": (node_death, 1, 0),
     "suite": (suite, 3, 0),
     "policies": (policies, 9, 0),
+    "port-security": (port_security, 60, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

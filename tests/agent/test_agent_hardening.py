@@ -30,7 +30,9 @@ from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec, Netns, PodLink, PodName
 from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
+from limpet.datapath.node.ports.part import PortPart
 from limpet.ipam.leases import Holder
 from limpet.lab.command import LabError
 from limpet.lab.world.node import LabNode
@@ -589,8 +591,14 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
             release=lambda _attachment: None,
             retired=lambda: None,
         )
+        ports = PortPart(loop, "auto", attachments, set)
         rounds = NodePart(
-            loop, PodSettings(), kernel=bed.kernel, pods=pods, before_sysctl=before_sysctl
+            loop,
+            PodSettings(),
+            kernel=bed.kernel,
+            pods=pods,
+            guards=PodGuards(ports),
+            before_sysctl=before_sysctl,
         )
         loop.add(rounds)
         spec = BridgeSpec("limpet0", (ip_interface("10.244.7.1/24"),))
@@ -601,6 +609,7 @@ def test_a_round_that_breaks_is_reported_and_the_next_one_runs(
         rounds.run("again")
         assert rounds.failures == []
         announcer.close()
+        ports.close()
         loop.close()
 
     with bed.node.entered():

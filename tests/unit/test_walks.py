@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 WALKS = {
     "A changed grant, from the feed to the netlink message.": 12,
     "A silent path, to its new rung.": 12,
-    "A CNI ADD.": 15,
+    "A CNI ADD.": 16,
 }
 
 

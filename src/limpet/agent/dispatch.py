@@ -69,7 +69,13 @@ class Dispatcher:
                 await node.delete(request)
             case Verb.CHECK:
                 attachment = node.require_attachment(request)
-                check_attachment(node.kernel, attachment, request.netns, request.prev_result)
+                check_attachment(
+                    node.kernel,
+                    node.node_part.guards.ports,
+                    attachment,
+                    request.netns,
+                    request.prev_result,
+                )
             case Verb.GC:
                 await node.collect(request)
             case Verb.STATUS:

@@ -45,8 +45,10 @@ from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.part import NodePart
 from limpet.datapath.node.pod.announcer import Announcer
 from limpet.datapath.node.pod.attachments import Attachments
+from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.pod.reaper import Reaper
+from limpet.datapath.node.ports.part import PortPart
 from limpet.linux.sysctl import read_sysctl
 from limpet.linux.underlay import read_lan
 
@@ -159,10 +161,15 @@ class _Agent:
         originals = _Originals(settings.folders.state_dir / "sysctls.json")
         self._cluster: ClusterSide | None = None
         self._loop = Loop(self._tell)
+        self._ports = PortPart(
+            self._loop, settings.pods.port_security, self._attachments, self._unrecorded
+        )
+        self._loop.add(self._ports)
         node_part = NodePart(
             self._loop,
             settings.pods,
             kernel=self._kernel,
+            guards=PodGuards(self._ports),
             pods=PodKeeper(
                 self._attachments,
                 announcer,
@@ -236,6 +243,7 @@ class _Agent:
             with contextlib.suppress(LimpetError):  # told by `status`, met again with each request
                 self._ledgers.ledger(attachment.network, attachment.data_dir)
         self._loop.start()
+        self._ports.run("start")  # before any pod's interface is made anew
         self._node.node_part.run("start")
         if not self._node.node_part.failures:
             self._attachments.forget_unfinished()
@@ -260,6 +268,7 @@ class _Agent:
             parts.callback(self._node.reaper.close)
             parts.callback(self._node.node_part.close)
             parts.callback(self._policies.close)
+            parts.callback(self._ports.close)
             if self._cluster is not None:
                 parts.push_async_callback(self._cluster.close)
             parts.callback(self._loop.close)
@@ -280,6 +289,7 @@ class _Agent:
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, PodsChanged | BridgeMade):
+            self._ports.pods_changed()
             self._policies.pods_changed()
         elif isinstance(event, LinksChanged):
             self._policies.network_changed()
@@ -292,6 +302,11 @@ class _Agent:
             host_ifname not in self._attachments.unfinished
             and self._ledgers.is_host_end_of_holder(host_ifname)
         )
+
+    def _unrecorded(self) -> set[str]:
+        """Host ends of pods whose record is gone. Raises: KernelError."""
+        recorded = {each.link.host_ifname for each in self._attachments}
+        return {each for each in self._kernel.pod_links() - recorded if self._is_held(each)}
 
     def _release(self, attachment: Any) -> None:
         self._node.forget(attachment)

@@ -56,6 +56,11 @@ class Metrics:
             ("ready", "Whether pods can be started.", not self._admin.reasons_not_ready()),
             ("attachments", "Pod interfaces.", len(node.attachments)),
             (
+                "pod_forged_packets",
+                "Frames that a pod may not send, dropped since the table was put the last time.",
+                node.node_part.guards.ports.dropped_packets(),
+            ),
+            (
                 "findings",
                 "Problems in the records of addresses.",
                 sum(len(ledger.findings) for ledger in node.ledgers),

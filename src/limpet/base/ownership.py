@@ -25,6 +25,9 @@ NFT_OVERLAY_TABLE = "limpet_overlay"
 NFT_POLICY_TABLE = "limpet_policy"
 """Of network policies: one of family inet, one of family bridge."""
 
+NFT_PORTS_TABLE = "limpet_ports"
+"""Of family bridge: what each pod may send from."""
+
 NFT_SHARED_PORT_TABLE = "limpet_tunnel"
 """Of the port that the tunnel and the agent share."""
 

@@ -5,6 +5,7 @@ Each room takes the struct of its own noun; `agent.settings` reads them all from
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +27,7 @@ from limpet.base.configuration import (
 
 NAT_TIMEOUT_S, KEEPALIVE_S = 30, 25
 """Strict NATs forget UDP after that, and so often something is sent. Source: wg(8)."""
+_MAC_PREFIX = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,5}")
 _LONGEST_SEGMENT = {4: 30, 6: 126}
 """A segment holds a gateway and at least one pod."""
 
@@ -48,6 +50,13 @@ def _segments(value: list[str]) -> tuple[Prefix, ...]:
         if one.version == other.version and one.overlaps(other):
             raise ValueError(f"{other} overlaps {one}")
     return segments
+
+
+def _mac_prefixes(value: list[str]) -> tuple[str, ...]:
+    for each in value:
+        if not _MAC_PREFIX.fullmatch(each):
+            raise ValueError(f"{each!r} is no beginning of a MAC")
+    return tuple(each.lower() for each in value)
 
 
 def _endpoints(value: str | list[str]) -> tuple[tuple[Address, int], ...]:
@@ -148,6 +157,18 @@ class PodSettings(Struct, frozen=True, kw_only=True):
     """Seconds that an address rests after its release while others are free."""
     allow_forward: bool = False
     """Keep an accept rule for our bridge where another's FORWARD chain drops."""
+    port_security: Literal["off", "auto", "on"] = "auto"
+    """"on": pods send from their own addresses only, or do not start; "auto": pods start too where
+    the kernel can not hold them to that."""
+    pod_extra_addresses: Prefixes = ()
+    """Out of these a pod may ask for more to send from."""
+    pod_extra_macs: Annotated[
+        tuple[str, ...],
+        written(
+            list[str], _mac_prefixes, 'a list of beginnings of MACs such as ["00:00:5e:00:01"]'
+        ),
+    ] = ()
+    """With these a MAC begins that a pod may ask for."""
 
 
 class PeerSettings(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from limpet.cluster.datagrams import shared_port
 from limpet.datapath.node.part import NodePart
+from limpet.datapath.node.ports.part import PortPart
 from limpet.datapath.overlay.part import OverlayPart
 from limpet.datapath.policy.part import PolicyPart
 from limpet.datapath.services.part import ServicesPart
@@ -18,7 +19,7 @@ from limpet.relay.server import forwarding
 
 def owners(run_dir: Path) -> tuple[Owned, ...]:
     """From what lies above to what it needs. `run_dir`: of the agent."""
-    parts = (ServicesPart, PolicyPart, OverlayPart, TunnelPart, NodePart)
+    parts = (ServicesPart, PolicyPart, OverlayPart, TunnelPart, NodePart, PortPart)
     others = (shared_port.OWNED, forwarding.OWNED, dns_device.OWNED)
     return (*(part.owned(run_dir) for part in parts), *others)
 

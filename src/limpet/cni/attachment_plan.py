@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface, ip_network
 
-from limpet.base.addresses import Address, InterfaceAddress, Prefix
+from limpet.base.addresses import Address, InterfaceAddress, Prefix, bounds_of
 from limpet.base.errors import CniCode, CniError
 from limpet.base.node_state import NodeState
 from limpet.base.settings import PodSettings
@@ -20,6 +20,7 @@ from limpet.cni.protocol.values import (
 )
 from limpet.datapath.node.plan import bridge_of_segments, derived_mac, host_ifname, host_mac
 from limpet.datapath.node.pod.attachment import (
+    AllowedSources,
     Attachment,
     BridgeSpec,
     Netns,
@@ -201,10 +202,39 @@ def plan_attachment(
             hairpin=conf.main.hairpin_mode
             or (bool(request.wishes.port_mappings) and not conf.main.promisc_mode),
             isolated=conf.main.port_isolation,
+            allowed=replace(request.wishes.allowed, unchecked=not conf.main.port_security),
         ),
         routes=plan_routes(conf, gateways),
         port_mappings=request.wishes.port_mappings,
         bandwidth=request.wishes.bandwidth,
+    )
+
+
+def check_allowed(allowed: AllowedSources, settings: PodSettings) -> None:
+    """Raises: CniError (7) where the node does not grant a pod what it may send from."""
+    granted = settings.pod_extra_addresses
+    for prefix in allowed.prefixes:
+        if not any(_covers(each, prefix) for each in granted):
+            raise CniError(
+                CniCode.INVALID_NETWORK_CONFIG,
+                f"allowed addresses: {prefix} is not what a pod of this node may ask for "
+                f"({', '.join(map(str, granted)) or 'there is nothing'})",
+                f'pod_extra_addresses = ["{prefix}"] in the agent\'s configuration grants it',
+            )
+    for mac in allowed.macs:
+        if not mac.startswith(settings.pod_extra_macs or ("none",)):
+            raise CniError(
+                CniCode.INVALID_NETWORK_CONFIG,
+                f"allowed MACs: {mac} is not what a pod of this node may ask for "
+                f"({', '.join(settings.pod_extra_macs) or 'there is nothing'})",
+                f'pod_extra_macs = ["{mac}"] in the agent\'s configuration grants it',
+            )
+
+
+def _covers(wider: Prefix, prefix: Prefix) -> bool:
+    first, last = bounds_of(wider)
+    return wider.version == prefix.version and (
+        first <= int(prefix.network_address) and bounds_of(prefix)[1] <= last
     )
 
 

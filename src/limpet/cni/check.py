@@ -10,17 +10,22 @@ from limpet.cni.protocol.values import CniResult
 from limpet.datapath.node.apply import NodeKernel
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.interface import read_inside
+from limpet.datapath.node.ports.part import PortPart
 from limpet.linux.namespaces import Namespace
 from limpet.linux.netlink import link_codec
 
 
 def check_attachment(
-    kernel: NodeKernel, attachment: Attachment, netns: str, prev_result: CniResult | None
+    kernel: NodeKernel,
+    ports: PortPart,
+    attachment: Attachment,
+    netns: str,
+    prev_result: CniResult | None,
 ) -> None:
     """Raises: CniError (105) with everything that is not as it should be."""
     problems = [*_differs(attachment, prev_result), *_inside(attachment, netns)]
     if attachment.bridge is not None:
-        problems += _outside(kernel, attachment)
+        problems += [*_outside(kernel, attachment), *ports.problems(attachment)]
     if problems:
         raise CniError(
             CniCode.CHECK_FAILED,

@@ -30,6 +30,7 @@ def conflist_text(network_name: str) -> bytes:
                     "bandwidth": True,
                     "ips": True,
                     "mac": True,
+                    "io.kubernetes.cri.pod-annotations": True,
                 },
             }
         ],

@@ -59,7 +59,7 @@ class PodInterfaces:
 
     def _create(self, pod: Attachment, bridge: BridgeSpec, netns: Namespace) -> None:
         bridge_ifindex = self._node_part.ensure_bridge(pod.network, bridge)
-        self._node_part.before_pod(pod)
+        self._node_part.guards.cover(pod)
         create_pod_interface(self._route, pod, bridge_ifindex=bridge_ifindex, netns=netns)
 
     def disconnect(self, pod: Attachment, netns: str) -> None:

@@ -22,6 +22,7 @@ from limpet.base.node_state import NodeState
 from limpet.base.settings import PodSettings
 from limpet.cni.attachment_plan import (
     PlannedNetwork,
+    check_allowed,
     merge_results,
     plan_attachment,
     plan_network,
@@ -145,7 +146,9 @@ class Node:
 
     async def _attach(self, request: CniRequest) -> tuple[Attachment, Future[None]]:
         """The attachment as it was made, and what completes when its addresses are on the disk."""
-        self._network(request.conf)  # what is wrong with it is said before anything is made
+        # What is wrong with it is said before anything is made.
+        self._network(request.conf)
+        check_allowed(request.wishes.allowed, self.settings)
         with _open_netns(request.netns) as netns:
             if not request.conf.ipam_only and netns.id == own_namespace_id():
                 raise CniError(
@@ -193,7 +196,7 @@ class Node:
                 undo.callback(self._host_ports.close, attachment)
                 self._host_ports.open(attachment)
             else:
-                self.node_part.before_pod(attachment)
+                self.node_part.guards.cover(attachment)
             self.attachments.put(attachment)
             undo.pop_all()
         return attachment, written

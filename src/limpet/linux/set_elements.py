@@ -37,9 +37,10 @@ Frame = Mapping[str, tuple[bytes, ...]]
 class SetElements:
     """For the network namespace of the thread that makes it."""
 
-    def __init__(self, table: str) -> None:
-        """Raises: KernelError."""
+    def __init__(self, table: str, *, family: int = set_codec.INET) -> None:
+        """`family`: only `change_keys` knows another than inet. Raises: KernelError."""
         self._table = table
+        self._family = family
         self._netlink = _Batches()
 
     def close(self) -> None:
@@ -116,6 +117,30 @@ class SetElements:
                 request
                 for name, elements in add.items()
                 for request in set_codec.add_elements(self._table, name, elements)
+            ),
+        ]
+        if requests:
+            self._netlink.commit(requests)
+
+    def change_keys(
+        self, delete: Mapping[str, Iterable[bytes]], add: Mapping[str, Iterable[bytes]]
+    ) -> None:
+        """In one transaction: by name of the set, keys that go and then keys that come.
+
+        A key that is there already may come again; one that is not there may not go. Raises:
+        KernelError, and nothing was changed.
+        """
+        table, family = self._table, self._family
+        requests = [
+            *(
+                request
+                for name, keys in delete.items()
+                for request in set_codec.delete_elements(table, name, keys, family=family)
+            ),
+            *(
+                request
+                for name, keys in add.items()
+                for request in set_codec.add_keys(table, name, keys, family=family)
             ),
         ]
         if requests:

@@ -40,6 +40,9 @@ socket = "/r/agent.sock"
 rest_s = 0
 resync_s = 12.5
 allow_forward = true
+port_security = "on"
+pod_extra_addresses = ["10.244.7.200/29", "fd00:99::/64"]
+pod_extra_macs = ["00:00:5E:00:01"]
 cni = true
 peer_port = 7000
 tunnel_ifname = "tun7"
@@ -100,6 +103,9 @@ def test_every_setting_can_be_set(tmp_path: Path) -> None:
             overlay_bytes=70,
             rest_s=0.0,
             allow_forward=True,
+            port_security="on",
+            pod_extra_addresses=(ip_network("10.244.7.200/29"), ip_network("fd00:99::/64")),
+            pod_extra_macs=("00:00:5e:00:01",),
         ),
         peers=PeerSettings(
             port=7000,

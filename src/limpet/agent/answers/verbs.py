@@ -144,7 +144,7 @@ class Admin:
             findings=self._findings(),
             last_round=LastRound(
                 changes=node_part.account.last_changes,
-                failed=node_part.failures,
+                failed=[*node_part.guards.ports.failures, *node_part.failures],
                 took_ms=round(node_part.account.last_took_ms, 1),
             ),
         )

@@ -79,7 +79,7 @@ class PolicySlot:
         """Raises: LimpetError."""
         if self.policies is None:
             self.policies = self._make()
-            self._node_part.before_pod = self.policies.cover
+            self._node_part.guards.join(self.policies.cover)
             if self._has_started:
                 self.policies.start()
         return self.policies

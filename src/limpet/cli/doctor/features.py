@@ -11,6 +11,7 @@ from ipaddress import ip_address, ip_network
 from limpet.base.errors import LimpetError
 from limpet.base.ownership import (
     NFT_OVERLAY_TABLE,
+    NFT_PORTS_TABLE,
     POD_GROUP,
     ROUTE_TABLE,
     RULE_PRIORITY,
@@ -19,6 +20,7 @@ from limpet.base.ownership import (
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 from limpet.cli.doctor.target import Target
 from limpet.datapath.node.pod.announcer import Announcer
+from limpet.datapath.node.ports.ruleset import plan_frame
 from limpet.datapath.node.ruleset import HostPort, plan_ruleset
 from limpet.linux.conntrack import forget_flows
 from limpet.linux.namespaces import in_new_namespace
@@ -79,6 +81,10 @@ def _try_all(*, ipv6: bool, cluster: bool) -> Iterator[Lack]:
                 partial(_vxlan, route),
             )  # fmt: skip
     yield from _lack("nftables with NAT", "masquerade and hostPorts", _NFT_OPTIONS, True, _nft)
+    yield from _lack(
+        "nftables for bridges", "port security and network policies",
+        "CONFIG_NF_TABLES_BRIDGE, Linux 4.18", False, _nft_bridge,
+    )  # fmt: skip
     if cluster:
         yield from _lack(
             "nftables where a link's packets come in", "refusing what is no peer's",
@@ -190,6 +196,12 @@ def _nft() -> None:
     cidrs = list(_CIDRS.values())
     with closing(Nftables()) as nft:
         nft.put_table(plan_ruleset(masquerade=cidrs, cluster=cidrs, pods=cidrs, host_ports=ports))
+
+
+def _nft_bridge() -> None:
+    """The very table that the agent makes."""
+    with closing(Nftables(NFT_PORTS_TABLE, family="bridge")) as nft:
+        nft.put_table(plan_frame(wide=False))
 
 
 def _nft_ingress() -> None:

@@ -36,7 +36,14 @@ _TOP = keys(
     *("cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns"),
     *("disableCheck", "disableGC", "loadOnlyInlinedPlugins"),
     *("bridge", "mtu", "hairpinMode", "ipMasq", "isGateway", "isDefaultGateway", "promiscMode"),
-    *("portIsolation", "forceAddress", "ipMasqBackend", "preserveDefaultVlan", "enabledad"),
+    *(
+        "portIsolation",
+        "portSecurity",
+        "forceAddress",
+        "ipMasqBackend",
+        "preserveDefaultVlan",
+        "enabledad",
+    ),
     *("vlan", "vlanTrunk", "macspoofchk", "disableContainerInterface"),
     *("ingressRate", "ingressBurst", "egressRate", "egressBurst"),
     *("unshapedSubnets", "shapedSubnets"),
@@ -158,6 +165,7 @@ def _parse_main(top: Fields, core: NetworkConf) -> StaticConf:
         is_default_gateway=default_gateway,
         promisc_mode=top.flag("promiscMode"),
         port_isolation=top.flag("portIsolation"),
+        port_security=top.values.get("portSecurity") is None or top.flag("portSecurity"),
     )
     if main.hairpin_mode and main.promisc_mode:
         raise top.invalid("promiscMode", "excludes hairpinMode: true", "set one of them to false")

@@ -14,6 +14,7 @@ import msgspec
 from limpet.base.addresses import Address, ifname_problem
 from limpet.base.errors import CniCode, CniError
 from limpet.base.text.names import label_problem, name_problem
+from limpet.cni.protocol.allowed import ARGS_KEYS, RUNTIME_KEY, parse_allowed
 from limpet.cni.protocol.conf import (
     BANDWIDTH,
     PER_REQUEST_KEYS,
@@ -44,9 +45,9 @@ _SINCE: Mapping[Verb, str] = {Verb.CHECK: "0.4.0", Verb.GC: "1.1.0", Verb.STATUS
 # These must clean up what an earlier configuration left, so only what they need is demanded.
 _FORGIVING = (Verb.DEL, Verb.GC)
 
-_RUNTIME = keys("ips", "mac", "portMappings", "bandwidth", "dns", "ipRanges")
+_RUNTIME = keys("ips", "mac", "portMappings", "bandwidth", "dns", "ipRanges", RUNTIME_KEY)
 _RUNTIME_DNS = keys("servers", "searches", "options")
-_CNI_ARGS_OBJECT = keys("ips", "mac", "labels")
+_CNI_ARGS_OBJECT = keys("ips", "mac", "labels", *ARGS_KEYS)
 _LABEL = keys("key", "value")
 _PORT_MAPPING = keys("hostPort", "containerPort", "protocol", "hostIP")
 _ATTACHMENT = keys("containerID", "ifname")
@@ -250,6 +251,7 @@ def _with_runtime_wishes(
         _parse_port_mappings(runtime),
         bandwidth or Bandwidth(),
         labels,
+        parse_allowed(runtime, args),
     )
     return replace(request, conf=_with_runtime_dns(conf, runtime), wishes=wishes)
 

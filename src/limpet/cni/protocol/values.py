@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from limpet.base.addresses import Address, InterfaceAddress
-from limpet.datapath.node.pod.attachment import Bandwidth, PortMapping, RouteSpec
+from limpet.datapath.node.pod.attachment import (
+    AllowedSources,
+    Bandwidth,
+    PortMapping,
+    RouteSpec,
+)
 from limpet.ipam.leases import Holder, PodKey, RangeSet
 
 
@@ -57,6 +62,8 @@ class MainConf:
     is_default_gateway: bool = False
     promisc_mode: bool = False
     port_isolation: bool = False
+    port_security: bool = True
+    """False: pods of this network may send from any address and MAC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ class PodWishes:
     bandwidth: Bandwidth = Bandwidth()
     labels: tuple[tuple[str, str], ...] = ()
     """From args.cni.labels, sorted."""
+    allowed: AllowedSources = AllowedSources()
+    """Whether it is granted is for the node's settings to say."""
 
 
 @dataclass(frozen=True, slots=True)

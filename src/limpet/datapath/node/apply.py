@@ -57,6 +57,7 @@ class NodeKernel:
                 frozenset(addresses.get(link.ifindex, ())),
                 promisc=bool(link.flags & link_codec.IFF_PROMISC),
                 up=link.up,
+                learns_link_local=link.learns_link_local,
                 ours=link.alias == ALIAS,
             )
             for link in links.values()
@@ -114,6 +115,10 @@ class NodeKernel:
                 info.metric,
                 ip_address(info.source) if info.source else None,
             )
+
+    def pod_links(self) -> set[str]:
+        """Names of the host ends of pods. Raises: KernelError."""
+        return {link.ifname for link in self.route.links().values() if is_pod_link(link)}
 
     def facts(self, wanted: Collection[str]) -> NodeFacts:
         """What the plan depends on; `wanted`: names of bridges. Raises: KernelError."""
@@ -240,6 +245,8 @@ class NodeKernel:
                 mac=bridge.mac if link.alias == ALIAS and link.mac != bridge.mac else None,
             )
         )
+        if link.alias == ALIAS and link.learns_link_local:
+            self.route.apply(link_codec.learn_no_link_local(bridge.ifname))
 
     def _put_port(self, port: Port) -> None:
         ifindex = self.ifindex(port.ifname)

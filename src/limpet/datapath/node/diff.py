@@ -73,8 +73,13 @@ def _new_bridges(want: NodePlan, have: NodePlan) -> Iterator[Bridge]:
     for ifname, bridge in sorted(want.bridges.items()):
         found = have.bridges.get(ifname)
         same = found is not None and found.up and found.promisc >= bridge.promisc
-        if not same or (bridge.ours and found is not None and found.mac != bridge.mac):
+        if not same or (bridge.ours and found is not None and _differs(bridge, found)):
             yield bridge
+
+
+def _differs(bridge: Bridge, found: Bridge) -> bool:
+    """In what is for us to say of a bridge that we made."""
+    return (found.mac, found.learns_link_local) != (bridge.mac, bridge.learns_link_local)
 
 
 def _new_addresses(want: NodePlan, have: NodePlan) -> Iterator[LinkAddress]:

@@ -21,7 +21,8 @@ from limpet.datapath.node.diff import Change, MissingPort, diff_node
 from limpet.datapath.node.forward_keeper import ForwardKeeper
 from limpet.datapath.node.owned import owned_by_node
 from limpet.datapath.node.plan import plan_node
-from limpet.datapath.node.pod.attachment import Attachment, BridgeSpec
+from limpet.datapath.node.pod.attachment import BridgeSpec
+from limpet.datapath.node.pod.guards import PodGuards
 from limpet.datapath.node.pod.keeper import PodKeeper
 from limpet.datapath.node.state import Bridge, NodePlan, Port
 from limpet.datapath.part import Part
@@ -48,6 +49,7 @@ class NodePart(Part[NodePlan, Change]):
         *,
         kernel: NodeKernel,
         pods: PodKeeper,
+        guards: PodGuards,
         before_sysctl: Callable[[str], None],
     ) -> None:
         """`before_sysctl`: a setting of the node is about to change."""
@@ -55,9 +57,7 @@ class NodePart(Part[NodePlan, Change]):
         self.node = NodeState(segments=settings.segments, cluster_cidrs=settings.cluster_cidrs)
         self.want = NodePlan()
         self.uplink_mtu_bytes = 1500
-        """Called when a bridge of pods is new."""
-        self.before_pod: Callable[[Attachment], None] = lambda pod: None
-        """Called before a pod gets its interface; what it raises keeps the pod without."""
+        self.guards = guards
         self.forward = ForwardKeeper() if settings.allow_forward else None
         self._loop = loop
         self._kernel = kernel

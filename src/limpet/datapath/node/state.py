@@ -17,6 +17,8 @@ class Bridge:
     addresses: frozenset[InterfaceAddress]
     promisc: bool = False
     up: bool = True
+    learns_link_local: bool = False
+    """It takes a MAC for a port's by frames that pass no filter: one pod could have another's."""
     ours: bool = True
     """False: somebody else made it; then only the addresses and its being up are our business."""
 

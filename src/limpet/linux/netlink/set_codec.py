@@ -23,7 +23,10 @@ _SUBSYSTEM = 10 << 8
 _NEW_ELEMENT, _GET_ELEMENT, _DELETE_ELEMENT = (_SUBSYSTEM | each for each in (12, 13, 14))
 _GET_CHAIN, _GET_RULE, _GET_SET = _SUBSYSTEM | 4, _SUBSYSTEM | 7, _SUBSYSTEM | 10
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-_INET = struct.pack(">BBH", 1, 0, 0)
+INET, BRIDGE = 1, 7
+"""NFPROTO_INET, NFPROTO_BRIDGE. Source: include/uapi/linux/netfilter.h."""
+_HEADS = {family: struct.pack(">BBH", family, 0, 0) for family in (INET, BRIDGE)}
+_INET = _HEADS[INET]
 _OF_NFTABLES = struct.pack(">BBH", 0, 0, 10)
 _DUMP, _CREATE = 0x300, 0x400
 _LIST_TABLE, _LIST_SET, _LIST_ELEMENTS = 1, 2, 3
@@ -63,14 +66,18 @@ def add_elements(table: str, name: str, elements: Pairs) -> Iterator[Request]:
     return _lists(_NEW_ELEMENT, _CREATE, table, name, encoded)
 
 
-def delete_elements(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Request]:
+def delete_elements(
+    table: str, name: str, keys: Iterable[bytes], *, family: int = INET
+) -> Iterator[Request]:
     """Of a map or set. A key that is not there refuses the transaction."""
-    return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_key, keys))
+    return _lists(_DELETE_ELEMENT, 0, table, name, map(_encode_key, keys), family)
 
 
-def add_keys(table: str, name: str, keys: Iterable[bytes]) -> Iterator[Request]:
+def add_keys(
+    table: str, name: str, keys: Iterable[bytes], *, family: int = INET
+) -> Iterator[Request]:
     """To a set."""
-    return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_key, keys))
+    return _lists(_NEW_ELEMENT, _CREATE, table, name, map(_encode_key, keys), family)
 
 
 def add_ranges(table: str, name: str, ranges: Ranges) -> Iterator[Request]:
@@ -202,9 +209,9 @@ def _parse_alike(listed: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def _lists(
-    kind: int, flags: int, table: str, name: str, encoded: Iterable[bytes]
+    kind: int, flags: int, table: str, name: str, encoded: Iterable[bytes], family: int = INET
 ) -> Iterator[Request]:
-    head = _INET + attr_text(_LIST_TABLE, table) + attr_text(_LIST_SET, name)
+    head = _HEADS[family] + attr_text(_LIST_TABLE, table) + attr_text(_LIST_SET, name)
     about = ("elements of", name)
     part: list[bytes] = []
     for each in encoded:

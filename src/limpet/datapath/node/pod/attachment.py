@@ -82,6 +82,17 @@ class PodName:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowedSources:
+    """What a pod may send from beside its own addresses and MAC."""
+
+    unchecked: bool = False
+    """From whatever it likes."""
+    macs: tuple[str, ...] = ()
+    prefixes: tuple[Prefix, ...] = ()
+    """Addresses are prefixes of full length."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodLink:
     """A veth pair, one end in the pod."""
 
@@ -92,6 +103,7 @@ class PodLink:
     mtu_bytes: int = 0
     hairpin: bool = False
     isolated: bool = False
+    allowed: AllowedSources = AllowedSources()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from limpet.base.addresses import Address
 from limpet.datapath.node.pod.attachment import (
+    AllowedSources,
     Attachment,
     Bandwidth,
     BridgeSpec,
@@ -81,14 +82,15 @@ def attachment_document(attachment: Attachment) -> dict[str, Any]:
 
 def _attachment(found: dict[str, Any]) -> Attachment:
     bridge = found["bridge"]
-    found["pod"].setdefault("labels", [])  # an older agent has written none
+    found["pod"].setdefault("labels", [])  # an older agent has written neither
+    found["link"].setdefault("allowed", {"unchecked": False, "macs": [], "prefixes": []})
     return Attachment(
         **{
             **found,
             "holder": Holder(**found["holder"]),
             "netns": Netns(**found["netns"]),
             "pod": _pod(found["pod"]),
-            "link": PodLink(**found["link"]),
+            "link": _link(found["link"]),
             "addresses": tuple(map(ip_interface, found["addresses"])),
             "gateways": tuple(map(ip_address, found["gateways"])),
             "bridge": None if bridge is None else _bridge(bridge),
@@ -101,6 +103,22 @@ def _attachment(found: dict[str, Any]) -> Attachment:
 
 def _pod(found: dict[str, Any]) -> PodName:
     return PodName(**{**found, "labels": tuple((str(k), str(v)) for k, v in found["labels"])})
+
+
+def _link(found: dict[str, Any]) -> PodLink:
+    allowed = found["allowed"]
+    return PodLink(
+        **{
+            **found,
+            "allowed": AllowedSources(
+                **{
+                    **allowed,
+                    "macs": tuple(map(str, allowed["macs"])),
+                    "prefixes": tuple(map(ip_network, allowed["prefixes"])),
+                }
+            ),
+        }
+    )
 
 
 def _bridge(found: dict[str, Any]) -> BridgeSpec:

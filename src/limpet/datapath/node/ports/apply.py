@@ -1,0 +1,95 @@
+"""Port security in the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from limpet.base.errors import KernelError
+from limpet.base.ownership import NFT_PORTS_TABLE
+from limpet.datapath.node.ports.diff import Change, ChangeElements, PutTable
+from limpet.datapath.node.ports.plan import key_of
+from limpet.datapath.node.ports.ruleset import FORGED_COUNTER
+from limpet.datapath.node.ports.state import PortTable
+from limpet.linux.netlink.set_codec import BRIDGE
+from limpet.linux.nftables import Nftables, split_listing
+from limpet.linux.set_elements import SetElements
+
+_WHAT = "port security"
+_TRIAL = f"{NFT_PORTS_TABLE}_trial"
+
+
+class PortKernel:
+    """In the network namespace of the thread that makes and uses it."""
+
+    def __init__(self) -> None:
+        """Raises: LimpetError without the library."""
+        self._nft = Nftables(NFT_PORTS_TABLE, family="bridge")
+        self._elements = SetElements(NFT_PORTS_TABLE, family=BRIDGE)
+        self._put, self._printed = "", ""
+        """The frame that was put last, and what nft printed right after."""
+
+    def close(self) -> None:
+        """The table stays."""
+        self._nft.close()
+        self._elements.close()
+
+    def read(self) -> PortTable:
+        """Of a table that an earlier agent has put, the frame is unknown. Raises: KernelError."""
+        listing = self._nft.list_table()
+        if listing is None:
+            return PortTable()
+        frame, elements = split_listing(listing)
+        return PortTable(self._put if frame == self._printed else frame, elements)
+
+    def apply(self, change: Change) -> None:
+        """Raises: KernelError."""
+        match change:
+            case PutTable(table):
+                self._put_table(table)
+            case ChangeElements(gone, come, after):
+                try:
+                    self._elements.change_keys(_keys(gone), _keys(come))
+                except KernelError:  # another program has changed what is there
+                    self._put_table(after)
+
+    def _put_table(self, table: PortTable) -> None:
+        at = f"bridge {NFT_PORTS_TABLE}"
+        self._nft.run(f"add table {at}\ndelete table {at}\n{_text(table)}", what=_WHAT)
+        frame, _ = split_listing(self._nft.list_table() or "")
+        self._put, self._printed = table.frame, frame
+
+    def why_not(self) -> str:
+        """Why this kernel can have no such table at all, tried; empty: it can."""
+        chain = "{ type filter hook prerouting priority 0; }"
+        at = f"bridge {_TRIAL}"
+        try:
+            self._nft.run(f"add table {at}\nadd chain {at} trial {chain}", what=_WHAT)
+        except KernelError as error:
+            return str(error)
+        with suppress(KernelError):
+            self._nft.run(f"delete table {at}", what=_WHAT)
+        return ""
+
+    def dropped_packets(self) -> int:
+        """Since the table was put whole."""
+        return self._nft.read_counter(FORGED_COUNTER)
+
+
+def _keys(elements: Mapping[str, frozenset[str]]) -> dict[str, list[bytes]]:
+    return {name: [key_of(each) for each in sorted(held)] for name, held in elements.items()}
+
+
+def _text(table: PortTable) -> str:
+    """As a file for nft."""
+    adding = [
+        f"add element bridge {NFT_PORTS_TABLE} {name} {{ {', '.join(map(_quoted, sorted(held)))} }}"
+        for name, held in table.elements.items()
+        if held and table.frame
+    ]
+    return table.frame + "".join(f"{line}\n" for line in adding)
+
+
+def _quoted(element: str) -> str:
+    ifname, dot, rest = element.partition(" . ")
+    return f'"{ifname}"{dot}{rest}'

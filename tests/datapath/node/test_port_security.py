@@ -1,0 +1,493 @@
+"""What a pod may send, tried with frames made by hand, without port security and with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from limpet.base.addresses import link_local_of
+from limpet.base.errors import KernelError
+from limpet.base.node_state import NodeState
+from limpet.base.ownership import NFT_PORTS_TABLE
+from limpet.datapath.loop import Loop
+from limpet.datapath.node.pod.attachment import AllowedSources, Bandwidth
+from limpet.datapath.node.ports.diff import PutTable, diff_ports
+from limpet.datapath.node.ports.part import PortPart
+from limpet.datapath.node.ports.plan import plan_ports
+from limpet.datapath.node.ports.state import PortTable
+from tests.beds.namespaces import Netns, NetnsFactory
+from tests.beds.node_bed import GATEWAYS
+from tests.beds.pod_frames import (
+    BROADCAST,
+    arp,
+    ethernet,
+    group_mac,
+    icmpv6,
+    igmp,
+    neighbour,
+    router_advertisement,
+    solicited_node,
+    udp,
+    with_hop_by_hop,
+)
+from tests.beds.ports_bed import Frame, PortsBed, packet_socket
+from tests.waiting import wait_until
+
+OUTSIDE4, OUTSIDE6 = "198.51.100.7", "2001:db8:7::7"
+ALL_NODES = "ff02::1"
+
+
+@pytest.fixture
+def ports(make_netns: NetnsFactory) -> Iterator[PortsBed]:
+    bed = PortsBed(make_netns)
+    yield bed
+    bed.close()
+
+
+def forgeries(bed: PortsBed) -> dict[str, Frame]:
+    """What no pod may send by default."""
+    me, victim, node = bed.mac(0), bed.mac(1), bed.bridge_mac
+    mine4, mine6 = bed.address(0, 4), bed.address(0, 6)
+    theirs4, theirs6 = bed.address(1, 4), bed.address(1, 6)
+    gateway4, gateway6 = GATEWAYS
+    local, router = str(link_local_of(me)), str(link_local_of(node))
+    everybody = group_mac(ALL_NODES)
+    return {
+        "another pod's IPv4 address": lambda t: ethernet(
+            me, victim, "ip", udp(gateway4, theirs4, t)
+        ),
+        "an outside IPv4 address": lambda t: ethernet(me, node, "ip", udp(OUTSIDE4, theirs4, t)),
+        "another pod's IPv6 address": lambda t: ethernet(
+            me, victim, "ip6", udp(gateway6, theirs6, t)
+        ),
+        "an outside IPv6 address": lambda t: ethernet(me, node, "ip6", udp(OUTSIDE6, theirs6, t)),
+        "the gateway's link-local address": lambda t: ethernet(
+            me, everybody, "ip6", udp(router, ALL_NODES, t)
+        ),
+        "another pod's MAC": lambda t: ethernet(
+            victim, BROADCAST, "ip", udp(mine4, "255.255.255.255", t)
+        ),
+        "the gateway's MAC": lambda t: ethernet(node, victim, "ip", udp(mine4, theirs4, t)),
+        "a MAC of nobody": lambda t: ethernet(
+            "02:00:00:00:00:77", victim, "ip", udp(mine4, theirs4, t)
+        ),
+        "ARP: the gateway is at my MAC": lambda t: ethernet(
+            me, victim, "arp", arp(2, me, gateway4, theirs4, t)
+        ),
+        "ARP: a pod is at my MAC, told the gateway": lambda t: ethernet(
+            me, node, "arp", arp(2, me, theirs4, gateway4, t)
+        ),
+        "ARP: my question comes from a pod's address": lambda t: ethernet(
+            me, BROADCAST, "arp", arp(1, me, theirs4, gateway4, t)
+        ),
+        "ARP: I am at another MAC": lambda t: ethernet(
+            me, BROADCAST, "arp", arp(2, victim, mine4, mine4, t)
+        ),
+        "ND: the gateway is at my MAC": lambda t: ethernet(
+            me, victim, "ip6", neighbour(mine6, theirs6, 136, gateway6, me, t, 0x20000000)
+        ),
+        "ND: a pod is at my MAC, told the gateway": lambda t: ethernet(
+            me, node, "ip6", neighbour(mine6, gateway6, 136, theirs6, me, t, 0x60000000)
+        ),
+        "ND: my question comes from a pod's address": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(gateway6)),
+            "ip6",
+            neighbour(theirs6, solicited_node(gateway6), 135, gateway6, me, t),
+        ),
+        "ND: a pod's address is looked for as a duplicate": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(theirs6)),
+            "ip6",
+            neighbour("::", solicited_node(theirs6), 135, theirs6, me, t),
+        ),
+        "RA": lambda t: ethernet(me, everybody, "ip6", router_advertisement(local, t)),
+        "RA from the gateway's address": lambda t: ethernet(
+            me, everybody, "ip6", router_advertisement(router, t)
+        ),
+        "RA behind a header of options": lambda t: ethernet(
+            me, everybody, "ip6", with_hop_by_hop(router_advertisement(local, t))
+        ),
+        "RA in a VLAN": lambda t: ethernet(
+            me, everybody, "ip6", router_advertisement(local, t), vlan=5
+        ),
+        "ICMPv6 redirect": lambda t: ethernet(
+            me, victim, "ip6", icmpv6(local, theirs6, 137, bytes(36) + t)
+        ),
+        "a DHCP server's answer": lambda t: ethernet(
+            me, BROADCAST, "ip", udp(mine4, "255.255.255.255", t, ports=(67, 68))
+        ),
+        "a DHCP server's answer from another port": lambda t: ethernet(
+            me, victim, "ip", udp(mine4, theirs4, t, ports=(6767, 68))
+        ),
+        "a DHCPv6 server's answer": lambda t: ethernet(
+            me, victim, "ip6", udp(local, str(link_local_of(victim)), t, ports=(547, 546))
+        ),
+        "IGMP query": lambda t: ethernet(
+            me,
+            group_mac("224.0.0.1"),
+            "ip",
+            igmp(mine4, "224.0.0.1", struct.pack(">BBHI", 0x11, 100, 0, 0), t),
+        ),
+        "MLD query": lambda t: ethernet(
+            me, everybody, "ip6", icmpv6(local, ALL_NODES, 130, bytes(20) + t)
+        ),
+        "own addresses in a VLAN": lambda t: ethernet(
+            me, victim, "ip", udp(mine4, theirs4, t), vlan=5
+        ),
+        "another protocol": lambda t: ethernet(me, victim, "other", t),
+        "reverse ARP": lambda t: ethernet(me, BROADCAST, "arp", arp(3, me, theirs4, theirs4, t)),
+    }
+
+
+def own_frames(bed: PortsBed) -> dict[str, Frame]:
+    """What a pod needs to send."""
+    me, victim, node = bed.mac(0), bed.mac(1), bed.bridge_mac
+    mine4, mine6 = bed.address(0, 4), bed.address(0, 6)
+    theirs4, theirs6 = bed.address(1, 4), bed.address(1, 6)
+    gateway4 = GATEWAYS[0]
+    local = str(link_local_of(me))
+    everybody = group_mac(ALL_NODES)
+    mdns = group_mac("224.0.0.251")
+    return {
+        "IPv4": lambda t: ethernet(me, victim, "ip", udp(mine4, theirs4, t)),
+        "IPv4 to the node": lambda t: ethernet(me, node, "ip", udp(mine4, gateway4, t)),
+        "IPv4 multicast": lambda t: ethernet(me, mdns, "ip", udp(mine4, "224.0.0.251", t)),
+        "IPv4 broadcast": lambda t: ethernet(me, BROADCAST, "ip", udp(mine4, "255.255.255.255", t)),
+        "IPv6": lambda t: ethernet(me, victim, "ip6", udp(mine6, theirs6, t)),
+        "IPv6 link-local": lambda t: ethernet(
+            me, victim, "ip6", udp(local, str(link_local_of(victim)), t)
+        ),
+        "IPv6 multicast": lambda t: ethernet(me, everybody, "ip6", udp(local, ALL_NODES, t)),
+        "ARP question": lambda t: ethernet(me, BROADCAST, "arp", arp(1, me, mine4, theirs4, t)),
+        "ARP answer": lambda t: ethernet(me, victim, "arp", arp(2, me, mine4, theirs4, t)),
+        "gratuitous ARP": lambda t: ethernet(me, BROADCAST, "arp", arp(2, me, mine4, mine4, t)),
+        "ARP probe": lambda t: ethernet(me, BROADCAST, "arp", arp(1, me, "0.0.0.0", mine4, t)),
+        "ND question": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(theirs6)),
+            "ip6",
+            neighbour(mine6, solicited_node(theirs6), 135, theirs6, me, t),
+        ),
+        "ND answer": lambda t: ethernet(
+            me, victim, "ip6", neighbour(mine6, theirs6, 136, mine6, me, t, 0x60000000)
+        ),
+        "unsolicited advertisement": lambda t: ethernet(
+            me, everybody, "ip6", neighbour(mine6, ALL_NODES, 136, mine6, me, t, 0x20000000)
+        ),
+        "duplicate address detection": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(mine6)),
+            "ip6",
+            neighbour("::", solicited_node(mine6), 135, mine6, me, t),
+        ),
+        "duplicate address detection, link-local": lambda t: ethernet(
+            me,
+            group_mac(solicited_node(local)),
+            "ip6",
+            neighbour("::", solicited_node(local), 135, local, me, t),
+        ),
+        "router solicitation": lambda t: ethernet(
+            me, group_mac("ff02::2"), "ip6", icmpv6(local, "ff02::2", 133, bytes(4) + t)
+        ),
+        "MLD report without an address": lambda t: ethernet(
+            me, group_mac("ff02::16"), "ip6", icmpv6("::", "ff02::16", 143, bytes(4) + t)
+        ),
+        "IGMP report": lambda t: ethernet(
+            me,
+            group_mac("224.0.0.22"),
+            "ip",
+            igmp(mine4, "224.0.0.22", struct.pack(">BBHI", 0x22, 0, 0, 0), t),
+        ),
+        "DHCP discover": lambda t: ethernet(
+            me, BROADCAST, "ip", udp("0.0.0.0", "255.255.255.255", t, ports=(68, 67))
+        ),
+        "DHCPv6 solicit": lambda t: ethernet(
+            me, group_mac("ff02::1:2"), "ip6", udp(local, "ff02::1:2", t, ports=(546, 547))
+        ),
+    }
+
+
+def test_what_a_pod_may_not_send_does_not_leave_its_port(ports: PortsBed) -> None:
+    attempts = forgeries(ports)
+    before = {name: ports.arrives(frame) for name, frame in attempts.items()}
+    ports.enforce()
+    after = {name: ports.arrives(frame) for name, frame in attempts.items()}
+
+    assert before == dict.fromkeys(attempts, True), "an attempt that comes to nothing anyway"
+    assert after == dict.fromkeys(attempts, False)
+
+
+def test_what_a_pod_needs_to_send_arrives(ports: PortsBed) -> None:
+    ports.enforce()
+    frames = own_frames(ports)
+
+    arrived = {name: ports.arrives(frame) for name, frame in frames.items()}
+
+    assert arrived == dict.fromkeys(frames, True)
+
+
+def test_frames_that_the_bridge_takes_for_itself_teach_it_no_mac(ports: PortsBed) -> None:
+    """They pass no chain of prerouting, and the bridge would learn who has another pod's MAC."""
+    victim, thief = (ports.pod(n).attachment.link.host_ifname for n in (1, 0))
+
+    def send(tag: bytes) -> None:
+        body = ethernet(ports.mac(1), "01:80:c2:00:00:0e", "other", tag)
+        with packet_socket(ports.pod(0).netns, "eth0") as out:
+            out.send(body)
+
+    def end_of_mac() -> str:
+        """The port by which frames for the victim leave."""
+        listed = json.loads(ports.node.run("bridge", "-j", "fdb", "show", "br", "limpet0"))
+        found = [each["ifname"] for each in listed if each["mac"] == ports.mac(1)]
+        return found[0] if found else ""
+
+    name = "limpet0"
+    ports.node.ip(f"link set {name} type bridge no_linklocal_learn 0")
+    send(b"without")
+    wait_until(lambda: end_of_mac() == thief, "an attempt that comes to nothing anyway")
+
+    assert len(ports.bed.settle()) == 1
+    assert ports.arrives(own_frames_of(ports, 1), sender=1)
+    assert end_of_mac() == victim
+    send(b"with")
+    # Frames of one link come in order: with this one the other has been dealt with.
+    assert ports.arrives(own_frames_of(ports, 0), forget=False)
+    assert end_of_mac() == victim
+
+
+def own_frames_of(bed: PortsBed, pod: int) -> Frame:
+    return lambda t: ethernet(
+        bed.mac(pod), BROADCAST, "ip", udp(bed.address(pod, 4), "255.255.255.255", t)
+    )
+
+
+def test_a_pod_makes_nobody_take_it_for_a_router(make_netns: NetnsFactory) -> None:
+    """On a node without IPv6 segments the bridge listens to routers, and so does a pod."""
+    bed = PortsBed(make_netns, state=NodeState(segments=(ip_network("10.244.7.0/24"),)))
+
+    def advertise(tag: bytes) -> bool:
+        local = str(link_local_of(bed.mac(0)))
+        body = router_advertisement(local, tag)
+        return bed.arrives(lambda _: ethernet(bed.mac(0), group_mac(ALL_NODES), "ip6", body))
+
+    def routers() -> list[str]:
+        places = (bed.node, bed.pod(1).netns)
+        return [line for each in places for line in _default_routes(each)]
+
+    try:
+        bed.enforce()
+        assert not advertise(b"with")
+        assert routers() == []
+        bed.node.run("nft", "delete", "table", "bridge", "limpet_ports")
+        local = str(link_local_of(bed.mac(0)))
+        with packet_socket(bed.pod(0).netns, "eth0") as out:
+            frame = router_advertisement(local, b"without")
+            out.send(ethernet(bed.mac(0), group_mac(ALL_NODES), "ip6", frame))
+        wait_until(lambda: len(routers()) == 2, "an attempt that comes to nothing anyway")
+    finally:
+        bed.close()
+
+
+def _default_routes(netns: Netns) -> list[str]:
+    return netns.run("ip", "-6", "route", "show", "default").splitlines()
+
+
+# What a pod is allowed beside.
+
+
+def test_a_pod_sends_from_what_it_is_allowed_beside_its_own(make_netns: NetnsFactory) -> None:
+    virtual = "00:00:5e:00:01:07"
+    allowed = AllowedSources(
+        macs=(virtual,),
+        prefixes=(
+            ip_network("10.244.7.200/32"),
+            ip_network("10.99.0.0/24"),
+            ip_network("fd00:99::/64"),
+        ),
+    )
+    bed = PortsBed(make_netns, allowed=allowed)
+    me, victim = bed.mac(0), bed.mac(1)
+    theirs4, theirs6 = bed.address(1, 4), bed.address(1, 6)
+    everybody = group_mac(ALL_NODES)
+
+    def from_mac(mac: str, source: str) -> Frame:
+        if ":" in source:
+            return lambda t: ethernet(mac, victim, "ip6", udp(source, theirs6, t))
+        return lambda t: ethernet(mac, victim, "ip", udp(source, theirs4, t))
+
+    def announced(mac: str, address: str, sender: str) -> Frame:
+        if ":" in address:
+            return lambda t: ethernet(
+                mac, everybody, "ip6", neighbour(sender, ALL_NODES, 136, address, mac, t)
+            )
+        return lambda t: ethernet(mac, BROADCAST, "arp", arp(2, mac, address, address, t))
+
+    try:
+        bed.enforce()
+        may = {
+            f"{mac} {source}": from_mac(mac, source)
+            for mac in (me, virtual)
+            for source in (bed.address(0, 4), bed.address(0, 6), "10.244.7.200", "10.99.0.255")
+        }
+        may |= {
+            "prefix of IPv6": from_mac(me, "fd00:99::ffff"),
+            "own address": from_mac(me, bed.address(0, 4)),
+            "ARP of the virtual address": announced(virtual, "10.244.7.200", ""),
+            "NA of the virtual address": announced(virtual, "fd00:99::1", bed.address(0, 6)),
+            "link-local of the virtual MAC": from_mac(virtual, str(link_local_of(virtual))),
+        }
+        may_not = {
+            "next address": from_mac(me, "10.244.7.201"),
+            "next prefix": from_mac(me, "10.99.1.0"),
+            "next prefix of IPv6": from_mac(me, "fd00:99:0:1::"),
+            "next MAC": from_mac("00:00:5e:00:01:08", "10.244.7.200"),
+            "ARP of another": announced(virtual, theirs4, ""),
+            "NA of another": announced(me, theirs6, bed.address(0, 6)),
+        }
+        assert {name: bed.arrives(each) for name, each in may.items()} == dict.fromkeys(may, True)
+        got = {name: bed.arrives(each) for name, each in may_not.items()}
+        assert got == dict.fromkeys(may_not, False)
+        # Others are held to theirs.
+        assert not bed.arrives(
+            lambda t: ethernet(victim, me, "ip", udp("10.244.7.200", "10.244.7.2", t)), sender=1
+        )
+    finally:
+        bed.close()
+
+
+def test_a_pod_that_is_not_checked_sends_what_it_likes(make_netns: NetnsFactory) -> None:
+    bed = PortsBed(make_netns, allowed=AllowedSources(unchecked=True))
+    try:
+        bed.enforce()
+        attempts = forgeries(bed)
+        some = ["another pod's IPv4 address", "another pod's MAC", "another protocol", "RA"]
+        assert [name for name in some if not bed.arrives(attempts[name])] == []
+    finally:
+        bed.close()
+
+
+def test_a_pod_that_nobody_has_entered_is_cut_off(ports: PortsBed) -> None:
+    with ports.node.entered():
+        ports.kernel.apply(PutTable(plan_ports([ports.pod(1).attachment])))
+
+    assert not ports.arrives(own_frames_of(ports, 0))
+    assert ports.arrives(own_frames_of(ports, 1), sender=1)
+
+
+def test_a_pod_with_an_egress_limit_is_held_to_its_addresses(make_netns: NetnsFactory) -> None:
+    """Its frames take the way over another device to the bridge."""
+    limit = Bandwidth(egress_rate_bits=100_000_000, egress_burst_bits=10_000_000)
+    bed = PortsBed(make_netns, bandwidth=limit)
+    try:
+        bed.enforce()
+        assert bed.arrives(own_frames_of(bed, 0))
+        assert not bed.arrives(forgeries(bed)["another pod's IPv4 address"])
+    finally:
+        bed.close()
+
+
+# The kernel's side.
+
+
+def test_the_table_becomes_what_is_planned_and_is_read_back(ports: PortsBed) -> None:
+    pods = [pod.attachment for pod in ports.pods]
+    one, both = plan_ports(pods[:1]), plan_ports(pods)
+    wide = replace(
+        pods[0],
+        link=replace(pods[0].link, allowed=AllowedSources(prefixes=(ip_network("10.99.0.0/24"),))),
+    )
+    have = PortTable()
+    with ports.node.entered():
+        for want in (one, both, plan_ports([wide, pods[1]]), both, one, PortTable()):
+            for change in diff_ports(want, have):
+                ports.kernel.apply(change)
+            have = ports.kernel.read()
+            assert have == want
+
+
+def test_damage_is_seen_and_mended(ports: PortsBed) -> None:
+    pods = [pod.attachment for pod in ports.pods]
+    want = plan_ports(pods)
+    element = sorted(want.held("own4"))[0]
+    ifname, _, rest = element.partition(" . ")
+    table = "bridge limpet_ports"
+    for damage in (
+        f"delete table {table}",
+        f"flush chain {table} prerouting",
+        f"delete element {table} own4 {{ {ifname} . {rest} }}",
+        f"add element {table} unchecked {{ {ifname} }}",
+        f"insert rule {table} prerouting accept",
+    ):
+        ports.enforce()
+        ports.node.run("nft", damage)
+        with ports.node.entered():
+            have = ports.kernel.read()
+            assert have != want, damage
+            for change in diff_ports(want, have):
+                ports.kernel.apply(change)
+            assert ports.kernel.read() == want, damage
+
+
+def test_check_tells_what_is_missing_of_a_pods_protection(ports: PortsBed) -> None:
+    pods = [pod.attachment for pod in ports.pods]
+    table = f"bridge {NFT_PORTS_TABLE}"
+
+    async def scenario() -> None:
+        loop = Loop()
+        part = PortPart(loop, "on", pods, set)
+        loop.add(part)
+        part.run("a test")
+        assert part.failures == []
+        assert part.problems(pods[0]) == []
+        ports.node.run("nft", "flush", "set", *table.split(), "own6")
+        assert [each[:40] for each in part.problems(pods[0])] == 3 * [
+            "port security: set own6 of table bridge "
+        ]
+        ports.node.run("nft", "delete", "chain", *table.split(), "prerouting")
+        assert part.problems(pods[0]) == [
+            "port security: table bridge limpet_ports is gone, or not as planned"
+        ]
+        part.close()
+        loop.close()
+
+    with ports.node.entered():
+        asyncio.run(scenario())
+
+
+def test_a_pod_that_cannot_be_held_to_its_addresses_does_not_start(ports: PortsBed) -> None:
+    """Another program owns a table of that name: whatever we ask of it is refused."""
+    pod = ports.pod(0).attachment
+
+    async def scenario() -> None:
+        loop = Loop()
+        part = PortPart(loop, "auto", [], set)
+        loop.add(part)
+        with pytest.raises(KernelError, match="port security"):
+            part.cover(pod)
+        assert part.why_not == ""  # the kernel could
+        part.close()
+        loop.close()
+
+    with (
+        ports.node.entered(),
+        subprocess.Popen(
+            ["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as owner,
+    ):
+        assert owner.stdin is not None
+        owner.stdin.write(f"add table bridge {NFT_PORTS_TABLE} {{ flags owner; }}\n")
+        owner.stdin.flush()
+        try:
+            wait_until(lambda: "owner" in ports.node.run("nft", "list", "ruleset"))
+            asyncio.run(scenario())
+        finally:
+            owner.stdin.close()
+            owner.wait()
