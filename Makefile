@@ -4,21 +4,33 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo image lock test test-kube test-vm static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
 
-# The longest files first, so that no process is left with one of them at the end.
-test: setup
-	$(py) -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/kube \
-		tests/faults tests/lab tests/controller tests
+# Which files begin first is in tests/order.py.
+in_order := --dist loadfile --no-loadscope-reorder
+test: setup compiled
+	$(py) -m pytest -q -n 5 $(in_order) --ignore=tests/kube tests
+
+# Tests are compiled once, not by each of the processes that run them.
+compiled: setup
+	@[ -e tests/unit/__pycache__ ] || { \
+		$(py) -m pytest -q --collect-only tests/unit >/dev/null & \
+		$(py) -m pytest -q --collect-only --ignore=tests/unit tests >/dev/null & wait; }
+
+# Hours. Agents, the controller, relays and tunnels' programs are killed KILLS times under load, in a world of the lab; then
+# what `make test` does little of is done whole. A seed is told, and LIMPET_TEST_SEED takes it.
+KILLS ?= 10000
+soak: setup compiled
+	KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
+	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
-longest_kube := $(addprefix tests/kube/test_,installed.py day.py connectivity.py lost_objects.py replicas.py lost_world.py flannel_moves.py)
-test-kube: setup
+test-kube: setup compiled
 	scripts/fetch-kubernetes >/dev/null
-	$(py) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(longest_kube) tests/kube
+	$(py) -m pytest -q -n 2 $(in_order) tests/kube
 
 # An OCI archive, build/image/limpet.tar: see docs/decisions/image.md.
 image: setup

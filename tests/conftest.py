@@ -18,11 +18,17 @@ from limpet.lab.launch import launching_with
 from limpet.lab.world.node import LabNode
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.node_bed import NodeBed
+from tests.effort import examples
+from tests.order import longest_first
 from tests.warm.launcher import Warmed
 
 # How long anything takes says nothing here: the machine may be busy with other things.
 settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], parent=settings.default
+    "untimed",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+    parent=settings.default,
 )
 settings.load_profile("untimed")
 
@@ -34,6 +40,19 @@ SEGMENTS = ["10.244.7.0/24", "fd00:7::/64"]
 _numbers = itertools.count()
 
 NodeFactory = Callable[..., LabNode]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
+            item.add_marker("soak")
+    longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays: looking for garbage in it takes a seventh of a second, each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,6 +32,7 @@ from limpet.cluster.api import (
     encode_line,
 )
 from tests.beds.rogue import STREAM, Authority, Serve, answer, chunk, says, serving, take_request
+from tests.effort import examples
 
 REPORT = PodReport(7, ())
 BOOKMARK = encode_line(WatchLine(WatchKind.BOOKMARK, "v1"))
@@ -238,7 +239,7 @@ def test_rubbish_in_place_of_an_answer_is_an_error_in_words(
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -33,6 +33,7 @@ from limpet.cni.protocol.request import parse_request, reply_version
 from limpet.cni.protocol.result import encode_error, encode_result
 from limpet.cni.protocol.values import CniResult, Verb
 from limpet.cni.shim_binary import shim_path
+from tests.effort import examples
 
 CONF = b'{"cniVersion":"0.4.0","name":"net","type":"limpet"}'
 VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -650,7 +651,9 @@ good = {
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     changes=st.dictionaries(names, bytes_of_a_variable | st.sampled_from(["DEL", "VERSION"])),

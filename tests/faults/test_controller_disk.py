@@ -31,6 +31,7 @@ from tests.controller.machines import (
     own_grant,
     until_bookmark,
 )
+from tests.effort import examples
 
 _DISK = 'mount -t tmpfs -o size=4m limpet-test "$0" && echo up && exec cat'
 
@@ -258,7 +259,7 @@ def test_the_recording_has_the_log_taken_in_and_begun_anew(recording: Recording)
     assert sum(before.log[:32] != after.log[:32] for before, after in pairs[1:]) >= 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 1 << 32), late=st.booleans())
 def test_after_a_cut_of_the_power_all_that_was_answered_is_there(
     recording: Recording,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.linux.datagram_batches import receive_batch, send_batch, takes_batches
+from tests.effort import examples
 
 DATA, PROBE = b"\x04\x00\x00\x00", b"Lmp\x01"
 _LIMIT_S = 20
@@ -37,7 +38,7 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sent=st.lists(packets, min_size=1, max_size=90), together=st.booleans())
 def test_packets_come_as_they_were_sent_and_only_tunnels_data_comes_together(
     sent: list[bytes], together: bool

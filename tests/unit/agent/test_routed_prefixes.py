@@ -22,6 +22,7 @@ from limpet.cluster.topology.paths import OwnSide
 from limpet.cluster.topology.view import view_of
 from limpet.datapath.overlay.plan import plan_peer
 from tests.beds.member import membership_of
+from tests.effort import examples
 from tests.unit.cluster_values import (
     CLUSTER_KEY,
     PINNED,
@@ -151,7 +152,7 @@ def test_nodes_of_the_cloud_leave_the_ways_between_their_own_pods_alone(tmp_path
 PREFIXES = st.sampled_from([CLOUD, VPN, LAN, *map(ip_network, ("10.1.2.0/24", "fd01::/48"))])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.dictionaries(st.integers(2, 4), st.lists(PREFIXES, max_size=3, unique=True)),
     st.lists(PREFIXES, max_size=1),

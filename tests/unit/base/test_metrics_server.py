@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from limpet.base.metrics import server as server_module
 from limpet.base.metrics.server import MetricsServer
+from tests.effort import examples
 from tests.unit.cluster.test_membership import on_a_loop
 from tests.waiting import until
 
@@ -92,7 +93,7 @@ async def test_all_else_is_refused_with_its_status(request_: bytes, status: byte
         assert (await ask(server, request_))[0].split(b" ")[1] == status
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.binary(max_size=400), max_size=4))
 def test_garbage_in_any_pieces_never_stops_the_server(pieces: list[bytes]) -> None:
     async def check() -> None:

@@ -21,6 +21,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import check_report, merge_report, touched_parts
 from limpet.datapath.node.pod.attachments import Attachments
 from limpet.ipam.leases import Holder, PodKey, segment_range
+from tests.effort import examples
 from tests.unit.ipam.ledgers import V4, V6, ip, open_ledger, pod, ranges, sandbox, texts
 
 WIDE = ranges("10.64.0.0/18")
@@ -207,7 +208,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_whatever_is_lost_the_controller_knows_every_pod_in_the_end(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

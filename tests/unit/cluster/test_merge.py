@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from limpet.cluster.documents import Known
 from limpet.cluster.merge import merge
 from limpet.cluster.nodes import Snapshot, effective_segments, snapshot_of
+from tests.effort import examples
 from tests.unit.cluster_values import (
     NOTHING,
     documents,
@@ -32,7 +33,7 @@ def test_order_grouping_and_repetition_do_not_matter(a: Known, b: Known, c: Know
     assert merged(merged(a, b), b) == merged(a, b)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(knowledge(), min_size=1, max_size=6), st.data())
 def test_any_delivery_of_the_same_parts_gives_the_same(parts: list[Known], data: Any) -> None:
     split = [merge(NOTHING, part.lineage(document.key))[0] for part in parts for document in part]

@@ -21,6 +21,7 @@ from limpet.base.errors import ExhaustedError, UnavailableError
 from limpet.ipam.leases import AddressState, Holder, PodKey, RangeSet, Reservation
 from limpet.ipam.ledger import Ledger
 from limpet.ipam.store import Tuning
+from tests.effort import examples
 from tests.unit.ipam.ledgers import ranges
 
 REST_S = 10.0
@@ -245,4 +246,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

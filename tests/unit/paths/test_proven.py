@@ -14,6 +14,7 @@ from limpet.base.errors import StorageError
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.proven import Changes, ProvenPaths, read_paths, write_paths
+from tests.effort import examples
 
 ONE = PeerPath(transports.VXLAN, 1400, underlay=ip_address("192.0.2.1"))
 paths = st.builds(
@@ -38,7 +39,7 @@ def test_paths_come_back_as_they_were(
     assert read_paths(path) == kept
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.binary(max_size=80) | st.sampled_from([b'{"version":1,"paths":{"a":{"rung":"x"}}}']))
 def test_whatever_the_file_holds_reading_it_raises_nothing(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

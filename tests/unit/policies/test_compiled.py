@@ -21,6 +21,7 @@ from limpet.policies.policy import (
     Rule,
     World,
 )
+from tests.effort import examples
 from tests.policy_cases import Case, cases, flows
 from tests.policy_oracle import Flow, enters, leaves
 
@@ -42,7 +43,7 @@ def allowed(compiled: Compiled, case: Case, number: int, direction: Direction, f
     return by is None or bool(by)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_compiled_sides_allow_what_the_specification_says(data: st.DataObject) -> None:
     case = data.draw(cases())
@@ -55,7 +56,7 @@ def test_compiled_sides_allow_what_the_specification_says(data: st.DataObject) -
         assert into == enters(case.policies, case.namespaces, flow)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_windows_of_a_side_are_in_order_and_do_not_overlap(case: Case) -> None:
     world = case.world()

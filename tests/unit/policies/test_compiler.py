@@ -14,6 +14,7 @@ from limpet.datapath.policy.ruleset import LocalPort, Planned, plan_tables
 from limpet.policies.compiler import Compiler, compile_sides
 from limpet.policies.parse import parse_policy
 from limpet.policies.policy import Key, Pod, World
+from tests.effort import examples
 from tests.policy_cases import cases
 
 K = TypeVar("K")
@@ -53,7 +54,7 @@ def ports_of(world: World) -> list[LocalPort]:
     ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(worlds())
 def test_changes_lead_to_what_is_made_from_nothing(found: list[World]) -> None:
     compiler, planned = Compiler(), Planned()

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from limpet.policies.policy import PROTOCOLS, Key
 from limpet.policies.verdict import Flow, judge
+from tests.effort import examples
 from tests.policy_cases import Case, addresses_of, cases, flows
 from tests.policy_oracle import enters, leaves
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_both_ends_say_what_the_specification_says(data: st.DataObject) -> None:
     case = data.draw(cases())

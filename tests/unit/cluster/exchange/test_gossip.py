@@ -35,6 +35,7 @@ from limpet.cluster.exchange.messages import (
 )
 from limpet.cluster.exchange.neighbours import AMPLIFICATION, Broadcast, Effect, Place, Send
 from limpet.cluster.merge import merge
+from tests.effort import examples
 from tests.unit.cluster.exchange.exchange_world import (
     LINK,
     Members,
@@ -151,7 +152,7 @@ nodes_known = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**32),
     known=st.lists(nodes_known, min_size=2, max_size=5),

@@ -19,6 +19,7 @@ from limpet.cni.protocol.request import parse_request, reply_version
 from limpet.cni.protocol.result import encode_error, encode_result, parse_result
 from limpet.cni.protocol.values import CniRequest, CniResult, Dns, ResultAddress, ResultInterface
 from limpet.datapath.node.pod.attachment import RouteSpec
+from tests.effort import examples
 from tests.unit.cni.protocol.cni_inputs import CONF, CONTAINERD_RUNTIME, conf, environ
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
@@ -125,7 +126,7 @@ def put(document: Any, at: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(verbs, st.sampled_from(places(FULL_CONF)), values)
 def test_a_wrong_value_anywhere_in_a_good_configuration_gives_a_request_or_an_error(
     verb: str, at: tuple[Any, ...], value: Any

@@ -22,6 +22,7 @@ from limpet.controller.registry.registry import _order
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, recovery
 from limpet.controller.state.authority import digest_of
+from tests.effort import examples
 from tests.unit.cluster_values import node_key
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables, new_token
 
@@ -191,7 +192,7 @@ class _Life(RuleBasedStateMachine):
 
 
 TestLife = _Life.TestCase
-TestLife.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLife.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 
 
 def refusal(work: Any) -> RefusedError:

@@ -19,6 +19,7 @@ from limpet.controller.registry.records import NODE
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, published, recovery
+from tests.effort import examples
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
@@ -146,7 +147,7 @@ class _Life(RuleBasedStateMachine):
                     assert (holding.uid, holding.resting_since_s) == (uid, None)
 
 
-_Life.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+_Life.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
 TestWhateverHappensNoSegmentIsHeldTwice = _Life.TestCase
 
 

@@ -16,6 +16,7 @@ from limpet.controller.registry.tables import Tables
 from limpet.controller.state import nodes, published
 from limpet.controller.state.nodes import MAX_BEHIND, Altered
 from limpet.controller.state.problems import problems_of
+from tests.effort import examples
 from tests.unit.cluster_values import node_key, presence, seal_presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
@@ -62,7 +63,7 @@ def _prefixes(draw: st.DrawFn) -> Prefix:
     return ip_network((10 << 24 | third, length), strict=False)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

@@ -23,6 +23,7 @@ from limpet.controller.state import report_parts
 from limpet.controller.state.reports import Reports
 from limpet.controller.store.interface import Change, Put
 from limpet.controller.store.sqlite import SqliteStore
+from tests.effort import examples
 
 
 def pod(number: int, *addresses: str, name: str = "") -> PodAddress:
@@ -73,7 +74,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_parts_hold_what_one_record_of_all_would(
     steps: list[tuple[bool, list[tuple[int, bool]]]],

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.unit.cluster_values import network
 from tests.unit.datapath.overlay import overlay_values
 from tests.unit.datapath.overlay.overlay_values import (
@@ -474,7 +475,7 @@ BYSTANDERS = range(10, 46)
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_planning_one_changed_peer_of_many_gives_what_planning_everything_gives(
     data: st.DataObject,
 ) -> None:

@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.service_oracle import Question, answer
 from tests.unit.datapath.services.table_reader import by_programs, by_table
 
@@ -144,7 +145,7 @@ histories = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(histories)
 def test_both_backends_choose_from_the_same_endpoints_and_reject_alike(
     found: list[Service | EndpointSlice | Here | str],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from limpet.paths.ladder.reach import Reach
 from limpet.paths.ladder.silence import ROUND_TRIPS_S, SILENT_MISSES, round_trip_class
 from limpet.paths.probe.messages import Candidate
+from tests.effort import examples
 from tests.unit.paths.ladder.test_ladder import (
     A6,
     ALL,
@@ -94,7 +95,7 @@ def test_without_a_link_of_its_own_a_node_hears_nobody() -> None:
     assert not world.ladder.is_silent
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.randoms(use_true_random=False))
 def test_who_answers_often_enough_is_never_silent(chance: object) -> None:
     """Whatever is lost, but never so many in a row that they count."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from limpet.cluster.topology import transports
 from limpet.cluster.topology.paths import PeerPath
 from limpet.paths.ladder.tunnel_only import UNANSWERED_S, TunnelOnly
+from tests.effort import examples
 
 PEER = "peer"
 TUNNEL = PeerPath(transports.TUNNEL, endpoint=(ip_address("203.0.113.1"), 51820))
@@ -87,7 +88,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(steps, max_size=16))
 def test_the_kernel_lets_a_peer_in_whenever_it_sends_in_clear(
     taken: list[Callable[[Pair], None]],

@@ -15,6 +15,7 @@ from limpet.cluster.topology import transports
 from limpet.relay.client.contact import BURST, NEAR_S, RATE_PER_S
 from limpet.relay.client.peer import STREAM_KEPT_S
 from limpet.relay.messages import Check, Hello, Seen
+from tests.effort import examples
 from tests.unit.relay.client.relay_world import RelayWorld, SimNode, SimRelay
 
 SOON_S = 5.0
@@ -365,7 +366,7 @@ EVENTS = st.tuples(
 
 
 @given(st.lists(EVENTS, max_size=12), st.lists(st.sampled_from([0.01, 0.05, 0.25]), min_size=3))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_never_without_an_end_for_long_while_any_relay_answers(
     events: list[tuple[str, int, float]], rtts_s: list[float]
 ) -> None:

@@ -20,6 +20,7 @@ from limpet.relay.server.pairs import (
     entries_of,
     sockets_of,
 )
+from tests.effort import examples
 
 PORTS = (21000, 21007)
 QUOTA = 3
@@ -189,7 +190,9 @@ class RelayingMachine(RuleBasedStateMachine):
             assert self.pairs.pairs_left(uid) == min(QUOTA - mine, free)
 
 
-RelayingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+RelayingMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestRelaying = RelayingMachine.TestCase
 
 

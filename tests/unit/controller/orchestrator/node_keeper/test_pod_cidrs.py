@@ -20,6 +20,7 @@ from limpet.controller.registry.records import RecoveryRecord, SegmentRecord
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, nodes, published, recovery
+from tests.effort import examples
 from tests.unit.cluster_values import node_key, seal_presence
 from tests.unit.controller.orchestrator.node_keeper.node_tables import Told, tables_beside
 from tests.unit.controller.state.cluster_tables import copy, join
@@ -256,7 +257,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_nothing_is_held_twice_and_all_is_pods_space_whatever_kubernetes_says(
     steps: list[Any],

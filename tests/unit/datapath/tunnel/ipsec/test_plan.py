@@ -9,6 +9,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from limpet.base.addresses import Endpoint, Prefix
 from limpet.cluster.topology.tunnel_end import IPSEC_MTU_BYTES, ipsec_mtu_bytes
@@ -194,7 +195,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(EVENTS, max_size=25))
 def test_whatever_happened_the_pair_ends_with_one_ike_sa_that_carries_everything(
     events: list[tuple[object, ...]],
@@ -233,7 +234,7 @@ def test_whatever_happened_the_pair_ends_with_one_ike_sa_that_carries_everything
     assert pair.look_s == [math.inf, math.inf]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sets(st.sampled_from((0, 1, 2)), min_size=1), ENDS)
 def test_prefixes_that_come_are_covered_and_no_child_that_was_there_is_ended(
     had: set[int], end: int
