@@ -31,6 +31,8 @@ class Daemon:
         """`what`: for a person, such as `agent of crane-1`."""
         self.what = what
         self.log = log
+        self.ended: tuple[int, int] | None = None
+        """Pid and exit code of the last that was started here and has been waited for."""
         self._pid_file = pid_file
         self._child: Process | None = None
 
@@ -116,7 +118,7 @@ class Daemon:
         """Ends it and waits until it has ended. Raises: KernelError when it does not end."""
         end_process(lambda: self.pid, self._pid_file, (number,), within_s=within_s)
         if self._child is not None:
-            self._child.wait(within_s)
+            self.ended = self._child.pid, self._child.wait(within_s)
             self._child = None
         self._pid_file.unlink(missing_ok=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import time
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from limpet.lab.command import LabError, run_command
 from limpet.lab.world.machine import UPLINK, Machine
@@ -160,13 +158,18 @@ class Chaos:
         took_s = everybody_reaches_everybody(self.world, within_s=within_s)
         self._remember()
         self._check_addresses()
-        until_empty(self._told_wrong, within_s=60)
+        until_empty(self.told_wrong, within_s=60)
+        self.check_identities()
         for machine in self.machines():
-            assert identity(machine) == self.identities[machine.label]
             until_empty(partial(leaks, self.world, machine), within_s=20)
         self._check_usage()
         assert self.complaints() == []
         return took_s
+
+    def check_identities(self) -> None:
+        """Raises: AssertionError when a node is another one than at first."""
+        for machine in self.machines():
+            assert identity(machine) == self.identities[machine.label]
 
     def complaints(self) -> list[str]:
         """Lines of the logs that no fault excuses."""
@@ -194,7 +197,7 @@ class Chaos:
         every = [address for each in now.values() for address in each]
         assert len(every) == len(set(every)), f"held twice: {sorted(every)}"
 
-    def _told_wrong(self) -> list[str]:
+    def told_wrong(self) -> list[str]:
         """Pods of which the cloud knows something else than their node."""
         cloud, nodes = self._held_in_the_cloud(), self._held_on_nodes()
         return [
@@ -204,8 +207,12 @@ class Chaos:
         ]
 
     def _held_in_the_cloud(self) -> dict[tuple[str, str], set[str]]:
-        document: Any = json.loads(self.world.controller.command("pod", "list", "--output", "json"))
-        return {(each["node"], each["pod"]): set(each["addresses"]) for each in document["pods"]}
+        """Of the nodes of the world: a test may have let in others."""
+        return {
+            (each["node"], each["pod"]): set(each["addresses"])
+            for each in self.world.controller.ask("pod.list")["pods"]
+            if each["node"] in self.world.machines
+        }
 
     def _held_on_nodes(self) -> dict[tuple[str, str], set[str]]:
         held: dict[tuple[str, str], set[str]] = {}
