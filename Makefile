@@ -24,7 +24,7 @@ compiled: setup
 # what `make test` does little of is done whole. A seed is told, and LIMPET_TEST_SEED takes it.
 KILLS ?= 10000
 soak: setup compiled
-	KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
+	LIMPET_EFFORT=whole KILLS=$(KILLS) $(py) -m pytest -q -s tests/soak
 	LIMPET_EFFORT=whole $(py) -m pytest -q -n 5 $(in_order) -m soak --ignore=tests/kube --ignore=tests/soak tests
 
 # What needs a real Kubernetes. Its programs are built once, into a cache outside of the checkout.
