@@ -4,7 +4,7 @@ py := .venv/bin/python
 # Without bytecode every program of a test and every process of pytest compiles what it loads.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit demo image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
+.PHONY: audit demo fuzz fuzz-quick image lock test test-kube test-vm compiled soak static check bench bench-quick bench-suite format setup clean
 
 demo: setup
 	$(py) -m limpet lab demo
@@ -64,6 +64,17 @@ lock:
 check: static
 	scripts/audit --tell
 	$(py) -m pytest -q -n 2 --dist loadfile tests/unit
+
+# An hour: what grows coverage and what is a fault is left in build/fuzz. See docs/decisions/fuzzing.md.
+fuzz: setup
+	scripts/fetch-atheris
+	$(py) -m tests.fuzz run --seconds 3300
+	LIMPET_EFFORT=whole $(py) -m pytest -q tests/fuzz
+
+# Two minutes, for .ci/run.
+fuzz-quick: setup
+	scripts/fetch-atheris
+	$(py) -m tests.fuzz run --seconds 110
 
 bench: setup
 	$(py) -m bench

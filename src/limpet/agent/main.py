@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from limpet.agent.answers.verbs import Admin
@@ -23,6 +24,7 @@ from limpet.agent.policies.slot import PolicySlot
 from limpet.agent.settings import DEFAULT_PATH, Settings, load_settings
 from limpet.base import faults
 from limpet.base.addresses import Listen
+from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_if_there, refusals, write_durably
 from limpet.base.errors import LimpetError, StorageError
 from limpet.base.process.lifetime import (
@@ -356,8 +358,8 @@ class _Originals:
         self._path = path
         self._values: dict[str, str] = {}
         try:
-            found = json.loads(read_if_there(path) or b"")
-        except ValueError:
+            found = decode_plain_json(read_if_there(path) or b"")
+        except msgspec.MsgspecError:
             return
         if isinstance(found, dict):
             self._values = found

@@ -77,9 +77,17 @@ def read_configuration(
     except OSError as error:
         raise ConfigError(f"read configuration {source}: {error.strerror}") from error
     try:
-        return tomllib.loads(text.decode()), str(source)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(text.decode()), str(source)
+    except ValueError as error:
         raise ConfigError(f"parse configuration {source}: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Raises: ValueError in words; tomllib's own errors are not all that it raises."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it has too many levels") from error
 
 
 def parse_configuration(kind: type[_Kind], document: Mapping[str, Any], source: str) -> _Kind:

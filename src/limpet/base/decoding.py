@@ -5,16 +5,22 @@ annotations on the way, so that other threads get their turn. One that uses the 
 takes what is half found out, and the process crashes. Here the first use of each type is alone;
 nothing else in Limpet decodes by type, which tests/unit/test_house.py holds. Encoding, and decoding
 to dicts and lists, ask nothing of a type.
+
+Whatever is wrong with what is decoded, one error says it. msgspec itself has others for text that
+is no UTF-8 and for thousands of levels, which nobody who reads its documentation expects.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
 T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview | msgspec.Raw
+_GARBAGE = (UnicodeError, RecursionError)
 
 _first = threading.RLock()
 _known: set[Any] = set()
@@ -29,9 +35,20 @@ def decode_json(data: bytes | str, kind: Any) -> Any: ...
 
 
 def decode_json(data: bytes | str, kind: Any) -> Any:
-    """Raises: msgspec.MsgspecError; UnicodeDecodeError, RecursionError for garbage."""
+    """Raises: msgspec.MsgspecError, and nothing else."""
     _learn(kind)
-    return msgspec.json.decode(data, type=kind)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except _GARBAGE as error:
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def decode_plain_json(data: bytes | str) -> Any:
+    """Dicts, lists, texts, numbers. Raises: msgspec.MsgspecError, and nothing else."""
+    try:
+        return msgspec.json.decode(data)
+    except _GARBAGE as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 @overload
@@ -48,24 +65,36 @@ def convert(value: Any, kind: Any, *, strict: bool = True) -> Any:
     return msgspec.convert(value, kind, strict=strict)
 
 
-def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """For what is decoded often."""
+class Decoder(Generic[T]):
+    """Of one type, for what is decoded often."""
+
+    def __init__(self, decode: Callable[[Buffer], T]) -> None:
+        self._decode = decode
+
+    def decode(self, data: Buffer) -> T:
+        """Raises: msgspec.MsgspecError, and nothing else."""
+        try:
+            return self._decode(data)
+        except _GARBAGE as error:
+            raise msgspec.DecodeError(str(error)) from error
+
+
+def json_decoder(kind: type[T]) -> Decoder[T]:
     with _first:
-        return msgspec.json.Decoder(kind)
+        return Decoder(msgspec.json.Decoder(kind).decode)
 
 
 @overload
-def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]: ...
+def msgpack_decoder(kind: type[T]) -> Decoder[T]: ...
 
 
 @overload
-def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
+def msgpack_decoder(kind: Any) -> Decoder[Any]: ...
 
 
-def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """For what is decoded often."""
+def msgpack_decoder(kind: Any) -> Decoder[Any]:
     with _first:
-        return msgspec.msgpack.Decoder(kind)
+        return Decoder(msgspec.msgpack.Decoder(kind).decode)
 
 
 def _learn(kind: Any) -> None:

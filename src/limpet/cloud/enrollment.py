@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,7 @@ def node_of_token(token: str) -> str:
     try:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         node = decode_json(body, _Claims).kubernetes["node"]["name"]
-    except (IndexError, KeyError, TypeError, binascii.Error, msgspec.MsgspecError) as error:
+    except (IndexError, KeyError, TypeError, ValueError) as error:
         raise LimpetError(
             "read the pod's token: it names no node (kubelets of Kubernetes 1.30 and later mount "
             "such; older ones: limpet join --token on the node)"

@@ -268,7 +268,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Raises: ApiError that says where the body is not as it should be."""
     try:
         return decode_json(data, kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise ApiError(f"read {kind.__name__}: {error}") from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from limpet.base.decoding import decode_plain_json
 from limpet.cluster.documents import Document, Kind, Kinds, Lookup, Sealed
 from limpet.cluster.keys import SealError, is_signed, sign
 
@@ -46,11 +47,11 @@ def read_sealed(sealed: Sealed, kinds: Kinds) -> Document:
             f"read {kind.name}: {len(sealed.body)} bytes are more than {kind.most_bytes}"
         )
     try:
-        found = msgspec.json.decode(sealed.body)
+        found = decode_plain_json(sealed.body)
         if not isinstance(found, dict):
             raise ValueError("it is no object")
         return _document(kind, sealed, kind.parse(found))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise SealError(f"read {kind.name}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SealError(f"read {kind.name}: {error!r}") from error

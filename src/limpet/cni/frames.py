@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 
 REQUEST_HEADER_BYTES = 8
@@ -107,8 +108,8 @@ def _decode_cni_call(body: bytes, attempt: int) -> CniCall:
 
 def _decode_admin_call(body: bytes) -> AdminCall:
     try:
-        given = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        given = decode_plain_json(body)
+    except msgspec.MsgspecError as error:
         raise FrameError(f"admin request: {error}") from None
     verb = given.pop("verb", None) if isinstance(given, dict) else None
     if not isinstance(verb, str):

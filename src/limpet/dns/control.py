@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from limpet import __version__
 from limpet.base import faults
+from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.listeners import listen_on_socket
 from limpet.dns.explain import explain, status
@@ -129,13 +131,13 @@ class Control:
         try:
             with asking:
                 request = await loop.sock_recv(asking, _LARGEST_REQUEST_BYTES)
-                document = json.loads(request or b"{}")
+                document = decode_plain_json(request or b"{}")
                 if document.get("ask") == "sockets":
                     await self._hand_over(asking)
                 else:
                     answer = json.dumps(await self._answer(document)).encode() + b"\n"
                     await loop.sock_sendall(asking, answer)
-        except (OSError, ValueError, AttributeError):
+        except (OSError, msgspec.MsgspecError, AttributeError):
             return
         except Exception as error:  # noqa: BLE001 - names are answered all the same
             faults.note("dns control", error)

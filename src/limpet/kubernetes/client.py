@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from limpet.base.decoding import json_decoder
+from limpet.base.decoding import Decoder, json_decoder
 from limpet.base.http.connection import Answer, Connection, Headers, LinkError, TooLargeError
 from limpet.base.http.kept import KeptConnections
 from limpet.base.http.lines import read_lines, read_whole
@@ -366,7 +366,7 @@ class Client:
 
 
 @cache
-def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+def _decoder(kind: type[Any]) -> Decoder[Any]:
     return json_decoder(kind)
 
 

@@ -72,7 +72,7 @@ async def run_in_pod(
             raise ValueError("it agrees to no WebSocket")
         if said.get("sec-websocket-protocol") not in _PROTOCOLS:
             raise ValueError(f"it speaks none of {', '.join(_PROTOCOLS)}")
-        return _exit_code(await _hear_all(connection, what, hear, silence_s), what)
+        return exit_code(await _hear_all(connection, what, hear, silence_s), what)
     except ValueError as error:  # msgspec's too
         raise LinkError(f"{what}: the API server does not do that as expected: {error}") from error
     finally:
@@ -109,7 +109,7 @@ def _take(
     return None
 
 
-def _exit_code(ended: bytes, what: str) -> int:
+def exit_code(ended: bytes, what: str) -> int:
     """Raises: LinkError where the command did not run; ValueError."""
     status = decode_json(ended, Status)
     if status.status == "Success":

@@ -135,12 +135,12 @@ async def post_to_pod(
         body=body,
         headers=[("Content-Type", "application/json"), *headers],
     )
-    if answer.status >= 400 and _kind(answer.body) == "Status":
+    if answer.status >= 400 and kind_of(answer.body) == "Status":
         client.check(answer, PODS, f"ask pod {namespace}/{name}")
     return answer
 
 
-def _kind(body: bytes) -> str:
+def kind_of(body: bytes) -> str:
     try:
         return decode_json(body, _Kind).kind
     except msgspec.MsgspecError:

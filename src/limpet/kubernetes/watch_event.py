@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 import msgspec
 
-from limpet.base.decoding import json_decoder
+from limpet.base.decoding import Decoder, json_decoder
 from limpet.kubernetes.objects import AnyViewed, Resource, Status
 
 
@@ -107,5 +107,5 @@ def _unreadable(raw: msgspec.Raw, cause: str) -> Unreadable:
 
 
 @cache
-def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+def _decoder(kind: type[Any]) -> Decoder[Any]:
     return json_decoder(kind)

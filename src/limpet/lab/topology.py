@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from limpet.base.configuration import read_prefixes, read_struct, read_value, written
+from limpet.base.configuration import parse_toml, read_prefixes, read_struct, read_value, written
 from limpet.lab.command import LabError
 from limpet.lab.world.site import (
     ACCESS,
@@ -104,8 +103,8 @@ def load_topology(name_or_file: str) -> Topology:
 def parse_topology(text: str, name: str, source: str) -> Topology:
     """Raises: LabError that names value, field and `source`."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_toml(text)
+    except ValueError as error:
         raise LabError(f"parse topology {source}: {error}") from error
     try:
         return replace(_topology(document, name), text=text)

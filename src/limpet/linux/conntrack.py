@@ -68,8 +68,8 @@ def forget_those(addresses: Collection[Address], is_unwanted: Callable[[Tracked]
     maybe = _search_for({each.packed for each in addresses}, ())
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
         for family, attrs in _flows(netfilter, maybe):
-            protocol, source, _ = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=True)
-            _, target, port = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
+            protocol, source, _ = flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=True)
+            _, target, port = flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
             if source and target and is_unwanted(Tracked(protocol, source, target, port)):
                 requests.append(_deletion(bytes([family, 0, 0, 0]), attrs))
         _delete(netfilter, requests, "flows that nothing allows")
@@ -207,10 +207,10 @@ def count_flows(asked: Collection[FlowEnd]) -> Counter[FlowEnd]:
     maybe = _search_for(addresses, {port for _, port in ports})
     with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
         for family, attrs in _flows(netfilter, maybe):
-            begun = _flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
-            answering = _flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
+            begun = flow_end(attrs, _TUPLE_ORIGINAL, family, is_source=False)
+            answering = flow_end(attrs, _TUPLE_REPLY, family, is_source=True)
             is_meant = begun in asked or (begun[0], begun[2]) in ports
-            if is_meant and begun != answering and _is_alive(begun[0], attrs):
+            if is_meant and begun != answering and is_alive(begun[0], attrs):
                 found[answering] += 1
     return found
 
@@ -227,7 +227,7 @@ def _flows(
                 yield family, wire.parse_attrs(message.body, _NFGENMSG_BYTES)
 
 
-def _flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
+def flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_source: bool) -> FlowEnd:
     nested = wire.parse_attrs(memoryview(attrs.get(tuple_kind, b"")), 0)
     protocol = wire.parse_attrs(memoryview(nested.get(_TUPLE_PROTOCOL, b"")), 0)
     addresses = wire.parse_attrs(memoryview(nested.get(_TUPLE_IP, b"")), 0)
@@ -237,7 +237,7 @@ def _flow_end(attrs: dict[int, bytes], tuple_kind: int, family: int, *, is_sourc
     return number, addresses.get(kind, b""), int.from_bytes(port, "big")
 
 
-def _is_alive(protocol: int, attrs: dict[int, bytes]) -> bool:
+def is_alive(protocol: int, attrs: dict[int, bytes]) -> bool:
     """What the kernel still remembers of a TCP connection that has ended is none."""
     if protocol != _TCP:
         return True

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 from msgspec import Meta
 
-from limpet.base.decoding import convert, decode_json
+from limpet.base.decoding import (
+    convert,
+    decode_json,
+    decode_plain_json,
+    json_decoder,
+    msgpack_decoder,
+)
 
 RACE = """
 import sys, threading
@@ -80,3 +87,21 @@ def test_threads_that_use_a_type_first_at_once_do_not_crash(process: int) -> Non
 def test_a_type_that_has_no_hash_and_one_that_is_no_struct_are_decoded() -> None:
     assert decode_json(b"[1, 2]", list[int]) == [1, 2]
     assert convert(3, Annotated[int, Meta(extra={"a": 1})]) == 3
+
+
+@pytest.mark.parametrize("data", [b'"\xff"', b"[" * 100_000, b"{", b"", '"\udc80"'])
+def test_whatever_is_wrong_with_json_is_one_error(data: bytes | str) -> None:
+    for kind in (str, list[Any], Any):
+        with pytest.raises(msgspec.MsgspecError):
+            decode_json(data, kind)
+    with pytest.raises(msgspec.MsgspecError):
+        decode_plain_json(data)
+    if isinstance(data, bytes):
+        with pytest.raises(msgspec.MsgspecError):
+            json_decoder(str).decode(data)
+
+
+@pytest.mark.parametrize("data", [b"\xa1\xff", b"\x91" * 100_000, b"\xc1", b""])
+def test_whatever_is_wrong_with_messagepack_is_one_error(data: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        msgpack_decoder(str | list[Any]).decode(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -98,3 +99,18 @@ def test_garbage_is_messages_or_refused(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         for message in MessageReader(most_bytes=1 << 10).take(data):
             assert len(message.body) <= 1 << 10
+
+
+def test_parts_of_nothing_take_no_memory() -> None:
+    reader = MessageReader(most_bytes=4096)
+    list(reader.take(b"\x02\x01a"))
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            list(reader.take(b"\x00\x00" * 10_000))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 100_000
+    assert list(reader.take(b"\x80\x01b")) == [Message(Opcode.BINARY, b"ab")]

@@ -214,6 +214,15 @@ def test_a_pod_is_asked_for_its_account(tmp_path: Path) -> None:
         in_cluster_access(environment, tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!bool x", '!!int ""', "!!float x", "\xff"])
+def test_what_breaks_the_yaml_library_is_refused_with_its_file(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(b"kind: " + value.encode("latin-1"))
+
+    with pytest.raises(AccessError, match=r"config: it is no YAML"):
+        read_kubeconfig([path])
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "ftp://a", "https://", "https://u:p@a", "https://a:99999", "https://a b", "http://ä", "a"],

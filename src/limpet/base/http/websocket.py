@@ -78,7 +78,8 @@ class MessageReader:
             if (opcode is Opcode.CONTINUATION) is (self._begun is None):
                 raise ValueError("a part of a message is missing")
             self._begun = self._begun or opcode
-            self._parts.append(body)
+            if body:  # parts without any would be kept without bound
+                self._parts.append(body)
             if final:
                 whole, self._parts, self._size = b"".join(self._parts), [], 0
                 begun, self._begun = self._begun, None

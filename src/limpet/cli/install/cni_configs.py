@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from limpet.base.addresses import Prefix
+from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import cause
 from limpet.base.errors import StorageError
 
@@ -48,8 +50,8 @@ def read_cni_configs(folder: Path) -> list[CniConfig]:
 
 def _read(path: Path) -> CniConfig:
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        document = decode_plain_json(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
         return CniConfig(path, problem=f"cannot be read: {error}")
     if not isinstance(document, dict):
         return CniConfig(path, problem="is not a JSON object")

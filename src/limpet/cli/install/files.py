@@ -10,6 +10,9 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from limpet.base.decoding import decode_plain_json
 from limpet.base.disk import read_if_there, refusals, remove_durably, write_durably
 from limpet.base.errors import StorageError
 
@@ -51,10 +54,10 @@ class Manifest:
         if text is None:
             return cls(path)
         try:
-            document = json.loads(text)
+            document = decode_plain_json(text)
             files = [InstalledFile(**entry) for entry in document["files"]]
             return cls(path, {file.path: file for file in files}, list(document["folders"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise StorageError(
                 "read", str(path), f"not a record of an installation: {error}",
                 hint="move it away; uninstall then leaves the installed files to you",

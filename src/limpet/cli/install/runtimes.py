@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from limpet.base.configuration import parse_toml
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 
 DEFAULT_CONF_DIR = Path("/etc/cni/net.d")
@@ -109,7 +109,7 @@ def _containerds(root: Path) -> Iterator[Runtime]:
 
 
 def _containerd(path: Path) -> Runtime:
-    document, problem = _read_toml(path)
+    document, problem = read_toml(path)
     disabled = document.get("disabled_plugins") or []
     if "cri" in disabled or "io.containerd.grpc.v1.cri" in disabled:
         problem = "has the CRI plugin in disabled_plugins"
@@ -143,7 +143,7 @@ def _crio(root: Path) -> Iterator[Runtime]:
     network: dict[str, Any] = {}
     problem = ""
     for path in found:
-        document, wrong = _read_toml(path)
+        document, wrong = read_toml(path)
         problem = problem or wrong
         network |= _table(_table(document, "crio"), "network")
     yield Runtime(
@@ -170,7 +170,7 @@ def _podman(root: Path) -> Iterator[Runtime]:
     path = root / "etc/containers/containers.conf"
     if not path.exists():
         return
-    document, problem = _read_toml(path)
+    document, problem = read_toml(path)
     network = _table(document, "network")
     if network.get("network_backend") == "cni":
         yield Runtime(
@@ -182,10 +182,10 @@ def _podman(root: Path) -> Iterator[Runtime]:
         )
 
 
-def _read_toml(path: Path) -> tuple[dict[str, Any], str]:
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """The document, and what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")), ""
+        return parse_toml(path.read_text(encoding="utf-8")), ""
     except (OSError, ValueError) as problem:
         return {}, f"has a configuration that cannot be read: {problem}"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from limpet.base.decoding import convert
+from limpet.base.decoding import convert, decode_plain_json
 from limpet.base.errors import LimpetError
 from limpet.base.process.memory import give_memory_back
 from limpet.base.settings import SourceSettings
@@ -252,7 +252,7 @@ class ApiServerSource:
                 asyncio.get_running_loop().call_later(_TAKEN_S, give_memory_back)
 
     def _hear_status(self, network: Carrier) -> None:
-        addresses, _ = told_controllers(msgspec.json.decode(network.status))
+        addresses, _ = told_controllers(decode_plain_json(network.status))
         if addresses:
             self._hear_controllers(addresses)
 

@@ -84,12 +84,12 @@ class OwnObjects:
     def hear(self, kind: str, item: Carrier) -> None:
         """Any object that was told."""
         if kind == NETWORK.name:
-            recovers = any(each.startswith("Granting:") for each in _not_as_it_should_be(item))
+            recovers = any(each.startswith("Granting:") for each in not_as_it_should_be(item))
             if recovers and not self._is_awaited:
                 self._doubt.set()
             self._is_awaited = recovers
         elif (item.metadata.labels or {}).get(UID_LABEL) == self._membership.uid:
-            self._told[kind] = _not_as_it_should_be(item)
+            self._told[kind] = not_as_it_should_be(item)
             if kind == GRANT.name and self._version_of(item) < self._version:
                 self._doubt.set()
 
@@ -153,7 +153,7 @@ class OwnObjects:
         return document.version if document.name == self._membership.uid else -1
 
 
-def _not_as_it_should_be(found: Carrier) -> tuple[str, ...]:
+def not_as_it_should_be(found: Carrier) -> tuple[str, ...]:
     """What the controller says of the object, in words; nonsense says nothing."""
     try:
         status = decode_json(found.status, _Conditions | None)

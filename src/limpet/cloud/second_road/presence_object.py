@@ -132,7 +132,7 @@ class PresenceWriter:
             except NotFoundError:
                 await client.create(PRESENCES, wanted)
                 return True
-            holder = _document_of(found)
+            holder = document_of(found)
             if holder is not None and holder.sealed == document.sealed:
                 return True
             if holder is not None and holder.name != document.name:
@@ -166,7 +166,7 @@ def _object(document: Document, name: str, node: str) -> PresenceObject:
     return convert(document_object(document, name, node), PresenceObject)
 
 
-def _document_of(found: PresenceObject) -> Document | None:
+def document_of(found: PresenceObject) -> Document | None:
     """None: it carries nothing that anybody could have signed."""
     try:
         return read_document(PRESENCE.name, msgspec.to_builtins(found))

@@ -91,7 +91,7 @@ def decode(body: bytes) -> Message:
     """Raises: MessageError."""
     try:
         message: Message = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.MsgspecError as error:
         raise MessageError(f"read message: {error}") from error
     return message
 

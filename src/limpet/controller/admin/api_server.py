@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from limpet.base.decoding import decode_plain_json
 from limpet.base.errors import ControllerUnavailable, LimpetError
 from limpet.base.http.connection import Answer, LinkError
 from limpet.cluster.api import ADMIN_ACCOUNT, ADMIN_AUDIENCE, ADMIN_HEADER, Code
@@ -131,7 +132,7 @@ async def _ask(
             raise
         why[name] = str(error)
         return None
-    document = _document(answer)
+    document = document_of(answer)
     if answer.status == 200:
         return document
     words = str(document.get("error") or f"it answers with HTTP status {answer.status}")
@@ -141,10 +142,10 @@ async def _ask(
     raise LimpetError(words)
 
 
-def _document(answer: Answer) -> dict[str, Any]:
+def document_of(answer: Answer) -> dict[str, Any]:
     """Empty: it speaks otherwise than a controller."""
     try:
-        found = json.loads(answer.body)
+        found = decode_plain_json(answer.body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

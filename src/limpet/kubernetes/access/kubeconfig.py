@@ -20,6 +20,7 @@ from limpet.kubernetes.access.access import (
     parse_server,
     plain_access,
 )
+from limpet.kubernetes.access.yaml_text import parse_yaml
 
 _MAX_BYTES = 1 << 20
 _INSTEAD = "use a client certificate, a token or a tokenFile"
@@ -165,13 +166,10 @@ def _parse(content: bytes) -> Any:
         return json.loads(content)
     except ValueError:
         pass
-    # Only here: an agent that reads no kubeconfig has no YAML in memory.
-    import yaml
-
-    try:
-        return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    documents = parse_yaml(content)
+    if len(documents) > 1:
+        raise ValueError(f"it has {len(documents)} documents instead of one")
+    return documents[0] if documents else None
 
 
 def _entries(file: _Table, what: str) -> list[tuple[int, Mapping[str, Any]]]:

@@ -19,7 +19,7 @@ def read_date_s(text: str) -> float | None:
         hour, minute, second = map(int, clock.split(":"))
         number = _MONTHS.index(month) + 1
         found = datetime(int(year), number, int(day), hour, minute, second, tzinfo=UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return found.timestamp() if zone == "GMT" else None
 

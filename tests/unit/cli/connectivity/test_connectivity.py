@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import tracemalloc
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,3 +147,17 @@ def test_what_failed_comes_last_and_alone_where_there_is_much() -> None:
 def test_a_test_that_did_not_come_about_has_not_worked() -> None:
     assert not report("", broken={"b": "its pod did not start"}).worked
     assert not report().worked
+
+
+def test_what_a_pod_has_packed_does_not_unpack_without_bound() -> None:
+    packed = zlib.compress(b'["' + b"a" * 30_000_000, 9)
+    text = "z:" + base64.b64encode(packed).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimpetError):
+            decode_outcomes(text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 8 << 20

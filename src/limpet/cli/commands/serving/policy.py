@@ -12,12 +12,14 @@ from msgspec.structs import asdict
 from limpet.agent.client import ask
 from limpet.agent.policies.said import Applied, PodLabels, PodPolicies, Policies, SideLine
 from limpet.agent.settings import load_settings
+from limpet.base.configuration import parse_toml
 from limpet.base.errors import LimpetError
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
 from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
 from limpet.cli.reach import Reach
 from limpet.cli.reach import ask as ask_controller
+from limpet.kubernetes.access.yaml_text import parse_yaml
 
 policy = group("Network policies of pods: of this node's, or of all nodes of the cluster.")
 
@@ -64,12 +66,10 @@ def _documents(file: Path) -> list[Any]:
         raise LimpetError(f"read {file}: {cause}") from error
     if file.suffix == ".toml":
         return _of_toml(file, text)
-    import yaml  # a tenth of a second, for this command only
-
     try:
-        found = [each for each in yaml.safe_load_all(text) if each is not None]
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise LimpetError(f"read {file}: no YAML: {' '.join(str(error).split())}") from error
+        found = [each for each in parse_yaml(text) if each is not None]
+    except ValueError as error:
+        raise LimpetError(f"read {file}: no YAML: {error}") from error
     listed = []
     for each in found:
         items = each.get("items") if isinstance(each, dict) else None
@@ -79,11 +79,9 @@ def _documents(file: Path) -> list[Any]:
 
 def _of_toml(file: Path, text: str) -> list[Any]:
     """One document, or several as [[policies]]. Raises: LimpetError."""
-    import tomllib  # for this command only
-
     try:
-        found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = parse_toml(text)
+    except ValueError as error:
         raise LimpetError(f"read {file}: no TOML: {error}") from error
     several = found.get("policies")
     return several if isinstance(several, list) else [found] if found else []

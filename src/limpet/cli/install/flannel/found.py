@@ -47,13 +47,13 @@ def find_flannel(conf_dir: Path) -> Flannel:
         tuple(each.path for each in configs),
         next((each.name for each in configs if each.name), DEFAULT_NETWORK),
         next((bridge for each in configs for bridge in each.bridges), DEFAULT_BRIDGE),
-        tuple(_segments(SUBNET_FILE)),
+        tuple(read_segments(SUBNET_FILE)),
         devices,
         tuple(_processes()),
     )
 
 
-def _segments(path: Path) -> Iterator[Prefix]:
+def read_segments(path: Path) -> Iterator[Prefix]:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in path.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition("=")

@@ -203,7 +203,7 @@ class Follower:
             async with aclosing(lines_of):
                 async for lines in lines_of:
                     for line in lines:
-                        kind, found = _read(line)
+                        kind, found = read_line(line)
                         version = int(found.metadata.resource_version)
                         if kind != "BOOKMARK" and version <= until:
                             if (event := self._event(kind, found)) is not None:
@@ -280,7 +280,7 @@ class Follower:
         async with aclosing(parts):
             async for lines in parts:
                 for line in lines:
-                    kind, found = _read(line)
+                    kind, found = read_line(line)
                     version = int(found.metadata.resource_version)
                     if version < self._ring.position:
                         raise LimpetError(f"watch: version {version} after {self._ring.position}")
@@ -353,7 +353,7 @@ class Follower:
         changed.set_result(None)
 
 
-def _read(line: bytes) -> tuple[str, Kept]:
+def read_line(line: bytes) -> tuple[str, Kept]:
     """Raises: GoneError and others for an error in the midst of a watch."""
     event = decode_json(line, _Event)
     if event.type == "ERROR":

@@ -1,0 +1,97 @@
+"""`python -m tests.fuzz run [--seconds S] [TARGET…]`, `play FILE…`, `line FILE…`, `list`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from tests.fuzz import engine
+from tests.fuzz.proportion import check_cost
+from tests.fuzz.samples import as_line
+from tests.fuzz.target import Target
+
+_COUNTED = ("limpet", "h11", "ipaddress")
+"""Packages whose branches guide the search."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run", help="look for faults")
+    run.add_argument("--seconds", type=float, default=110.0, help="for all targets together")
+    run.add_argument("--seed", type=int, help="of the random part; else a new one, which is told")
+    run.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    run.add_argument("targets", nargs="*")
+    for verb, words in (("play", "give an input once more"), ("line", "print it for corpora/")):
+        files = verbs.add_parser(verb, help=words)
+        files.add_argument("files", nargs="+", type=Path, help="TARGET-…, as `run` has named it")
+    verbs.add_parser("list", help="names of the targets")
+    given = parser.parse_args()
+    match given.verb:
+        case "run":
+            return _run(given.targets, given.seconds, given.seed, given.jobs)
+        case "list":
+            print(*_targets(), sep="\n")
+        case "line":
+            for path in given.files:
+                print(as_line(_target_of(path).name, path.read_bytes()))
+        case _:
+            for path in given.files:
+                data, target = path.read_bytes(), _target_of(path)
+                taken = target.attempt(data)
+                cost = check_cost(target, data)
+                print(f"{target.name}: {len(data)} bytes, taken: {taken}, {cost}")
+    return 0
+
+
+def _targets() -> dict[str, Target]:
+    from tests.fuzz.targets import TARGETS
+
+    return TARGETS
+
+
+def _target_of(path: Path) -> Target:
+    """By the longest name that the file's begins with."""
+    known = _targets()
+    found = [name for name in known if path.name.startswith(f"{name}-") or path.parent.name == name]
+    if not found:
+        sys.exit(f"{path}: no target is called so (python -m tests.fuzz list)")
+    return known[max(found, key=len)]
+
+
+def _run(names: list[str], seconds: float, seed: int | None, jobs: int) -> int:
+    # What a hash decides is the same in each run with the same seed.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONHASHSEED": "0"})
+    try:
+        atheris, known = engine.load(_COUNTED)
+    except ImportError as error:
+        sys.exit(f"no atheris here ({error}): `make fuzz` gets it (x86-64, Python 3.11 to 3.13)")
+    if unknown := set(names) - known.keys():
+        sys.exit(f"{', '.join(unknown)}: no such target (python -m tests.fuzz list)")
+    if seed is None:
+        seed = 1 + int.from_bytes(os.urandom(3), "big")
+    chosen = [known[name] for name in names or known]
+    print(f"{len(chosen)} targets, {seconds:g} s in all, --seed {seed}", flush=True)
+    ran = []
+    for each in engine.run(atheris, chosen, seconds, seed, jobs):
+        ran.append(each)
+        print(
+            f"{each.target.name:36} {each.inputs:>9,} inputs  coverage {each.coverage_before:>5} "
+            f"-> {each.coverage:>5}  {each.grown:>5} kept  {len(each.faults)} faults",
+            flush=True,
+        )
+        for path in each.faults:
+            print(f"  fault: {sys.executable} -m tests.fuzz play {path}", flush=True)
+    silent = [each.target.name for each in ran if not each.inputs]
+    faults = sum(len(each.faults) for each in ran)
+    print(f"{sum(each.inputs for each in ran):,} inputs, {faults} faults")
+    if silent:
+        print(f"did not run: {', '.join(silent)} (see {engine.HOME / 'logs'})")
+    return 1 if faults or silent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
