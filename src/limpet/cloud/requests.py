@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -23,6 +24,8 @@ from limpet.cluster.membership import Membership
 
 _log = structlog.get_logger("session")
 
+_MOST_WAITS, _LONGEST_WAIT_S = 10, 60.0
+"""Until a batch of shown documents is taken."""
 PATIENCE = 4
 """How often one question is put again after what the controller wanted first."""
 
@@ -112,12 +115,25 @@ class Requests:
         ]
         taken = 0
         for batch in _batches(shown):
-            taken += (await self._put("POST", "/v1/show", ShowRequest(batch), ShowAnswer)).taken
+            taken += await self._show_batch(batch)
         _log.warning(
             "the controller was restored from a back-up: showed it what it may not know",
             shown=len(shown),
             taken=taken,
         )
+
+    async def _show_batch(self, batch: tuple[Sealed, ...]) -> int:
+        """How many of them the controller did not have; of many it takes so many a minute."""
+        for _ in range(_MOST_WAITS):
+            try:
+                answer = await self._put("POST", "/v1/show", ShowRequest(batch), ShowAnswer)
+            except RefusedError as error:
+                if error.refused.code is not Code.TRY_AGAIN or error.refused.after_s is None:
+                    raise
+                await asyncio.sleep(min(max(error.refused.after_s, 0.1), _LONGEST_WAIT_S))
+            else:
+                return answer.taken
+        raise self._insatiable()
 
     def _insatiable(self) -> LinkError:
         return LinkError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, pods, words
+from limpet.base.bounds import members, neighbours, pods, words
 from limpet.base.bounds.bound import Bound
 
 
@@ -10,7 +10,12 @@ def _rows(module: object) -> dict[str, Bound]:
     return {name: row for name, row in vars(module).items() if isinstance(row, Bound)}
 
 
-TABLE = {"members": _rows(members), "pods": _rows(pods), "anybody": _rows(words)}
+TABLE = {
+    "members": _rows(members),
+    "neighbours": _rows(neighbours),
+    "pods": _rows(pods),
+    "anybody": _rows(words),
+}
 """Party (the name of its module) to the name of each row and the row."""
 
 

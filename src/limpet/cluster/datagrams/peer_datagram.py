@@ -17,11 +17,11 @@ from enum import IntEnum, StrEnum
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from limpet.base.bounds.neighbours import DATAGRAM_BODY
 from limpet.base.errors import LimpetError
 from limpet.cluster.keys import uid_of
 
-MAX_BODY_BYTES = 60_000
-"""So that a datagram is within what UDP carries, with room for headers of tunnels."""
+MAX_BODY_BYTES = DATAGRAM_BODY.most
 
 MAGIC = b"Lmp\x01"
 RELAY_MAGIC = b"Lmr\x01"

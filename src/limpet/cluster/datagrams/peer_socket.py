@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from limpet.base import faults
 from limpet.base.addresses import Address, UnderlayLink
+from limpet.base.bounds import neighbours
 from limpet.base.errors import ConfigError
 from limpet.base.rate_limit import SourceRates
 from limpet.cluster.datagrams.peer_datagram import Codec, DatagramError, Drop, Kind
@@ -25,10 +26,9 @@ GROUP = IPv6Address("ff12::4c69:6d70")
 """Link-local, not assigned by anybody. Source: RFC 4291 section 2.7."""
 _BROADCAST = IPv4Address("255.255.255.255")
 _MOST_REPLAYED, _MOST_SOURCES = 4096, 4096
-_SOURCE_RATE, _SOURCE_BURST = 400, 800
-"""Signatures checked for one source address, per second; one takes 0.1 ms."""
 _MEMBERS_RATE, _STRANGERS_RATE = 2000, 200
-"""For all addresses together that a member has written from, and for all others."""
+"""Signatures checked per second, 0.1 ms each: for all addresses together that a member has written
+from, and for all others."""
 _REFUSALS_RATE = 10
 _PATIENCE_S = 2.0
 """Between two refusals of one removed node."""
@@ -58,10 +58,12 @@ Handler = Callable[[Received], bool | None]
 """False: there was no room for it just now; the same datagram counts when it comes again."""
 
 
-class _Rates:
+class Rates:
+    """How much of what comes is looked at."""
+
     def __init__(self) -> None:
         self.heard = SourceRates(
-            each=(_SOURCE_RATE, _SOURCE_BURST),
+            each=(neighbours.SIGNATURES_PER_S.most, neighbours.SIGNATURES_AT_ONCE.most),
             strangers=(_STRANGERS_RATE, 2 * _STRANGERS_RATE),
             members=(_MEMBERS_RATE, 2 * _MEMBERS_RATE),
             most=_MOST_SOURCES,
@@ -104,7 +106,7 @@ class PeerSocket:
         self._shared = SharedPort()
         self._links: dict[int, UnderlayLink] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._rates = _Rates()
+        self._rates = Rates()
 
     def start(self) -> None:
         """Listens, in the network namespace of the calling thread; within a running loop.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import structlog
 
 from limpet.base.addresses import Address, UnderlayLink
+from limpet.base.bounds import neighbours as bounds
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.base.timer import Timer
 from limpet.cluster.datagrams.peer_datagram import DatagramError, Kind
@@ -26,22 +27,21 @@ from limpet.cluster.replica import Change, Outcome
 
 _log = structlog.get_logger("exchange")
 
-_MEMBER_PER_S, _MEMBER = 1000, 2000
-_STRANGERS_PER_S, _STRANGERS = 100, 400
-"""Documents told: by each member, and by all others together; each may cost a check."""
-_MOST_MEMBERS = 1024
-_CHANGES_PER_S, _CHANGES, _MOST_CHANGED = 0.5, 20, 8192
-"""Of what one node says of itself. Each costs a write to the disk, a round, probes, and those whom
-we tell of it the same; what is left out is found when digests are compared."""
+_MOST_MEMBERS, _MOST_CHANGED = 1024, 8192
 
 
-class _Room:
-    """For what others tell."""
+class Room:
+    """For what others tell: by each member, by all others together, and of what one node says of
+    itself, by whomever. Each change costs a write to the disk, a round, probes, and those whom we
+    tell of it the same; what is left out is found when digests are compared."""
 
     def __init__(self) -> None:
-        self.of_members = TokenBuckets(_MEMBER_PER_S, _MEMBER, most=_MOST_MEMBERS)
-        self.of_strangers = TokenBucket(_STRANGERS_PER_S, _STRANGERS)
-        self.of_changes = TokenBuckets(_CHANGES_PER_S, _CHANGES, most=_MOST_CHANGED)
+        told, strange = bounds.TOLD_PER_S, bounds.STRANGERS_TOLD_PER_S
+        self.of_members = TokenBuckets(told.most, bounds.TOLD_AT_ONCE.most, most=_MOST_MEMBERS)
+        self.of_strangers = TokenBucket(strange.most, bounds.STRANGERS_TOLD_AT_ONCE.most)
+        self.of_changes = TokenBuckets(
+            bounds.CHANGES_PER_MINUTE.most / 60, bounds.CHANGES_AT_ONCE.most, most=_MOST_CHANGED
+        )
 
 
 class Exchange:
@@ -59,7 +59,7 @@ class Exchange:
         self._alarm = Timer("exchange", self._tick)
         self._from: tuple[str, int | None] = ("", None)
         """Who is being listened to, and the link where all could hear it."""
-        self._room = _Room()
+        self._room = Room()
 
     @property
     def heard(self) -> Mapping[str, Heard]:

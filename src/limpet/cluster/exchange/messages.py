@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from limpet.base.bounds.neighbours import LISTED_ITEMS, PUSHED_DOCUMENTS, WANTED_MARKS
 from limpet.base.decoding import msgpack_decoder
 from limpet.base.errors import LimpetError
 from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
@@ -16,8 +17,6 @@ from limpet.cluster.documents import Sealed
 BUCKETS = 256
 """Documents are compared in groups, by a hash of kind and name."""
 NONCE_BYTES = 8
-MOST_DOCUMENTS = 128
-"""In one push; each may cost a signature check."""
 SUM_BYTES = 4
 GOOD_BODY_BYTES = 1_108
 """Of a body that no path has to fragment: a datagram in 1,280 bytes of IPv6. Source: RFC 8200."""
@@ -27,9 +26,6 @@ LISTING_BYTES, BUCKET_BYTES, ITEM_BYTES = 37, 2, 24
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Sums = Annotated[bytes, Meta(min_length=SUM_BYTES * BUCKETS, max_length=SUM_BYTES * BUCKETS)]
 _Number = Annotated[int, Meta(ge=0)]
-_MOST_ITEMS = 4096
-_MOST_MARKS = 128
-"""More than a node of ours puts into a datagram, less than one could hold."""
 
 
 class MessageError(LimpetError):
@@ -64,7 +60,7 @@ class Listing(Struct, frozen=True, array_like=True, tag="listing"):
     more: bool
     """Other buckets differ too: compare again."""
     buckets: Annotated[frozenset[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
-    items: Annotated[tuple[Item, ...], Meta(max_length=_MOST_ITEMS)]
+    items: Annotated[tuple[Item, ...], Meta(max_length=LISTED_ITEMS.most)]
 
 
 class Want(Struct, frozen=True, array_like=True, tag="want"):
@@ -72,13 +68,13 @@ class Want(Struct, frozen=True, array_like=True, tag="want"):
 
     echo: _Nonce
     """The listing's nonce."""
-    marks: Annotated[tuple[_Number, ...], Meta(max_length=_MOST_MARKS)]
+    marks: Annotated[tuple[_Number, ...], Meta(max_length=WANTED_MARKS.most)]
 
 
 class Push(Struct, frozen=True, array_like=True, tag="push"):
     """What the other may lack; what is checked with something else comes after that."""
 
-    documents: Annotated[tuple[Sealed, ...], Meta(max_length=MOST_DOCUMENTS)] = ()
+    documents: Annotated[tuple[Sealed, ...], Meta(max_length=PUSHED_DOCUMENTS.most)] = ()
 
 
 Message = Digest | Listing | Want | Push

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Protocol
 
 from limpet.base.addresses import Address
+from limpet.base.bounds.neighbours import HEARD_MEMBERS
 from limpet.base.rate_limit import TokenBucket, TokenBuckets
 from limpet.cluster.documents import Key
 from limpet.cluster.exchange.messages import Listing, Message, datagram_bytes
@@ -18,7 +19,7 @@ AMPLIFICATION = 3
 FRESH_S = 60.0
 """How long a proven address counts before others are tried too."""
 _MOST_CREDIT_BYTES = 8_192
-_MOST_HEARD = 1024
+_MOST_HEARD = HEARD_MEMBERS.most
 _MOST_PLACES = 3
 """Of one peer that are written to."""
 _PEER_BYTES_PER_S, _PEER_BYTES = 128_000, 256_000

@@ -216,10 +216,13 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
     # What others are checked with first, then in the order in which they were made: a removed
     # node's segments are free for the next.
     for document in sorted(documents, key=lambda each: (KINDS.order(each.kind), each.revision)):
+        known = tables.find(document.key)
+        if known is not None and known.sealed == document.sealed:
+            continue  # which costs no check of a signature
         check(document, tables)
         if document.kind == NODE:
             taken += _absorb_grant(tables, document, margin, now_s)
-        elif document.is_newer(tables.find(document.key)) and not KINDS[document.kind].under:
+        elif document.is_newer(known) and not KINDS[document.kind].under:
             _note_lost(tables, document.revision, margin, now_s)
             tables.put_document(document)
             taken += not KINDS[document.kind].root

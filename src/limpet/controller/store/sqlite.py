@@ -212,9 +212,9 @@ class SqliteStore:
         """Raises: TooOldError for a version of another life of this database."""
         incarnation, _, number = text.rpartition("-")
         if incarnation != self._incarnation or not number.isascii() or not number.isdigit():
-            raise TooOldError(f"watch from {text!r}: this database has never been there")
+            raise TooOldError(f"watch from {text[:80]!r}: this database has never been there")
         if len(number) > 18 or int(number) > max(self._told.version, self._written()):
-            raise TooOldError(f"watch from {text!r}: this database is not there yet")
+            raise TooOldError(f"watch from {text[:80]!r}: this database is not there yet")
         return int(number)
 
     def _written(self) -> int:

@@ -24,7 +24,7 @@ def positions_in(since: str, kinds: Collection[str]) -> dict[str, int]:
     for kind in kinds:
         matched = _VERSION.fullmatch(parts.get(kind, parts.get("", "")))
         if matched is None:
-            raise TooOldError(f"watch from {since!r}: that is no version of this store")
+            raise TooOldError(f"watch from {since[:200]!r}: that is no version of this store")
         found[kind] = int(matched[1])
     return found
 

@@ -1,0 +1,46 @@
+"""What a node takes of what is said between nodes: by members, and by whoever is on the way."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.bound import Above, Bound
+
+DATAGRAM_BODY = Bound("body of a datagram", 60_000, "bytes", Above.DROPPED)
+"""So that a datagram is within what UDP carries, with room for headers of tunnels."""
+SIGNATURES_AT_ONCE = Bound(
+    "datagrams of one address whose signature is checked at once", 800, "datagrams", Above.DROPPED
+)
+SIGNATURES_PER_S = Bound(
+    "datagrams of one address whose signature is checked for long",
+    400,
+    "datagrams a second",
+    Above.DROPPED,
+)
+PUSHED_DOCUMENTS = Bound("documents in one datagram", 128, "documents", Above.DROPPED)
+LISTED_ITEMS = Bound("items of a listing in one datagram", 4_096, "items", Above.DROPPED)
+WANTED_MARKS = Bound("documents asked for in one datagram", 128, "documents", Above.DROPPED)
+"""More than a node of ours puts into a datagram, less than one could hold."""
+TOLD_AT_ONCE = Bound("documents that one member tells at once", 2_000, "documents", Above.WAITS)
+TOLD_PER_S = Bound(
+    "documents that one member tells for long", 1_000, "documents a second", Above.WAITS
+)
+STRANGERS_TOLD_AT_ONCE = Bound(
+    "documents that all who are no members tell at once", 400, "documents", Above.WAITS
+)
+STRANGERS_TOLD_PER_S = Bound(
+    "documents that all who are no members tell for long", 100, "documents a second", Above.WAITS
+)
+CHANGES_AT_ONCE = Bound(
+    "changes of what one node says of itself, told by neighbours at once",
+    20,
+    "changes",
+    Above.WAITS,
+)
+CHANGES_PER_MINUTE = Bound(
+    "changes of what one node says of itself, told by neighbours for long",
+    30,
+    "changes a minute",
+    Above.WAITS,
+)
+HEARD_MEMBERS = Bound(
+    "members that a node keeps in mind as heard", 1_024, "members", Above.OLDEST_OUT
+)

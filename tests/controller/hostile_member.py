@@ -1,0 +1,91 @@
+"""A member that sends a controller as much as it can of everything that a member may send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import Counter
+from ipaddress import ip_address
+
+import aiohttp
+
+from limpet.base.bounds import members
+from limpet.cluster import api
+from limpet.cluster.api import PodAddress
+from limpet.cluster.kinds.presence import Presence
+from tests.controller.machines import Node, Refusal
+from tests.unit.cluster_values import seal_presence
+
+_ADDRESSES = tuple(f"2001:db8:aaaa:bbbb:cccc:dddd:eeee:{end:x}" for end in range(16))
+
+
+class HostileMember:
+    """By connections side by side; each goes on where it was refused."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.answers: Counter[tuple[str, str]] = Counter()
+        """How often it was answered, by what it asked for and the code of the refusal."""
+
+    def _report(self, round_number: int, *, size: int) -> bytes:
+        first = round_number * 1_000
+        pods = [
+            PodAddress("n" * 250, "s" * 250, f"{first + n:0250}", "e" * 15, _ADDRESSES)
+            for n in range(size)
+        ]
+        return api.encode(api.PodReport(round_number, tuple(pods), None))
+
+    def _presence(self, sequence: int) -> bytes:
+        count = members.PRESENCE_ADDRESSES.most
+        addresses = tuple(ip_address((sequence << 64 | (1 << 126)) + n) for n in range(count))
+        said = Presence(self._node.uid, sequence, "b" * 64, addresses)
+        return api.encode(api.PublishRequest(seal_presence(said, self._node.key)))
+
+    def _asked(self, number: int) -> tuple[str, str, bytes]:
+        node = self._node
+        kinds = [
+            ("POST", "/v1/pods", self._report(number, size=120)),
+            ("POST", "/v1/pods", self._report(number, size=500)),
+            ("PUT", "/v1/documents", self._presence(number)),
+            ("PUT", "/v1/documents", b"[" * (1 << 20)),
+            ("POST", "/v1/show", api.encode(api.ShowRequest((node.sealed,) * 256))),
+            ("POST", "/v1/hello", api.encode(api.HelloRequest(node.revision, (node.sealed,) * 8))),
+            ("POST", "/v1/segments", api.encode(api.SegmentRequest(0, (4, 6) * 500))),
+            ("GET", f"/v1/pods?page={number}", b""),
+            ("GET", "/v1/watch?since=" + "x" * 4_000, b""),
+        ]
+        return kinds[number % len(kinds)]
+
+    async def ask(self, numbers: range, context: ssl.SSLContext) -> None:
+        """One after the other, by a connection of its own."""
+        connector = aiohttp.TCPConnector(ssl=context, limit=1)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            for number in numbers:
+                verb, path, body = self._asked(number)
+                what = path.partition("?")[0]
+                try:
+                    await self._node.fetch(verb, path, body, session)
+                    self.answers[what, "ok"] += 1
+                except Refusal as refusal:
+                    self.answers[what, refusal.code.value] += 1
+                except (aiohttp.ClientError, OSError) as error:
+                    self.answers[what, type(error).__name__] += 1
+
+    async def watch_and_read_nothing(self, port: int, context: ssl.SSLContext) -> None:
+        """A watch from the beginning; ends with it."""
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=context, server_hostname=api.SERVER_NAME, limit=1024
+            )
+            writer.write(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\nLimpet-Revision: 0\r\n\r\n")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            try:
+                await asyncio.Event().wait()
+            finally:
+                writer.transport.abort()
+
+    def context(self) -> ssl.SSLContext:
+        joined = self._node.joined
+        assert joined is not None
+        return self._node.context(joined.ca, joined.certificate)
