@@ -48,18 +48,20 @@ class ClaimsBed(OverlayBed):
 
 
 @contextlib.contextmanager
-def counting(netns: Netns, match: str) -> Iterator[Callable[[], int]]:
-    """How many packets that the namespace takes in match the words of nft, on any of its links."""
-    netns.run(
-        "nft",
-        f"table inet {_TABLE} {{\ncounter seen {{\n}}\n"
-        "chain in {\ntype filter hook prerouting priority -500; policy accept;\n"
-        f"{match} counter name seen\n}}\n}}\n",
-    )
+def counting(
+    netns: Netns, match: str, *more: str, hook: str = "prerouting"
+) -> Iterator[Callable[..., int]]:
+    """How many packets at the hook, of those that come in or go out, match the words of nft: the
+    first ones, or those of the number that is passed."""
+    words = (match, *more)
+    counters = "".join(f"counter seen{number} {{\n}}\n" for number in range(len(words)))
+    rules = "".join(f"{each} counter name seen{number}\n" for number, each in enumerate(words))
+    chain = f"chain watch {{\ntype filter hook {hook} priority -500; policy accept;\n{rules}}}\n"
+    netns.run("nft", f"table inet {_TABLE} {{\n{counters}{chain}}}\n")
 
-    def seen() -> int:
-        found = json.loads(netns.run("nft", "-j", "list", "counter", "inet", _TABLE, "seen"))
-        return next(int(each["counter"]["packets"]) for each in found["nftables"][1:])
+    def seen(number: int = 0) -> int:
+        text = netns.run("nft", "-j", "list", "counter", "inet", _TABLE, f"seen{number}")
+        return next(int(each["counter"]["packets"]) for each in json.loads(text)["nftables"][1:])
 
     try:
         yield seen

@@ -89,6 +89,16 @@ NO_NODE_BOUNDS = bounds_by_version(
 """Loopback, unspecified, multicast: no other node has such an address."""
 
 
+_NO_ENDS = bounds_by_version(map(ip_network, (*_NEITHER, "ff00::/8")))
+"""Unspecified, loopback, of one link, multicast, reserved, broadcast; IPv4 in the clothes of IPv6.
+Source: RFC 6890, RFC 4291 section 2.5.5."""
+
+
+def may_be_anothers(address: Address) -> bool:
+    """Whether another node can be reached there, as far as the address alone says."""
+    return not is_within(int(address), _NO_ENDS[address.version])
+
+
 def is_public(address: Address) -> bool:
     """Whether the whole Internet may know a way to it: no RFC 1918, 4193 or 6598, nor of a link."""
     return not is_within(int(address), LOCAL_BOUNDS[address.version])
@@ -103,6 +113,10 @@ Endpoint = tuple[Address, int]
 """Address and UDP port of the underlay."""
 
 
+_WITHOUT_BROADCAST = 31
+"""A prefix of IPv4 so long has no address for all. Source: RFC 3021."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnderlayLink:
     """A link of the node that leads to other nodes."""
@@ -113,6 +127,16 @@ class UnderlayLink:
     mtu_bytes: int
     addresses: tuple[InterfaceAddress, ...]
     """Global ones, with the prefix length of their subnet."""
+
+    @property
+    def everybody(self) -> frozenset[IPv4Address]:
+        """Addresses that stand for all on the link, or for none."""
+        return frozenset(
+            address
+            for own in self.addresses
+            if isinstance(own, IPv4Interface) and own.network.prefixlen < _WITHOUT_BROADCAST
+            for address in (own.network.network_address, own.network.broadcast_address)
+        )
 
 
 def is_plain_name(ifname: str) -> bool:

@@ -13,7 +13,13 @@ import msgspec
 import structlog
 
 from limpet.base.addresses import Address, Endpoint
-from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
+from limpet.base.bounds.members import (
+    ABSENT_ADDRESSES,
+    SEQUENCE,
+    TOLD_PODS,
+    TOLD_PODS_BODY,
+    UNSIGNED_STEP,
+)
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
@@ -134,7 +140,9 @@ class Membership:
         entry = self.snapshot.nodes.get(uid)
         if entry is None or entry.presence is None or entry.grant.is_flannel:
             return None
-        return Contact(entry.presence.addresses, entry.presence.port)
+        network = self.network
+        at = tuple(x for x in entry.presence.addresses if network is None or not network.holds(x))
+        return Contact(at, entry.presence.port)
 
     @property
     def introduction(self) -> Key:
@@ -211,6 +219,8 @@ class Membership:
         if self.grant is None or self.cloned or told == (said.addresses if said else ()):
             return
         absence = Absence(self.uid, said.sequence + 1 if said else 0, told)
+        if not self._may_follow(absence.sequence):
+            return
         self._publish_document(seal(ABSENCE, absence, self.identity.private_key))
 
     def announce_pods(self, pods: Iterable[LabelledPod]) -> None:
@@ -225,11 +235,25 @@ class Membership:
             said: LabelledPods | None = self.replica.known.value(PODS.name, f"{self.uid}/{part}")
             if told != (said.pods if said else ()):
                 sequence = said.sequence + 1 if said else 0
+                if not self._may_follow(sequence):
+                    return
                 news = LabelledPods(self.uid, part, sequence, told)
                 self._publish_document(seal(PODS, news, self.identity.private_key))
 
     def jump_above(self, sequence: int) -> None:
-        """The cloud has a presence of ours with this sequence, and will take only a higher one."""
+        """The cloud has a presence of ours with this sequence, and will take only a higher one.
+
+        It says so, and does not show it: a number that no life of this node leads to is none.
+        """
+        last = self.presence.sequence if self.presence is not None else 0
+        if sequence > last + UNSIGNED_STEP.most:
+            _log.error(
+                "the controller says that it has a presence of this node which it cannot have",
+                sequence=sequence,
+                own_sequence=last,
+                what_to_do="look at the controller: it is not what it was",
+            )
+            return
         self._above = max(sequence, self._above or 0)
         self._publish()
 
@@ -243,6 +267,23 @@ class Membership:
                 what_to_do="on the copy: stop the agent, then `limpet join --anew`; then restart "
                 "both agents",
             )
+
+    def _may_follow(self, sequence: int) -> bool:
+        """Whether a document with this sequence would be taken. It would not after somebody with
+        this node's key has signed the highest one: that key is in other hands, and is of no use any
+        more."""
+        if sequence <= SEQUENCE.most:
+            return True
+        if not self.cloned:
+            self.cloned = True
+            _log.error(
+                "somebody has used up this node's sequence, with its key: nothing is published any "
+                "more",
+                uid=self.uid,
+                what_to_do="in the cloud `limpet node replace` with this node's name, then here "
+                "`limpet join --anew`: its pods keep their addresses",
+            )
+        return False
 
     def _is_ahead(self, document: Document) -> bool:
         """Whether another says something of us that only we may say, and have not: it is noted."""
@@ -280,6 +321,8 @@ class Membership:
         sequence = last.sequence + 1 if last is not None else 0
         if behind and self._above is not None:
             sequence = self._above + _JUMP
+        if not self._may_follow(sequence):
+            return
         presence = replace(wanted, sequence=sequence)
         self._publish_document(seal(PRESENCE, presence, self.identity.private_key))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from limpet.base.addresses import Endpoint, UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.base.errors import LimpetError
 from limpet.base.faults import noted
 from limpet.base.timer import AGAIN_S, Timer
@@ -31,7 +31,7 @@ from limpet.datapath.event import (
     Tell,
     TunnelOnlyChanged,
 )
-from limpet.paths.ladder.candidates import Facts, usable
+from limpet.paths.ladder.candidates import Facts, port_of, usable
 from limpet.paths.ladder.peer_facts import OwnEnds, flannel_path, own_facts
 from limpet.paths.ladder.peer_ladders import Peer, PeerLadders
 from limpet.paths.ladder.probe_scheduler import OTHER_PER_S
@@ -39,7 +39,7 @@ from limpet.paths.ladder.reach import Reach
 from limpet.paths.ladder.tunnel_only import TunnelOnly
 from limpet.paths.measuring import Measured, measure_ways
 from limpet.paths.probe.messages import Probe
-from limpet.paths.probe.port import ProbePort, Proof
+from limpet.paths.probe.port import KnownOfPeers, ProbePort, Proof
 from limpet.paths.proven import Changes, ProvenPaths
 
 _log = structlog.get_logger("probing")
@@ -47,7 +47,7 @@ _log = structlog.get_logger("probing")
 _AT_ONCE = 16
 """Peers that are asked at once when something has changed; more are spread over time."""
 _SEALED_EVERY_S = 10.0
-_MOST_HEARD = 3
+_MOST_HEARD, _MOST_HEARD_AT = 3, 8
 _HEARD_EVERY_S = 1.0
 """How often a peer may be taken up at another address that it writes from."""
 
@@ -72,8 +72,7 @@ class Prober:
             courier,
             on_proof=self._proven,
             on_heard=self._heard_from,
-            way_to=lambda uid: self.paths.get(uid),
-            lets_in=self._lets_in,
+            known=KnownOfPeers(lambda uid: self.paths.get(uid), self._lets_in, self._is_at),
         )
         self._paths = ProvenPaths(path_file, self._paths_changed)
         self.own = OwnEnds(courier.port)
@@ -276,6 +275,15 @@ class Prober:
             self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
         return uid not in self.shut_out()
 
+    def _is_at(self, uid: str, address: Address, port: int) -> bool:
+        peer = self._ladders.get(uid)
+        if peer is None:
+            return False
+        return (address, port) in peer.heard_at or (
+            port == port_of(peer.facts, address)
+            and self._ladders.has_answered(uid, address, time.monotonic())
+        )
+
     def _seal(self) -> None:
         self._tunnel_only.seal()
         self._tell(TunnelOnlyChanged(self._tunnel_only.uids))
@@ -288,14 +296,20 @@ class Prober:
             end = (received.address, received.port)
             if probe.kind is ProbeKind.TUNNEL:
                 self._heard_by_tunnel(peer, probe, end, now_s)
-            elif received.address in peer.facts.addresses or end == peer.facts.heard:
-                peer.ladder.nudge(received.address, now_s)
-                self._settle(peer)
-            elif now_s >= peer.heard_s + _HEARD_EVERY_S:
-                peer.learnt, peer.heard_s = replace(peer.learnt, heard=end), now_s
-                self._take_up(peer.uid, now_s, urgent=True)
+            else:
+                self._heard_in_clear(peer, end, now_s)
             self._set_timer()
         self._compare(received.uid, probe.sequence)
+
+    def _heard_in_clear(self, peer: Peer, end: Endpoint, now_s: float) -> None:
+        if end not in peer.heard_at:
+            peer.heard_at = (end, *peer.heard_at)[:_MOST_HEARD_AT]
+        if end[0] in peer.facts.addresses or end == peer.facts.heard:
+            peer.ladder.nudge(end[0], now_s)
+            self._settle(peer)
+        elif now_s >= peer.heard_s + _HEARD_EVERY_S:
+            peer.learnt, peer.heard_s = replace(peer.learnt, heard=end), now_s
+            self._take_up(peer.uid, now_s, urgent=True)
 
     def _heard_by_tunnel(self, peer: Peer, probe: Probe, end: Endpoint, now_s: float) -> None:
         """Where a NAT lets its packets out they may also come in."""

@@ -9,17 +9,18 @@ from msgspec.structs import replace
 
 from limpet.base.bounds import members
 from limpet.base.bounds.bound import Bound
-from limpet.base.bounds.members import ABSENT_ADDRESSES, TOLD_PODS
+from limpet.base.bounds.members import ABSENT_ADDRESSES, SEQUENCE, TOLD_PODS
 from limpet.cluster.api import PodAddress, PodReport
 from limpet.cluster.documents import Kind, Sealed
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import ABSENCE, KINDS, PODS, PRESENCE
 from limpet.cluster.reported_pods import checked_pod, record_bytes
-from limpet.cluster.seal import read_sealed
+from limpet.cluster.seal import read_sealed, seal
 from limpet.controller.api.member_rates import MemberRate, MemberRates
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.state.report_parts import merge_report
 from tests.unit.bounds.probes import probe
+from tests.unit.cluster_values import node_key, presence
 
 
 def _is_read(kind: Kind[Any], body: dict[str, Any]) -> bool:
@@ -34,6 +35,19 @@ def _is_read(kind: Kind[Any], body: dict[str, Any]) -> bool:
 def _(amount: int) -> bool:
     addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(amount)]
     return _is_read(ABSENCE, {"uid": "a", "sequence": 1, "addresses": addresses})
+
+
+@probe(SEQUENCE)
+def _(amount: int) -> bool:
+    said = msgspec.json.decode(seal(PRESENCE, presence(1), node_key(1)).sealed.body)
+    bodies: list[tuple[Kind[Any], dict[str, Any]]] = [
+        (PRESENCE, said),
+        (ABSENCE, {"uid": "a", "addresses": []}),
+        (PODS, {"uid": "a", "part": 0, "pods": []}),
+    ]
+    taken = {_is_read(kind, {**body, "sequence": amount}) for kind, body in bodies}
+    assert len(taken) == 1
+    return taken.pop()
 
 
 @probe(TOLD_PODS)

@@ -41,7 +41,8 @@ def test_what_is_probed_elsewhere_is(bound: Bound, test: str) -> None:
     assert any(bound is row for _, row in ROWS)
     path, name = test.split("::")
     tree = ast.parse((_REPOSITORY / path).read_text(encoding="utf-8"))
-    assert name in {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {each.name for each in ast.walk(tree) if isinstance(each, functions)}
 
 
 def test_the_documentation_shows_the_table_as_it_is() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.base.bounds.members import SEQUENCE, UNSIGNED_STEP
 from limpet.cluster.documents import Sealed, Source
 from limpet.cluster.identity import Identity
 from limpet.cluster.kinds import KINDS, PODS
@@ -202,6 +203,71 @@ async def test_a_machine_that_always_answers_above_us_is_a_clone(beside: Beside)
     last = beside.membership.presence
     beside.announce("192.0.2.99")
     assert beside.membership.presence == last
+
+
+@on_a_loop
+async def test_a_node_whose_highest_sequence_was_used_up_says_so_and_joins_anew(
+    beside: Beside, tmp_path: Path
+) -> None:
+    """Whoever did it has its key: with that nothing can be mended."""
+    beside.offer(1)
+    first = await beside.announced()
+
+    beside.membership.offer(own_told(SEQUENCE.most, "the thief"), source=Source.NEIGHBOUR)
+
+    assert beside.membership.cloned
+    beside.announce("192.0.2.99")
+    assert beside.membership.presence == first
+
+    folder = tmp_path / "anew"
+    folder.mkdir()
+    identity = Identity(folder, node_key(9), "node-1", PINNED, ())
+    anew = membership_of(
+        identity,
+        seal_network(network(), CLUSTER_KEY),
+        seal_grant(grant(9, name="node-1", supersedes=(grant(1).uid,)), CLUSTER_KEY),
+        seal_grant(grant(1, generation=2, revision=2, tombstone=True), CLUSTER_KEY),
+    )
+    published = asyncio.Event()
+    anew.subscribe(lambda news: published.set() if news.source is Source.SELF else None)
+    anew.announce(addresses=(), port=7471, vtep_macs={}, link_mtu_bytes=1500)
+    await asyncio.wait_for(published.wait(), 10)
+    assert anew.presence is not None
+    anew.close()
+
+
+@on_a_loop
+async def test_a_sequence_near_the_highest_is_gone_on_above(beside: Beside) -> None:
+    beside.offer(1)
+    await beside.announced()
+    beside.published.clear()
+
+    beside.membership.offer(own_told(SEQUENCE.most - 11, "boot"), source=Source.NEIGHBOUR)
+    await asyncio.wait_for(beside.published.wait(), 10)
+
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence == SEQUENCE.most - 1
+    # What it has published can be read again, by others and from its own disk.
+    found = beside.membership.replica.known.find(beside.membership.introduction)
+    assert found is not None
+    assert read_sealed(found.sealed, KINDS).version == SEQUENCE.most - 1
+
+
+@on_a_loop
+async def test_a_sequence_that_the_controller_tells_and_does_not_show_moves_a_node_so_far_only(
+    beside: Beside,
+) -> None:
+    beside.offer(1)
+    first = await beside.announced()
+
+    beside.membership.jump_above(first.sequence + UNSIGNED_STEP.most + 1)
+    assert beside.membership.presence == first
+
+    beside.published.clear()
+    beside.membership.jump_above(first.sequence + UNSIGNED_STEP.most)
+    await asyncio.wait_for(beside.published.wait(), 10)
+    assert beside.membership.presence is not None
+    assert beside.membership.presence.sequence > UNSIGNED_STEP.most
 
 
 @on_a_loop

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -72,13 +73,10 @@ class ClusterPolicies(OwnPolicies):
 
     def _world(self, local: Mapping[Key, Pod]) -> World:
         own = super()._world(local)
-        others: dict[Key, Pod] = {}
-        for pods in self._theirs.values():
-            others |= pods
         return World(
             {**self._heard.policies, **own.policies},
             {**self._heard.namespaces, **own.namespaces},
-            {**others, **own.pods},
+            {**pods_of_others(self._theirs), **own.pods},
         )
 
     @property
@@ -159,6 +157,20 @@ class ClusterPolicies(OwnPolicies):
 def _key_of(name: str) -> Key:
     namespace, _, rest = name.partition("/")
     return Key(namespace, rest)
+
+
+def pods_of_others(told: Mapping[str, Mapping[Key, Pod]]) -> dict[Key, Pod]:
+    """All pods that nodes have told, by the name of the document, as one. Of two nodes that tell of
+    one name each has its pod: a node that names another's pod takes nothing from it."""
+    found: dict[Key, Pod] = {}
+    for document in sorted(told):
+        pods = told[document]
+        twins = found.keys() & pods.keys()
+        found |= {key: pod for key, pod in pods.items() if key not in twins} if twins else pods
+        for key in twins:
+            other = Key(key.namespace, f"{key.name}@{document.partition('/')[0]}")
+            found[other] = replace(pods[key], key=other)
+    return found
 
 
 def _pod_of(told: LabelledPod, segments: Iterable[Prefix]) -> Pod:

@@ -7,6 +7,20 @@ from limpet.base.bounds.bound import Above, Bound
 ABSENT_ADDRESSES = Bound(
     "addresses of pods that are gone, of one node", 256, "addresses", Above.REFUSED
 )
+SEQUENCE = Bound(
+    "sequence of what a node says itself",
+    (1 << 53) - 1,
+    "documents before it",
+    Above.REFUSED,
+)
+"""All that JSON's numbers hold exactly; a node that says something each second for ever is far from
+it. Above there is no number by which the node could go on over one that was signed with its key."""
+UNSIGNED_STEP = Bound(
+    "step to a sequence of this node's that the controller tells and does not show",
+    1 << 32,
+    "documents",
+    Above.DROPPED,
+)
 TOLD_PODS = Bound("pods of one document about a node's pods", 64, "pods", Above.REFUSED)
 TOLD_PODS_BODY = Bound("a document about a node's pods", 48 << 10, "bytes", Above.REFUSED)
 TOLD_POD_ADDRESSES = Bound(

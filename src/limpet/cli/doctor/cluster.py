@@ -65,7 +65,9 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         yield error(
             f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
-            f"on the copy stop the agent, then {_JOIN_ANEW}; then restart both agents",
+            f"on the copy stop the agent, then {_JOIN_ANEW}; then restart both agents. Where "
+            "there is no copy, its key was stolen: in the cloud `limpet node replace` with its "
+            "name, then `limpet join --anew` here",
         )
     if not cluster.granted:
         yield error(

@@ -180,6 +180,10 @@ class PeerSocket:
         Raises: DatagramError when the body is too big.
         """
         data = self._codec.encode(kind, body, to_uid=to_uid, to_relay=to_relay)
+        # A member may name an address that stands for all on a link as its own.
+        if address.version == 4 and any(address in each.everybody for each in self._links.values()):
+            self.counters["unsendable"] += 1
+            return False
         sockets = self._tunnel_sockets if by_tunnel else self._sockets
         sent = sockets.send(
             data, address, port, hop_limit=hop_limit, ifindex=ifindex, source=source

@@ -9,12 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.base.bounds.members import ABSENCE_BODY, ABSENT_ADDRESSES
+from limpet.base.bounds.members import ABSENCE_BODY, ABSENT_ADDRESSES, SEQUENCE
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import address, few, text, whole
 from limpet.cluster.kinds.grant import GRANT
-
-_MAX_SEQUENCE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def _parse(found: dict[str, Any]) -> Absence:
     addresses = few(found["addresses"], ABSENT_ADDRESSES)
     return Absence(
         text(found["uid"]),
-        whole(found["sequence"], _MAX_SEQUENCE),
+        whole(found["sequence"], SEQUENCE.most),
         tuple(str(address(each)) for each in addresses),
     )
 

@@ -8,7 +8,7 @@ from enum import Enum
 from ipaddress import ip_network
 from typing import Any
 
-from limpet.base.addresses import Prefix
+from limpet.base.addresses import Address, Prefix
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import ClusterKey, trusted_keys
 from limpet.cluster.kinds.fields import by_version, bytes_of
@@ -77,6 +77,13 @@ class Network:
     community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
     """By community: of the tunnels between its nodes, where it is not that of the network."""
     services: ServicesMode = ServicesMode.OFF
+
+    def holds(self, address: Address) -> bool:
+        """Whether it is of a pod or a Service: no node of the underlay is found there."""
+        return any(
+            address.version == each.version and address in each
+            for each in (*self.pod_cidrs, *self.service_cidrs)
+        )
 
 
 NAME = "network"

@@ -10,13 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from limpet.base.bounds.members import TOLD_POD_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
+from limpet.base.bounds.members import SEQUENCE, TOLD_POD_ADDRESSES, TOLD_PODS, TOLD_PODS_BODY
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import address, few, labels, name, text, whole
 from limpet.cluster.kinds.grant import GRANT
 
 PARTS = 16
-_MAX_SEQUENCE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def _parse(found: dict[str, Any]) -> LabelledPods:
     return LabelledPods(
         text(found["uid"]),
         whole(found["part"], PARTS - 1),
-        whole(found["sequence"], _MAX_SEQUENCE),
+        whole(found["sequence"], SEQUENCE.most),
         tuple(map(_pod, pods)),
     )
 

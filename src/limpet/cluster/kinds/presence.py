@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, may_be_anothers
 from limpet.base.bounds.members import (
     PRESENCE_ADDRESSES,
     PRESENCE_BODY,
     PRESENCE_BOOT_ID,
     PRESENCE_ENDPOINTS,
+    SEQUENCE,
 )
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import address, by_version, few, whole, word
@@ -52,11 +53,16 @@ def _parse(found: dict[str, Any]) -> Presence:
     return Presence(
         **{
             **found,
+            "sequence": whole(found["sequence"], SEQUENCE.most),
             "boot_id": _boot_id(found["boot_id"]),
-            "addresses": tuple(map(address, few(found["addresses"], PRESENCE_ADDRESSES))),
+            # Nobody is sent to where no other node can be: on each node that is another party.
+            "addresses": tuple(
+                filter(may_be_anothers, map(address, few(found["addresses"], PRESENCE_ADDRESSES)))
+            ),
             "endpoints": tuple(
-                (address(at), whole(port, _MAX_PORT))
+                (end, whole(port, _MAX_PORT))
                 for at, port in few(found["endpoints"], PRESENCE_ENDPOINTS)
+                if may_be_anothers(end := address(at))
             ),
             "port": whole(found["port"], _MAX_PORT),
             "vtep_macs": {

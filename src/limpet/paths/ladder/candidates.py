@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
 
-from limpet.base.addresses import Address, Endpoint, Prefix, UnderlayLink, is_private
+from limpet.base.addresses import (
+    Address,
+    Endpoint,
+    Prefix,
+    UnderlayLink,
+    is_private,
+    may_be_anothers,
+)
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
 from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.probe.messages import Candidate
 
 _MOST_ADDRESSES = 8
-_BROADCAST = ip_address("255.255.255.255")
 _MOST_ENDPOINTS = 12
 _MOST_TOLD = 6
 
@@ -150,17 +155,7 @@ def nearness(address: Address, links: tuple[UnderlayLink, ...], *, ipv6_last: bo
 
 def usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
     """Without those that no other node reaches."""
-    return tuple(
-        address
-        for address in addresses
-        if not (
-            address.is_loopback
-            or address.is_link_local
-            or address.is_multicast
-            or address.is_unspecified
-            or address == _BROADCAST
-        )
-    )
+    return tuple(filter(may_be_anothers, addresses))
 
 
 def known_addresses(facts: Facts, path: PeerPath | None) -> tuple[Address, ...]:

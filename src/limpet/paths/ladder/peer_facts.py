@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from limpet.base.addresses import Endpoint, UnderlayLink
-from limpet.cluster.kinds.network import Encryption
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
+from limpet.cluster.kinds.network import Encryption, Network
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry
 from limpet.cluster.topology.paths import PeerPath, RelayEnd
@@ -45,7 +45,7 @@ class OwnEnds:
         presence, network = entry.presence, view.network
         devices = devices_of(own) if own is not None else frozenset()
         theirs = {prefix.version for prefix in view.segments.get(entry.grant.uid, ())}
-        addresses = usable(presence.addresses) if presence is not None else ()
+        addresses = self._nodes_own(network, presence) if presence is not None else ()
         heard = learnt.heard
         endpoints: tuple[Endpoint, ...] = ()
         tunnel = bool(own and own.tunnel_port and presence and presence.tunnel_port)
@@ -54,7 +54,7 @@ class OwnEnds:
                 presence,
                 learnt.tunnel_heard,
                 self.links,
-                overlay=network.pod_cidrs if network is not None else (),
+                overlay=(*network.pod_cidrs, *network.service_cidrs) if network is not None else (),
                 ipv6_last=self.ipv6_last,
             )
         return Facts(
@@ -68,6 +68,15 @@ class OwnEnds:
             endpoints=endpoints,
             relay_ends=learnt.relay_ends,
             ipv6_last=self.ipv6_last,
+        )
+
+    def _nodes_own(self, network: Network | None, presence: Presence) -> tuple[Address, ...]:
+        """Without those of pods and Services, and those that stand for everybody on a link."""
+        everybody = frozenset().union(*(link.everybody for link in self.links))
+        return tuple(
+            address
+            for address in usable(presence.addresses)
+            if address not in everybody and (network is None or not network.holds(address))
         )
 
     def _same(self, value: T) -> T:
@@ -90,7 +99,14 @@ def own_facts(view: View) -> tuple[object, ...]:
     presence = own.presence if own is not None else None
     return (
         view.grant,
-        (network.default_community, network.encryption, network.pod_cidrs) if network else None,
+        (
+            network.default_community,
+            network.encryption,
+            network.pod_cidrs,
+            network.service_cidrs,
+        )
+        if network
+        else None,
         view.sources,
         (devices_of(presence), presence.tunnel_port) if presence is not None else None,
     )

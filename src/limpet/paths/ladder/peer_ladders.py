@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from limpet.base.addresses import UnderlayLink
+from limpet.base.addresses import Address, Endpoint, UnderlayLink
 from limpet.cluster.topology.paths import PeerPath
-from limpet.cluster.topology.transports import ProbeKind
 from limpet.paths.ladder.candidates import Facts
 from limpet.paths.ladder.ladder import Ladder
 from limpet.paths.ladder.peer_facts import Learnt
@@ -28,6 +27,8 @@ class Peer:
     learnt: Learnt = Learnt()
     heard_s: float = -math.inf
     """When it was taken up last at an address that was not known."""
+    heard_at: tuple[Endpoint, ...] = ()
+    """Where its probes in clear came from, the newest first."""
     needs_relay: bool = False
 
 
@@ -138,10 +139,14 @@ class PeerLadders:
         return sent, len(due) - len(sent)
 
     def _may_ask(self, uid: str, candidate: Candidate, now_s: float) -> bool:
-        """Relays are the cluster's, and what is asked in clear is on a link or in a site."""
-        if candidate.kind is not ProbeKind.TUNNEL or candidate.relay:
+        """Relays are the cluster's; all else is what the peer says."""
+        if candidate.relay:
             return True
         return self._unproven.may_ask(uid, candidate.address, now_s)
+
+    def has_answered(self, uid: str, address: Address, now_s: float) -> bool:
+        """Whether the peer has proven of late that it is there."""
+        return self._unproven.has_answered((uid, address), now_s)
 
     def answered(
         self, peer: Peer, question: Question, now_s: float, rtt_s: float, via: str
@@ -157,8 +162,8 @@ class PeerLadders:
             first_share=self._chance(),
             packet_bytes=question.packet_bytes,
         )
-        if candidate.kind is ProbeKind.TUNNEL and not candidate.relay:
-            self._unproven.answered(candidate.address, now_s)
+        if not candidate.relay:
+            self._unproven.answered(peer.uid, candidate.address, now_s)
 
     def _stretch(self) -> float:
         # Of all that are asked, whether they have answered by now or not: just after the start few

@@ -75,6 +75,18 @@ class _OwnLinks:
     addresses: frozenset[Address] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownOfPeers:
+    """What others than the port know of a peer, by its uid."""
+
+    way_to: Callable[[str], PeerPath | None]
+    """By which it is reached."""
+    lets_in: Callable[[str], bool]
+    """Whether what it sends in clear is let in; called when it asks for it."""
+    is_at: Callable[[str, Address, int], bool]
+    """Whether it was heard from that address and port, or has answered there."""
+
+
 class ProbePort:
     """Runs on the event loop's thread."""
 
@@ -85,20 +97,16 @@ class ProbePort:
         *,
         on_proof: Callable[[Proof], None],
         on_heard: Callable[[Received, Probe], None],
-        way_to: Callable[[str], PeerPath | None],
-        lets_in: Callable[[str], bool],
+        known: KnownOfPeers,
     ) -> None:
-        """`on_heard`: called for what a peer asked and was answered; what tells a size is left out.
-
-        `lets_in`: whether what the peer sends in clear is let in; called when it asks for it."""
+        """`on_heard`: called for what a peer asked and was answered, unless it tells a size."""
         self.counters: Counter[str] = Counter()
         """Probes by `asked_`, `answered_`, `refused_` and what was asked for, and `unproven`."""
         self._membership = membership
         self._courier = courier
         self._on_proof = on_proof
         self._on_heard = on_heard
-        self._way_to = way_to
-        self._lets_in = lets_in
+        self._known = known
         identity = membership.identity
         self._codec = Codec(identity.private_key, identity.pinned_key)
         self.view = view_of(Snapshot(), membership.uid, {}, OwnSide())
@@ -195,8 +203,11 @@ class ProbePort:
         theirs = self._overlay_address(uid, candidate.version)
         if link is None or own is None or theirs is None or self._frames is None:
             return
-        versions = (a.ip for a in link.addresses if a.version == candidate.address.version)
-        probe = Probe(nonce, candidate.kind, self._sequence, answer_at=next(versions, None))
+        ours = [a for a in link.addresses if a.version == candidate.address.version]
+        # The one that the peer has seen our link's probe come from: it answers nowhere else.
+        ours.sort(key=lambda a: candidate.address not in a.network)
+        answer_at = ours[0].ip if ours else None
+        probe = Probe(nonce, candidate.kind, self._sequence, answer_at=answer_at)
         data = self._codec.encode(Kind.PROBE, encode_probe(probe), to_uid=uid)
         packet = udp_packet(own, theirs, self._courier.port, candidate.port, data)
         try:
@@ -227,7 +238,11 @@ class ProbePort:
         probe = parse_probe(received.body)
         name = probe.kind.name.lower()
         answered = self._is_answered(probe, received)
-        if answered and probe.kind is not ProbeKind.TUNNEL and not self._lets_in(received.uid):
+        if (
+            answered
+            and probe.kind is not ProbeKind.TUNNEL
+            and not self._known.lets_in(received.uid)
+        ):
             answered = False
             if not late:
                 asyncio.get_running_loop().call_later(_LATE_S, self._probed, received, True)
@@ -246,7 +261,7 @@ class ProbePort:
             received.address,
             received.port,
             received.to_address,
-            self._way_to(received.uid),
+            self._known.way_to(received.uid),
         )
         if probe.kind is ProbeKind.TUNNEL:
             self._courier.answer(received, Kind.ANSWER, encode_answer(answer))
@@ -272,13 +287,23 @@ class ProbePort:
         if probe.kind is ProbeKind.OVERLAY:
             version = received.address.version
             return (
-                probe.answer_at is not None
+                self._is_on_its_link(probe.answer_at, received)
                 and received.address == self._overlay_address(received.uid, version)
                 and received.to_address == self.view.sources.get(version)
             )
         if received.address.is_link_local:
             return False
         return probe.kind is not ProbeKind.LINK or received.hop_limit == 1
+
+    def _is_on_its_link(self, answer_at: Address | None, received: Received) -> bool:
+        """Whether the answer goes to the peer that asks, on the link that it asks over: what it
+        names could be anybody's."""
+        link = self._links.by_name.get(self._links.names.get(received.ifindex, ""))
+        if answer_at is None or link is None or answer_at in self._links.addresses:
+            return False
+        return any(
+            answer_at.version == own.version and answer_at in own.network for own in link.addresses
+        ) and self._known.is_at(received.uid, answer_at, received.port)
 
     # Hearing
 

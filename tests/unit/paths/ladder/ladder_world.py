@@ -157,7 +157,7 @@ class End:
     def _may_ask(self, question: Question) -> bool:
         """As the agent bounds it."""
         candidate = question.candidate
-        if candidate.kind is not ProbeKind.TUNNEL or candidate.relay:
+        if candidate.relay:
             return True
         return self.strangers.may_ask("peer", candidate.address, self.world.now_s)
 
@@ -181,8 +181,8 @@ class End:
 
     def answered(self, question: Question, sent_s: float) -> None:
         now_s = self.world.now_s
-        if question.candidate.kind is ProbeKind.TUNNEL and not question.candidate.relay:
-            self.strangers.answered(question.candidate.address, now_s)
+        if not question.candidate.relay:
+            self.strangers.answered("peer", question.candidate.address, now_s)
         self.ladder.answered(
             question.candidate,
             now_s,

@@ -48,11 +48,19 @@ def test_neither_an_address_nor_a_peer_gets_more_than_its_share_of_any_stretch_o
 
 def test_where_a_member_has_answered_a_thousand_others_may_be_looked_for() -> None:
     strangers = UnprovenBudget()
-    strangers.answered(VICTIMS[0], 0.0)
+    strangers.answered("one", VICTIMS[0], 0.0)
     assert all(strangers.may_ask(f"peer-{n}", VICTIMS[0], 1.0) for n in range(1000))
     other = [strangers.may_ask(f"peer-{n}", VICTIMS[1], 1.0) for n in range(1000)]
     assert sum(other) == ADDRESS_BURST
     assert not all(strangers.may_ask("peer", VICTIMS[0], 90_000.0) for _ in range(1000))
+
+
+def test_who_names_where_another_member_is_has_no_more_than_its_own_share_of_it() -> None:
+    strangers = UnprovenBudget()
+    strangers.answered("victim", VICTIMS[0], 0.0)
+    asked = [strangers.may_ask("liar", VICTIMS[0], 1.0) for _ in range(1000)]
+    assert sum(asked) == PEER_BURST
+    assert all(strangers.may_ask("victim", VICTIMS[0], 1.0) for _ in range(1000))
 
 
 def test_a_peer_that_has_used_up_its_share_takes_none_of_an_addresss() -> None:
