@@ -28,7 +28,7 @@ from limpet.lab.launch import launcher
 from tests.beds.namespaces import NetnsFactory
 from tests.beds.rogue import Authority, answer, says, serving
 from tests.cloud.bed import Member
-from tests.controller.machines import Controller
+from tests.controller.machines import Controller, join_all
 from tests.waiting import until
 
 MakeController = Callable[..., Controller]
@@ -157,6 +157,27 @@ def test_new_hardware_keeps_the_addresses_of_the_pods_of_the_dead_machine(
         ("10.244.0.7", AddressState.BOUND, "web-7"),
         ("10.244.0.8", AddressState.BOUND, "web-8"),
     }
+
+
+def test_pods_of_a_dead_machine_that_had_hundreds_come_in_pages(
+    controller: Controller, node: Member, tmp_path: Path
+) -> None:
+    """And whatever it had said: a node that can't join, its token spent, was what came of it."""
+    pods = [
+        PodAddress("limpet", "default", f"{n:0200}", "eth0", (f"10.244.0.{n}",))
+        for n in range(2, 202)
+    ]
+
+    async def report() -> None:
+        (dead,) = await join_all(controller, "edge-1")
+        async with dead:
+            await dead.report(1, pods, None)
+
+    asyncio.run(report())
+    controller.ask("node.replace", node="edge-1", cancel=False)
+    assert node.join(controller).kept_pods == 200
+    records = read_ledger(node.folders.data_dir / "limpet").records
+    assert {str(each.address) for each in records} == {f"10.244.0.{n}" for n in range(2, 202)}
 
 
 # Tokens

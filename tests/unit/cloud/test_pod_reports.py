@@ -189,6 +189,20 @@ def test_more_than_fits_one_report_is_told_in_several_and_no_more_than_a_control
         assert names == {f"{number:05}" for number in range(10, 70)}
 
 
+def test_a_node_full_of_pods_of_both_ip_versions_is_told_whole(tmp_path: Path) -> None:
+    """With names as long as those of Deployments and StatefulSets get."""
+    count, v6 = 600, ranges("fd00::/64")
+    with opened(tmp_path) as ledgers:
+        ledger = ledgers.ledger("net")
+        for number in range(count):
+            name = f"{'a-service-of-a-team' * 2}-7d9f8b6c5d-{number:05}"
+            ledger.reserve(sandbox(f"box-{number}"), pod(name), [WIDE, v6], now_s=0)
+        controller = Controller()
+        assert controller.catch_up(PodReports(ledgers, tmp_path / "reports.json")) <= 3
+        assert len(controller.pods) == count
+        assert all(len(addresses) == 2 for addresses in controller.pods.values())
+
+
 def test_a_pod_whose_name_no_controller_takes_does_not_hold_up_the_others(tmp_path: Path) -> None:
     with opened(tmp_path) as ledgers:
         add(ledgers, "a")

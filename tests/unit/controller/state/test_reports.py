@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from limpet.base.bounds import members
 from limpet.base.errors import StorageError
@@ -230,7 +232,7 @@ def test_a_store_that_stops_amid_a_report_asks_for_all_of_it_again(
         changed = next(each for each in everything if report_parts.part_of(pod_key(each), 8) == 3)
         store.made = 1
         with pytest.raises(StorageError):
-            await put(reports, 2, [msgspec.structs.replace(changed, addresses=())], 1)
+            await put(reports, 2, [replace(changed, addresses=())], 1)
         store.made = None
         if is_restarted:
             reports = Reports(store)
@@ -276,3 +278,79 @@ def test_what_a_replaced_machine_reported_is_told_page_by_page(tmp_path: Path) -
         assert (await store.listing(REPORT_PART)).items == ()
 
     run(tmp_path, body)
+
+
+class Teller:
+    """A node: it tells what changed since the last report that was acknowledged, or all."""
+
+    def __init__(self) -> None:
+        self.now: dict[PodKey, PodAddress] = {}
+        self._had: dict[PodKey, PodAddress] = {}
+        self._base: int | None = None
+        self._sequence = 0
+
+    async def tell(self, reports: Reports) -> None:
+        """Raises: StorageError, and then it was not acknowledged."""
+        while True:
+            had = self._had if self._base is not None else {}
+            gone = [replace(had[key], addresses=()) for key in had.keys() - self.now]
+            changed = [each for key, each in self.now.items() if had.get(key) != each]
+            self._sequence += 1
+            try:
+                await put(reports, self._sequence, [*gone, *changed], self._base)
+            except RefusedError as error:
+                if error.refused.code is not Code.STALE or self._base is None:
+                    raise
+                self._base = None
+            else:
+                self._base, self._had = self._sequence, dict(self.now)
+                return
+
+
+LIVES = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2)), max_size=25),
+        st.none() | st.integers(0, 6),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(LIVES)
+def test_what_was_acknowledged_is_what_the_node_has_wherever_the_store_stopped(
+    tmp_path_factory: pytest.TempPathFactory,
+    lives: list[tuple[list[tuple[int, int]], int | None, bool]],
+) -> None:
+    async def body() -> None:
+        store = Stopping(tmp_path_factory.mktemp("life") / "c.db")
+        reports, node = Reports(store), Teller()
+        for changes, made, is_restarted in lives:
+            for number, kind in changes:
+                each = pod(number, "10.0.0.1", f"10.0.1.{kind}")
+                if kind:
+                    node.now[pod_key(each)] = each
+                else:
+                    node.now.pop(pod_key(each), None)
+            store.made = made
+            if made is not None:
+                with contextlib.suppress(StorageError):
+                    await node.tell(reports)
+            store.made = None
+            if is_restarted:
+                reports = Reports(store)
+                continue  # without a word: what happens next comes on top
+            await node.tell(reports)
+            assert {pod_key(each): each for each in await known(reports)} == node.now
+        await node.tell(reports)
+        assert {pod_key(each): each for each in await known(reports)} == node.now
+        await store.close()
+
+    good = (report_parts._GOOD, report_parts._MOST, report_parts._LEAST)
+    report_parts._GOOD, report_parts._MOST, report_parts._LEAST = 3, 6, 1
+    try:
+        asyncio.run(body())
+    finally:
+        report_parts._GOOD, report_parts._MOST, report_parts._LEAST = good
