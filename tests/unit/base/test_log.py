@@ -81,6 +81,14 @@ def test_what_others_cause_leaves_room_for_the_same_words_of_our_own() -> None:
     assert limits.take("failed", 0.0, by_others=False) == 0
 
 
+def test_one_member_uses_up_no_lines_about_another() -> None:
+    limits = LogLimits()
+    for _ in range(100):
+        limits.take("claims", 0.0, by_others=True, who="one")
+    assert limits.take("claims", 0.0, by_others=True, who="other") == 0
+    assert limits.take_silent(6.0) == {"claims": 80}
+
+
 def test_kinds_without_end_take_memory_with_an_end() -> None:
     limits = LogLimits()
     for number in range(20_000):

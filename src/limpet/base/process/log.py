@@ -3,7 +3,8 @@
 Here, and nowhere else, is seen to it that what others chose (a pod's name, a stranger's request, an
 error of a server) neither forges a line nor fills the disk: each value is escaped and cut, and of
 lines that say the same there are only so many. A line that anybody can cause by asking again, such
-as a refusal, is logged with `by_others=True` and has a much lower limit.
+as a refusal, is logged with `by_others=True` and has a much lower limit; what a member brings
+about, with its uid in place of True, so that it uses up nobody else's lines.
 """
 
 from __future__ import annotations
@@ -89,10 +90,11 @@ class _Limiter:
     def __call__(
         self, _logger: Any, _name: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
-        kind, by_others = str(event.get("event", "")), bool(event.pop("by_others", False))
+        kind, others = str(event.get("event", "")), event.pop("by_others", False)
+        who = others if isinstance(others, str) else ""
         with self._lock:
             now_s = time.monotonic()
-            left_out = self._limits.take(kind, now_s, by_others=by_others)
+            left_out = self._limits.take(kind, now_s, by_others=bool(others), who=who)
             silent = {} if left_out is None else self._limits.take_silent(now_s)
         if left_out is None:
             raise structlog.DropEvent

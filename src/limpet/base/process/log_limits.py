@@ -13,19 +13,24 @@ _MOST_KINDS = 1000
 """Kinds are written in the code; a library's may hold anything."""
 
 
+_Key = tuple[str, bool, str]
+
+
 class LogLimits:
     """Token buckets by the text of a line, without its values."""
 
     def __init__(self) -> None:
         self._lines = TokenBuckets(_LINES_PER_S, LOG_LINES.most, most=_MOST_KINDS)
         self._refusals = TokenBuckets(_REFUSALS_PER_S, LOG_REFUSALS.most, most=_MOST_KINDS)
-        self._left_out: Counter[tuple[str, bool]] = Counter()
+        self._left_out: Counter[_Key] = Counter()
 
-    def take(self, kind: str, now_s: float, *, by_others: bool) -> int | None:
-        """How many of its kind were left out before it; None: it is left out itself."""
-        key = (kind, by_others)
-        buckets = self._refusals if by_others else self._lines
-        if buckets.take(kind, now_s):
+    def take(self, kind: str, now_s: float, *, by_others: bool, who: str = "") -> int | None:
+        """How many of its kind were left out before it; None: it is left out itself.
+
+        `who`: which member brought it about; empty: anybody.
+        """
+        key = (kind, by_others, who)
+        if self._buckets(by_others=by_others).take(key, now_s):
             return self._left_out.pop(key, 0)
         if key in self._left_out or len(self._left_out) < _MOST_KINDS:
             self._left_out[key] += 1
@@ -34,8 +39,12 @@ class LogLimits:
     def take_silent(self, now_s: float) -> dict[str, int]:
         """Kinds that came too often and then no more, and how many lines of each nobody saw."""
         silent = [
-            (kind, by_others)
-            for kind, by_others in self._left_out
-            if (self._refusals if by_others else self._lines).has_room(kind, now_s)
+            key for key in self._left_out if self._buckets(by_others=key[1]).has_room(key, now_s)
         ]
-        return {key[0]: self._left_out.pop(key) for key in silent}
+        found: Counter[str] = Counter()
+        for key in silent:
+            found[key[0]] += self._left_out.pop(key)
+        return dict(found)
+
+    def _buckets(self, *, by_others: bool) -> TokenBuckets:
+        return self._refusals if by_others else self._lines

@@ -168,7 +168,7 @@ class NodeRequests:
             version, before, after = await self.ask(uid, revision, make)
         except RefusedError as error:
             if error.refused.code is Code.CLONED:
-                _log.error("cloned identity", uid=uid, error=str(error))
+                _log.error("cloned identity", uid=uid, error=str(error), by_others=uid)
                 grant = await self._cluster.change(
                     lambda tables: published.note_clone(tables, uid, time.time())
                 )
@@ -176,7 +176,9 @@ class NodeRequests:
             raise
         for problem in after:
             if problem not in before:
-                _log.warning("a node is not as it should be", uid=uid, problem=problem)
+                _log.warning(
+                    "a node is not as it should be", uid=uid, problem=problem, by_others=uid
+                )
         return version
 
     async def request_segments(

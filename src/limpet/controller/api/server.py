@@ -285,7 +285,8 @@ class Api:
             await asyncio.wait((task,))
             failure = None if task.cancelled() else task.exception()
             if failure is not None:
-                _log.info("a watch ended", uid=uid, error=str(failure) or type(failure).__name__)
+                why = str(failure) or type(failure).__name__
+                _log.info("a watch ended", uid=uid, error=why, by_others=uid)
         finally:
             task.cancel()
             if self._watching.get(uid) is task:

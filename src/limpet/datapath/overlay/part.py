@@ -128,6 +128,7 @@ class OverlayPart(Part[OverlayState, OverlayChange | PutFilter]):
                     uid=uid,
                     claim=what,
                     what_to_do="look at that machine: limpet doctor says more",
+                    by_others=uid,
                 )
 
     def state(self, want: OverlayState) -> OverlayState:

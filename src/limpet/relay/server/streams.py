@@ -166,7 +166,9 @@ class RelayedNode:
     def session_ended(self, why: str) -> None:
         if self.session.malformed:
             self._counters["malformed"] += 1
-            _log.warning("a node's TLS connection was ended", uid=self.uid, error=why)
+            _log.warning(
+                "a node's TLS connection was ended", uid=self.uid, error=why, by_others=self.uid
+            )
         ends, self._ends = self._ends, {}
         for _, end in ends.values():
             end.close()
