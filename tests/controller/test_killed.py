@@ -15,11 +15,12 @@ from limpet.cluster.api import Code, PodAddress
 from limpet.cluster.kinds import GRANT
 from limpet.cluster.kinds.grant import Grant
 from tests.controller.machines import Controller, Node, Refusal, of_kind
+from tests.effort import effort
 
-NODES = 200
+NODES = effort(100, 200)
 REMOVED_EACH = 10
 """One in so many is removed in the midst of it."""
-KILLS = 8
+KILLS = effort(5, 8)
 ACKNOWLEDGED_AT_LEAST = 5 * NODES
 AT_ONCE = 40
 
@@ -109,6 +110,7 @@ async def publish(node: Node, sequence: int) -> int:
     return await node.publish(sequence=sequence)
 
 
+@pytest.mark.soak
 def test_nothing_is_granted_twice_and_nothing_acknowledged_is_lost(
     make_controller: Callable[..., Controller],
 ) -> None:

@@ -12,12 +12,14 @@ import pytest
 from limpet.lab.world.node import LabNode
 from limpet.lab.world.pod import CniAnswer, LabPod
 from tests.conftest import NodeFactory
+from tests.effort import effort
 
 PODS = 200
-KILLS = 10
+KILLS = effort(4, 10)
 AT_ONCE = 32
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_or_doubled_when_the_agent_is_killed_under_load(
     make_node: NodeFactory, chance: random.Random

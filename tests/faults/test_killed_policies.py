@@ -32,10 +32,11 @@ from limpet.policies.policy import Key, Pod
 from tests.agent.test_policies import CONF, listed, pod
 from tests.beds.namespaces import Netns
 from tests.conftest import SEGMENTS, NodeFactory
+from tests.effort import effort
 from tests.waiting import PATIENCE_S, wait_until
 
-CHANGES = 500
-KILLS = 8
+CHANGES = effort(200, 500)
+KILLS = effort(4, 8)
 OPEN, CLOSED = 7, 9
 """Ports of `web`: for its clients, and for nobody."""
 
@@ -209,6 +210,7 @@ def kill_while(node: LabNode, delay_s: float, verb: str, **arguments: Any) -> No
         node.ask(verb, **arguments)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_nothing_closed_opens_and_nothing_allowed_is_lost_when_the_agent_is_killed_amid_changes(
     node: LabNode, chance: random.Random

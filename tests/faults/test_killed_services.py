@@ -31,10 +31,11 @@ from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from tests.beds.namespaces import Netns
 from tests.beds.service_api import Object, ServiceApi, service, slices
+from tests.effort import effort
 from tests.lab.bed import a_world
 from tests.waiting import PATIENCE_S, wait_until
 
-CHANGES, KILLS = 500, 6
+CHANGES, KILLS = effort((200, 3), (500, 6))
 STAYS = ("10.96.0.7", "fd96::7")
 MANY = int(os.environ.get("LIMPET_SERVICES", "600"))
 """Services that change at once; the issue's measure is 10,000."""
@@ -234,6 +235,7 @@ def change(chance: random.Random, api: ServiceApi, pods: list[str]) -> None:
         api.put(*found)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_nothing_valid_is_cut_and_all_agrees_when_the_agent_is_killed_amid_changes(
     node: Machine, api: ServiceApi, chance: random.Random

@@ -37,9 +37,12 @@ from limpet.base.errors import StorageError
 from limpet.ipam.leases import Entry, Holder, PodKey
 from limpet.ipam.ledger import Ledger, read_ledger
 from limpet.ipam.store import Tuning
+from tests.effort import effort
 from tests.unit.ipam.ledgers import ranges, write_files
 
 SECTOR_BYTES = 512
+SAMPLES = effort(1, 3)
+"""Of the states that a disk may have at a cut, beside the oldest and the newest."""
 TUNING = Tuning(journal_bytes=8 * 1024, settle_s=0.0, retry_s=0.03)
 SETS = [ranges("10.0.0.0/28"), ranges("fd00::/64")]
 ADOPTED: dict[str, str] = {
@@ -355,6 +358,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("seed", "start"), [(1, {}), (2, ADOPTED), (3, {})])
 def test_no_acknowledged_change_is_lost_and_no_address_is_given_twice(
     folder: Path, seed: int, start: dict[str, str]
@@ -363,7 +367,7 @@ def test_no_acknowledged_change_is_lost_and_no_address_is_given_twice(
     run = run_workload(folder / "net", seed, steps=50)
     assert sum(operation.kind == "fsync_folder" for operation in run.operations) > 3
     contents = {name: content.encode() for name, content in start.items()}
-    for cut, files in outcomes(run, contents, samples=3, seed=seed):
+    for cut, files in outcomes(run, contents, samples=SAMPLES, seed=seed):
         assert judge(run, cut, files, folder / "cut") == ""
 
 

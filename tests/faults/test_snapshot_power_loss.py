@@ -19,6 +19,7 @@ import pytest
 from limpet.cluster.documents import Document, Known
 from limpet.cluster.snapshot.file import SnapshotFile
 from tests.faults.test_power_loss import (
+    SAMPLES,
     ModelDisk,
     Operation,
     RecordingDisk,
@@ -168,12 +169,13 @@ def outcomes(run: Run, samples: int, seed: int) -> Iterator[tuple[int, dict[str,
             yield cut, files
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_acknowledged_document_is_lost_and_none_is_invented(folder: Path, seed: int) -> None:
     run = run_workload(folder / "cluster" / "snapshot.log", seed, steps=45)
     kinds = [operation.kind for operation in run.operations if operation.target != "own.log"]
     assert kinds.count("rename") > 2
-    for cut, files in outcomes(run, samples=3, seed=seed):
+    for cut, files in outcomes(run, samples=SAMPLES, seed=seed):
         assert judge(run, cut, files, folder / "cut" / "snapshot.log") == ""
 
 

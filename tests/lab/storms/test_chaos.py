@@ -8,11 +8,15 @@ from random import Random
 import pytest
 
 from limpet.lab.topology import load_topology
+from tests.effort import effort
 from tests.lab.bed import a_world
 from tests.lab.storms.chaos import Chaos, until_empty
 from tests.lab.storms.faults import FAULTS
 
+STORMS = effort(2, 3)
 
+
+@pytest.mark.soak
 @pytest.mark.parametrize(("topology", "seed"), [("two-sites", 2), ("filtering-switch", 3)])
 def test_after_storms_everybody_reaches_everybody_and_nothing_is_left_over(
     topology: str, seed: int, tmp_path: Path
@@ -21,7 +25,7 @@ def test_after_storms_everybody_reaches_everybody_and_nothing_is_left_over(
     with a_world(text, tmp_path) as world:
         chaos = Chaos(world, Random(seed), FAULTS)
         chaos.check()
-        for _ in range(3):
+        for _ in range(STORMS):
             chaos.storm(5)
             chaos.calm_down()
             chaos.check()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from tests.effort import effort
 from tests.lab.bed import a_world
 from tests.lab.rungs import CLIMBS_WITHIN_S, WITHIN_S, tell
 from tests.lab.storms.chaos import Chaos
@@ -35,9 +38,10 @@ relays = ["buoy"]
 [agent]
 log_level = "debug"
 """
-SEED, FAULTS = 5, 9
+SEED, FAULTS = 5, effort(9, 60)
 
 
+@pytest.mark.soak
 def test_after_a_day_of_faults_all_is_as_it_was_in_the_morning(tmp_path: Path) -> None:
     with a_world(TOPOLOGY, tmp_path) as world:
         day = Chaos(world, Random(SEED), DAY, tell)
