@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tests.soak.programs import Kind, Program
+from tests.soak.programs import Hit, Kind, Program
 
 _WEIGHTS = {Kind.AGENT: 5, Kind.RELAY: 2, Kind.CONTROLLER: 1.5, Kind.TUNNEL: 2.5}
 _LONGEST_SLEEP_S = 2.0
@@ -37,8 +37,8 @@ class Killer:
     gap_s: float
     """Between two kills, on average."""
     count: Counter[tuple[Kind, Manner]] = field(default_factory=Counter)
-    _later: list[tuple[float, int, signal.Signals, Program]] = field(default_factory=list)
-    """What is due (monotonic s, pid) for those that sleep, the earliest first."""
+    _later: list[tuple[float, int, signal.Signals, Hit]] = field(default_factory=list)
+    """What is due (monotonic s, number of the kill) for those that sleep, the earliest first."""
 
     def storm(self, kills: int) -> None:
         """Returns when so many have been made and nobody sleeps any more."""
@@ -59,22 +59,29 @@ class Killer:
     def _kill(self, chosen: tuple[Program, Manner, float]) -> bool:
         """False: it does not run now, or sleeps."""
         program, manner, sleep_s = chosen
-        pid = program.pid()
-        if pid is None or any(pid == sleeper for _, sleeper, _, _ in self._later):
+        if any(hit.program is program for _, _, _, hit in self._later):
+            return False
+        hit = program.aim()
+        if hit is None:
             return False
         first = {Manner.KILL: signal.SIGKILL, Manner.TERM: signal.SIGTERM}
-        if not program.send(pid, first.get(manner, signal.SIGSTOP)):
+        if not hit.send(first.get(manner, signal.SIGSTOP)):
+            hit.close()
             return False
-        if manner not in first:
+        if manner in first:
+            hit.close()
+        else:
             then = signal.SIGCONT if manner is Manner.SLEEP else signal.SIGKILL
-            heapq.heappush(self._later, (time.monotonic() + sleep_s, pid, then, program))
+            due_s = time.monotonic() + sleep_s
+            heapq.heappush(self._later, (due_s, self.count.total(), then, hit))
         self.count[program.kind, manner] += 1
         return True
 
     def _wait(self, until_s: float) -> None:
         """Until then; wakes, and kills, sleepers that are due meanwhile."""
         while self._later and self._later[0][0] <= until_s:
-            due_s, pid, number, program = heapq.heappop(self._later)
+            due_s, _, number, hit = heapq.heappop(self._later)
             time.sleep(max(0.0, due_s - time.monotonic()))
-            program.send(pid, number)
+            hit.send(number)
+            hit.close()
         time.sleep(max(0.0, until_s - time.monotonic()))

@@ -41,22 +41,40 @@ class Program:
     told: dict[int, list[signal.Signals]] = field(default_factory=dict)
     """Signals that were sent, by pid."""
 
-    def send(self, pid: int, number: signal.Signals) -> bool:
+    def aim(self) -> Hit | None:
+        """At it as it runs now; None: it does not."""
+        pid = self.pid()
+        if pid is None:
+            return None
+        try:
+            hit = Hit(self, pid, os.pidfd_open(pid))
+        except ProcessLookupError:
+            return None
+        if self.pid() == pid:
+            return hit
+        hit.close()  # it has ended, and the number may be another's
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One run of a program; who is asleep cannot be asked for its pid."""
+
+    program: Program
+    pid: int
+    descriptor: int
+
+    def send(self, number: signal.Signals) -> bool:
         """False: it has ended already."""
+        self.program.told.setdefault(self.pid, []).append(number)  # before it can end of it
         try:
-            descriptor = os.pidfd_open(pid)
+            signal.pidfd_send_signal(self.descriptor, number)
         except ProcessLookupError:
             return False
-        try:
-            if self.pid() != pid:
-                return False  # the number is another's, or it has ended
-            self.told.setdefault(pid, []).append(number)  # before it can end of it
-            signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(descriptor)
         return True
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class Keeper(threading.Thread):
@@ -72,6 +90,8 @@ class Keeper(threading.Thread):
         self._is_ready.set()
         self.program = program
         self._judged: tuple[int, int] | None = None
+        self._was_ready = daemon.pid
+        """The last run that said so."""
         self._daemon = daemon
         self._start = start
         self._chance = chance
@@ -104,6 +124,7 @@ class Keeper(threading.Thread):
                 if self._daemon.ended == self._judged:  # it did not even begin
                     self.faults.append(str(error))
             else:
+                self._was_ready = self._daemon.pid
                 self._is_ready.set()
 
     def _judge(self) -> None:
@@ -115,6 +136,8 @@ class Keeper(threading.Thread):
         told = self.program.told.pop(pid, [])
         # Who is told to end ends well, unless it is killed before it is done.
         right = {{signal.SIGTERM: 0, signal.SIGKILL: -signal.SIGKILL}.get(each) for each in told}
+        if pid != self._was_ready and signal.SIGTERM in told:
+            right.add(-signal.SIGTERM)  # before it could hear of it
         if code not in right:
             words = " and ".join(each.name for each in told) or "nothing"
             self.faults.append(

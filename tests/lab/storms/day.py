@@ -10,6 +10,7 @@ from typing import Any
 
 from limpet.base.ownership import (
     NFT_OVERLAY_TABLE,
+    NFT_PORTS_TABLE,
     NFT_RELAY_TABLE,
     NFT_SHARED_PORT_TABLE,
     NFT_TABLE,
@@ -22,7 +23,7 @@ from tests.lab.storms.chaos import Chaos, until_empty
 from tests.lab.strangers import tunnel_key, tunnel_peers
 
 _FILTERS_BY_PORT = (Nat.PORT_RESTRICTED, Nat.SYMMETRIC, Nat.CGN)
-_PLAIN_TABLES = {NFT_TABLE, NFT_OVERLAY_TABLE, NFT_SHARED_PORT_TABLE}
+_PLAIN_TABLES = {NFT_TABLE, NFT_OVERLAY_TABLE, NFT_PORTS_TABLE, NFT_SHARED_PORT_TABLE}
 _ENDS, _OTHERS = ("ends4", "ends6"), ("to4", "to6", "to_port", "from_port", "source4", "source6")
 """Maps of a relay's table: the ones say whose an end is, the others what becomes of its packets."""
 
