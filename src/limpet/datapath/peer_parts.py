@@ -42,7 +42,10 @@ class PeerParts:
         self.own = OwnNode(membership, settings, route, loop.tell)
         self.peers = Peers(membership, self.own, self.wake, loop.tell)
         self.overlay = OverlayPart(
-            self.peers, OverlayKernel(route), PeerFilter(bridges), before_sysctl=before_sysctl
+            self.peers,
+            OverlayKernel(route),
+            PeerFilter(bridges, settings.port),
+            before_sysctl=before_sysctl,
         )
         self.tunnels = TunnelPart(self.peers, route, membership.identity, tunnels)
         self.watch = TunnelWatch(route, self.tunnels, loop.tell)

@@ -17,6 +17,7 @@ from limpet.datapath.overlay.filter import FORGED_COUNTER, filter_commands, plan
 from limpet.datapath.overlay.plan import plan_overlay
 from limpet.linux.netlink.codec import parse_mac
 from limpet.linux.nftables import Nftables
+from tests.beds.namespaces import Netns
 from tests.beds.overlay_bed import Node, OverlayBed, is_lost, ping, vtep_mac
 
 FAMILIES = (4, 6)
@@ -176,10 +177,11 @@ def test_a_packet_that_comes_in_fragments_is_judged_as_a_whole(filtered: Filtere
     assert filtered.dropped == 1
 
 
-def test_pods_of_the_node_do_not_meet_the_filter(filtered: Filtered) -> None:
+def test_standing_flows_of_pods_do_not_meet_the_filter(filtered: Filtered) -> None:
+    """The chain of prerouting is one of NAT."""
     hooks = re.findall(r"hook (\w+)", filtered.nft.list_table() or "")
 
-    assert sorted(hooks) == ["ingress", "input"]
+    assert sorted(hooks) == ["ingress", "input", "prerouting"]
 
 
 def test_on_a_link_only_peers_addresses_of_the_cluster_come_in(filtered: Filtered) -> None:
@@ -248,3 +250,90 @@ def test_what_is_behind_two_peers_at_one_address_is_let_in_until_neither_has_it(
 
     assert arrives(filtered, other, "10.20.1.7")
     assert not arrives(filtered, other, "10.20.2.7")
+
+
+# From a pod.
+
+
+def pod_injects(bed: OverlayBed, sender: Node, target: Node, source: str) -> bool:
+    """Whether what a pod of one node packs into VXLAN gets to a pod of another, from `source`."""
+    packet = forge(source, target.address(4), mac=vtep_mac(target.number, 4))
+    with (
+        target.pod.open_socket(4, socket.SOCK_DGRAM) as server,
+        sender.pod.open_socket(4, socket.SOCK_DGRAM) as client,
+    ):
+        server.bind((target.address(4), 5000))
+        server.settimeout(0.3)
+        client.sendto(packet, (bed.underlay(target, 4), 8472))
+        try:
+            return server.recv(16) == b"evil"
+        except TimeoutError:
+            return False
+
+
+def reaches_port(bed: OverlayBed, sender: Node, at: Netns, address: str, port: int) -> bool:
+    """Whether a pod's datagram arrives at a port of a node."""
+    with (
+        at.open_socket(4, socket.SOCK_DGRAM) as server,
+        sender.pod.open_socket(4, socket.SOCK_DGRAM) as client,
+    ):
+        server.bind(("0.0.0.0", port))
+        server.settimeout(0.3)
+        client.sendto(b"knock", (address, port))
+        try:
+            return server.recv(16) == b"knock"
+        except TimeoutError:
+            return False
+
+
+def test_a_pod_sends_nothing_in_its_nodes_name_to_the_ports_between_nodes() -> None:
+    """Its packets leave with the node's address, which a peer lets in for all of that one's pods:
+    so it would speak to others' pods as any pod of its node."""
+    bed = OverlayBed(3)
+    try:
+        bed.join(transports.VXLAN, 4)
+        for node in bed.nodes:
+            node.presence = replace(node.presence, addresses=(ip_address(bed.underlay(node, 4)),))
+        bed.settle()
+        one, other, third = bed.nodes
+        other.netns.run(
+            "nft",
+            "table ip natted { chain c { type nat hook postrouting priority srcnat; "
+            "oifname eth0 masquerade; }; }",
+        )
+        Filtered(bed)  # the one that is sent to
+        victim = "10.244.2.99"  # of the sender's node, and not the sending pod
+        under, over = bed.underlay(one, 4), bed.underlay(third, 4)
+        assert pod_injects(bed, other, one, victim), "an attempt that comes to nothing anyway"
+        assert reaches_port(bed, other, one.netns, under, 7471)
+
+        view = other.view(bed.entries())
+        plan = plan_overlay(view)
+        with other.netns.entered():
+            nft = Nftables(NFT_OVERLAY_TABLE)
+        bed.undo.callback(nft.close)
+        text = plan_filter(view, plan, bridges=["limpet0"], peer_port=7471)
+        nft.put_table(text)
+        assert nft.read_ruleset(text) == text
+        # Another connection of the pod's: the last one would be a standing flow.
+        assert not pod_injects(bed, other, one, victim)
+        assert not reaches_port(bed, other, one.netns, under, 7471)
+        assert not reaches_port(bed, other, other.netns, bed.underlay(other, 4), 7471)
+        assert not reaches_port(bed, other, other.netns, other.overlay(4), 7471)
+        assert nft.read_counter(FORGED_COUNTER) == 4
+        assert reaches_port(bed, other, one.netns, under, 7000)
+        ping(other.pod, one.address(4))
+
+        # A peer that goes takes its address along, but for one that another has too.
+        third.presence = replace(third.presence, addresses=(ip_address(under), ip_address(over)))
+        shared = other.view(bed.entries())
+        both = plan_overlay(shared)
+        nft.run(filter_commands(shared, plan, both, [third.uid]), what="changes")
+        gone = {key: part for key, part in both.parts.items() if key != third.uid}
+        fewer = replace(both, parts=gone)
+        nft.run(filter_commands(shared, both, fewer, [third.uid]), what="changes")
+        assert nft.read_ruleset(plan_filter(shared, fewer, bridges=["limpet0"], peer_port=7471))
+        assert not reaches_port(bed, other, one.netns, under, 7471)
+        assert reaches_port(bed, other, third.netns, over, 7471)
+    finally:
+        bed.close()

@@ -46,10 +46,13 @@ Elements = Mapping[str, frozenset[str]]
 """Elements by the name of their set."""
 
 
-def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ()) -> str:
+def plan_filter(
+    view: View, plan: OverlayPlan, *, bridges: Collection[str] = (), peer_port: int = 0
+) -> str:
     """The table that lets in what peers may send; empty where there is no network.
 
-    `bridges`: those of our pods, which have no business with the node's VXLAN port.
+    `bridges`: those of our pods, which have no business with nodes' VXLAN ports, nor with
+    `peer_port`, that of the exchange.
     """
     if view.network is None or not plan.state.devices:
         return ""
@@ -68,6 +71,8 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
         for kind, _ in _kinds(view.network, version, of_links=True):
             name = f"link_{kind}{version}"
             lines += _set(name, f"type ipv{version}_addr", elements, interval=kind == _OTHERS)
+        name = f"{_NODES}{version}"
+        lines += _set(name, f"type ipv{version}_addr", elements, interval=False)
     port = view.network.vxlan_port
     # Asked last, of what is dropped only: nearly every packet is one that is let in.
     ours = f"{_VNI} == {view.network.vxlan_id << 8:#010x}"
@@ -88,6 +93,9 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
         f"\t\tudp dport {port} jump overlay_vxlan",
         "\t}",
     ]
+    plain = [f'"{name}"' for name in sorted(bridges) if is_plain_name(name)]
+    if plain:
+        lines += _from_pods(plain, [port, *([peer_port] if peer_port else [])], dropped)
     links = [f'"{link}"' for link in sorted(view.own.links) if is_plain_name(link)]
     if links:
         lines += [
@@ -100,6 +108,30 @@ def plan_filter(view: View, plan: OverlayPlan, *, bridges: Collection[str] = ())
         ]
     lines += ["}"]
     return "\n".join(lines) + "\n"
+
+
+def _from_pods(bridges: list[str], ports: Collection[int], dropped: str) -> list[str]:
+    """A pod's packets to nodes leave with the node's own address: a peer would take them for the
+    node's, and what is in them for any of its pods'. A chain of NAT sees the first packet of a
+    flow, and the others of one that it has dropped: standing flows of pods pay nothing.
+    """
+    names = bridges[0] if len(bridges) == 1 else f"{{ {', '.join(bridges)} }}"
+    each = sorted(set(ports))
+    said = str(each[0]) if len(each) == 1 else f"{{ {', '.join(map(str, each))} }}"
+    return [
+        "",
+        "\tchain overlay_from_pods {",
+        "\t\ttype nat hook prerouting priority dstnat - 10; policy accept;",
+        *(
+            f"\t\tiifname {names} {where} udp dport {said} {dropped}"
+            for where in (
+                f"ip daddr @{_NODES}4",
+                f"ip6 daddr @{_NODES}6",
+                "fib daddr type local",
+            )
+        ),
+        "\t}",
+    ]
 
 
 def filter_commands(
@@ -121,22 +153,35 @@ def filter_commands(
     else:
         old, new = (_own_elements(view, plan, changed) for plan in (before, after))
     lines = []
-    for verb, more, less in (("delete", old, new), ("add", new, old)):
+    for verb, more, less, kept in (("delete", old, new, after), ("add", new, old, before)):
         for name, elements in sorted(more.items()):
-            differing = sorted(elements - less.get(name, frozenset()))
+            differing = elements - less.get(name, frozenset())
+            if differing and name.startswith(_NODES):
+                differing -= _addresses_in(kept, differing)
             if differing:
-                joined = ", ".join(differing)
+                joined = ", ".join(sorted(differing))
                 lines.append(f"{verb} element inet {NFT_OVERLAY_TABLE} {name} {{ {joined} }}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _addresses_in(plan: OverlayPlan, wanted: Collection[str]) -> frozenset[str]:
+    """Those of the addresses that a peer of the plan has: two sites may number alike."""
+    found = {ip_address(each) for each in wanted}
+    held = {each for part in plan.parts.values() for each in part.addresses if each in found}
+    return frozenset(map(str, held))
 
 
 def _let_in(plan: OverlayPlan, uid: str) -> tuple[object, ...]:
     """All of the peer that its elements are made of."""
     part = plan.parts.get(uid)
-    return (part.sources, part.outer, part.in_clear) if part is not None else ()
+    if part is None:
+        return ()
+    return part.sources, part.outer, part.in_clear, part.addresses
 
 
 _SEGMENTS, _OTHERS = "segments", "others"
+_NODES = "nodes"
+"""Addresses where peers hear VXLAN and the exchange."""
 
 
 def _kinds(network: Network, version: int, *, of_links: bool = False) -> list[tuple[str, int]]:
@@ -205,6 +250,9 @@ def _all_elements(
         if part.in_clear:
             on_links.update(prefix for prefix in part.sources if _is_let_in_plainly(view, prefix))
     found: dict[str, set[str]] = defaultdict(set)
+    for part in parts.values():
+        for each in part.addresses:
+            found[f"{_NODES}{each.version}"].add(str(each))
     for outer, sources in by_outer.items():
         for prefix in _outermost(sources):
             name, element = _vxlan_element(view, outer, prefix)
@@ -226,6 +274,8 @@ def _own_elements(view: View, plan: OverlayPlan, uids: Iterable[str]) -> dict[st
 
 def _elements(view: View, part: PeerPart) -> Iterable[tuple[str, str]]:
     """Name of the set, and element."""
+    for each in part.addresses:
+        yield f"{_NODES}{each.version}", str(each)
     for prefix in part.sources:
         for outer in part.outer:
             yield _vxlan_element(view, outer, prefix)

@@ -29,11 +29,11 @@ class PutFilter:
 class PeerFilter:
     """In the network namespace of the calling thread."""
 
-    def __init__(self, bridges: Callable[[], Collection[str]]) -> None:
-        """`bridges`: of our pods."""
+    def __init__(self, bridges: Callable[[], Collection[str]], peer_port: int) -> None:
+        """`bridges`: of our pods. `peer_port`: of the exchange."""
         self.in_place = False
         """The kernel has had the filter of the last plan, as far as is known."""
-        self._bridges = bridges
+        self._bridges, self._peer_port = bridges, peer_port
         self._nft = Nftables(NFT_OVERLAY_TABLE)
         self._links: set[tuple[str, int]] = set()
 
@@ -78,4 +78,4 @@ class PeerFilter:
         self.in_place = bool(text)
 
     def _text(self, view: View, plan: OverlayPlan) -> str:
-        return plan_filter(view, plan, bridges=self._bridges())
+        return plan_filter(view, plan, bridges=self._bridges(), peer_port=self._peer_port)

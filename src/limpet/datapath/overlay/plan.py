@@ -62,6 +62,7 @@ def plan_peer(view: View, uid: str) -> PeerPart:
         outer=_outer(view, entry, path) if in_clear else (),
         in_clear=in_clear,
         without=without + lost_behind,
+        addresses=_addresses(entry, path),
     )
     if path is None:
         return part._replace(refused="no path to it is proven")
@@ -118,6 +119,14 @@ def _outer(view: View, entry: NodeEntry, path: PeerPath | None) -> tuple[Address
     return tuple(each for each in found if not is_within(int(each), NO_NODE_BOUNDS[each.version]))
 
 
+def _addresses(entry: NodeEntry, path: PeerPath | None) -> tuple[Address, ...]:
+    underlay = path.underlay if path is not None else None
+    found = [] if underlay is None else [underlay]
+    if entry.presence is not None:
+        found += entry.presence.addresses[:_OUTER_MOST]
+    return tuple(dict.fromkeys(found))
+
+
 def _reach(
     view: View,
     path: PeerPath,
@@ -157,6 +166,7 @@ def _reach(
         without,
         "",
         claims,
+        part.addresses,
     )
 
 

@@ -99,6 +99,8 @@ class PeerPart(NamedTuple):
     """Why the peer as a whole is not reached; empty: it is."""
     claims: str = ""
     """What of another's it announces as its own; empty: nothing that counts."""
+    addresses: tuple[Address, ...] = ()
+    """Underlay addresses where it hears VXLAN and the exchange: our pods have no business there."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -77,6 +77,11 @@ table inet limpet_overlay {
 		flags interval
 	}
 
+	set nodes4 {
+		type ipv4_addr
+		elements = { 192.0.2.2 }
+	}
+
 	set link_segments6 {
 		type ipv6_addr
 		elements = { fd00:0:0:2:: }
@@ -85,6 +90,10 @@ table inet limpet_overlay {
 	set link_others6 {
 		type ipv6_addr
 		flags interval
+	}
+
+	set nodes6 {
+		type ipv6_addr
 	}
 
 	chain overlay_vxlan {
@@ -103,6 +112,13 @@ table inet limpet_overlay {
 	chain overlay_input {
 		type filter hook input priority raw; policy accept;
 		udp dport 8472 jump overlay_vxlan
+	}
+
+	chain overlay_from_pods {
+		type nat hook prerouting priority dstnat - 10; policy accept;
+		iifname "limpet0" ip daddr @nodes4 udp dport 8472 counter name overlay_forged drop
+		iifname "limpet0" ip6 daddr @nodes6 udp dport 8472 counter name overlay_forged drop
+		iifname "limpet0" fib daddr type local udp dport 8472 counter name overlay_forged drop
 	}
 
 	chain overlay_links {

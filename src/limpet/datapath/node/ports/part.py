@@ -52,6 +52,8 @@ class PortPart(Part[PortTable, Change]):
         self._kernel = PortKernel()
         self._have: PortTable | None = None
         """As read, or as changed since; None: nobody knows."""
+        self._entered: set[str] = set()
+        """Host ends of pods that were entered, and may be gone."""
         self._coming: Attachment | None = None
 
     @staticmethod
@@ -81,6 +83,7 @@ class PortPart(Part[PortTable, Change]):
         """
         if self._mode == "off" or pod.bridge is None or (self._mode == "auto" and self.why_not):
             return
+        self._entered.add(pod.link.host_ifname)
         come, have = elements_of(pod), self._have
         if have is not None and have.frame and come.keys() <= {*OWN.values(), UNCHECKED}:
             # The way of nearly every pod: its few elements, and nothing is looked at.
@@ -101,9 +104,7 @@ class PortPart(Part[PortTable, Change]):
         """Some may be gone: what they might send from goes soon."""
         if self._have is None:
             return
-        live = {pod.link.host_ifname for pod in self._pods}
-        held = {each.partition(" ")[0] for name in OWN.values() for each in self._have.held(name)}
-        if (held | self._have.held(UNCHECKED)) - live - self._unrecorded:
+        if self._entered - {pod.link.host_ifname for pod in self._pods}:
             self._loop.wake(self, "pods are gone")
 
     def problems(self, pod: Attachment) -> list[str]:
@@ -129,6 +130,7 @@ class PortPart(Part[PortTable, Change]):
         if self._have is None:
             self._unrecorded = frozenset(self._find_unrecorded())
         pods = [*self._pods, *([self._coming] if self._coming is not None else [])]
+        self._entered = {pod.link.host_ifname for pod in pods}
         return plan_ports(pods, {UNCHECKED: self._unrecorded})
 
     def state(self, want: PortTable) -> PortTable:
