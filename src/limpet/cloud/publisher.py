@@ -63,6 +63,8 @@ class Publisher:
         self._wake = asyncio.Event()
         self._shown: dict[Key, Sealed] = {}
         """What this node has signed, as the controller has it."""
+        self._left: set[Sealed] = set()
+        """What a former key of the cluster has signed and counts here, at the last look."""
         self._base: int | None = None
         """The controller's last report of ours."""
         self._not_before_s: dict[str, float] = {}
@@ -94,6 +96,7 @@ class Publisher:
                 await self._step("/v1/documents", self._publish),
                 await self._step("/v1/segments", self._ask_for_segments),
                 await self._step("/v1/pods", self._report_pods),
+                await self._step("/v1/show", self._show_left),
             ]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min([loop.time() + _LOOK_AGAIN_S, *due_s])):
@@ -160,6 +163,16 @@ class Publisher:
             now = self._membership.grant
             if now is None or now.generation <= grant.generation:
                 return _LOOK_AGAIN_S
+
+    async def _show_left(self, path: str) -> float:
+        """What a former key has signed and the cluster has not signed anew a minute later: where it
+        never did, whoever stole the key made it, and the controller withdraws it for all."""
+        left = {each.sealed for each in self._membership.signed_by_former_keys()}
+        if stays := left & self._left:
+            taken = await self._requests.show(sorted(stays, key=lambda each: each.signature))
+            _log.warning("showed what a former key has signed", shown=len(stays), withdrawn=taken)
+        self._left = left
+        return _LOOK_AGAIN_S / 2
 
     async def _report_pods(self, path: str) -> float:
         for _ in range(_MOST_REPORTS):

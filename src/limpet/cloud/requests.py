@@ -113,14 +113,19 @@ class Requests:
             if not known.kinds[document.kind].under
             and (above is None or document.revision > above or known.kinds[document.kind].root)
         ]
-        taken = 0
-        for batch in _batches(shown):
-            taken += await self._show_batch(batch)
+        taken = await self.show(shown)
         _log.warning(
             "the controller was restored from a back-up: showed it what it may not know",
             shown=len(shown),
             taken=taken,
         )
+
+    async def show(self, documents: list[Sealed]) -> int:
+        """How many of them the controller did something about. Raises: RefusedError, LinkError."""
+        taken = 0
+        for batch in _batches(documents):
+            taken += await self._show_batch(batch)
+        return taken
 
     async def _show_batch(self, batch: tuple[Sealed, ...]) -> int:
         """How many of them the controller did not have; of many it takes so many a minute."""

@@ -46,11 +46,13 @@ class Head(NamedTuple):
     name: str
     version: int
     tombstone: bool = False
+    era: int = 0
 
 
 class Rank(NamedTuple):
     """Of two documents of one kind and name the one of the higher rank counts."""
 
+    era: int
     tombstone: bool
     version: int
     digest: bytes
@@ -67,6 +69,9 @@ class Document:
     value: Any
     tombstone: bool = False
     """What has this kind and name is gone, and does not come back."""
+    era: int = 0
+    """Number of the cluster's key that signed then, from 0. What a later key has signed counts
+    before all that an earlier one has, which somebody may have stolen."""
 
     @property
     def kind(self) -> str:
@@ -79,7 +84,7 @@ class Document:
     @property
     def rank(self) -> Rank:
         digest = hashlib.sha256(self.sealed.body + self.sealed.signature).digest()
-        return Rank(self.tombstone, self.version, digest)
+        return Rank(self.era, self.tombstone, self.version, digest)
 
     @property
     def revision(self) -> int:
@@ -90,7 +95,8 @@ class Document:
         """Merging: whether it counts in place of the other one, of the same kind and name."""
         if other is None:
             return True
-        one, two = (self.tombstone, self.version), (other.tombstone, other.version)
+        one = (self.era, self.tombstone, self.version)
+        two = (other.era, other.tombstone, other.version)
         if one != two:
             return one > two
         return self.sealed != other.sealed and self.rank > other.rank
@@ -117,7 +123,12 @@ class Lookup(Protocol):
 
 
 def plain_head(value: Any) -> Head:
-    return Head(value.name, value.version, getattr(value, "tombstone", False))
+    era = getattr(value, "era", 0)
+    return Head(value.name, value.version, getattr(value, "tombstone", False), era)
+
+
+def _nobody(_value: Any, _known: Lookup) -> Collection[bytes]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,8 @@ class Kind(Generic[T]):
     """Public keys, one of which must have signed it, from what else is known. ValueError: it is
     not what it says."""
     head: Callable[[T], Head] = plain_head
+    revoked: Callable[[T, Lookup], Collection[bytes]] = _nobody
+    """Public keys by which it does not count any more: who uses one is told of to a person."""
     under: str = ""
     """Kind of the document that it stands under, which has its name, or what is before a `/` in it:
     without that it is not believed, it is told with that, and gone with that."""
@@ -221,10 +234,18 @@ class Known:
 
     @property
     def revision(self) -> int:
-        """The highest that anything in it was signed at."""
-        rooted = (kind for kind in self.kinds if not kind.under)
+        """The highest that anything in it was signed at, by the key that signs now: of what an
+        earlier one has signed everything was signed again, and the rest is a thief's."""
+        rooted = [kind for kind in self.kinds if not kind.under]
+        now = max((each.era for kind in rooted for each in self.of(kind.name).values()), default=0)
         return max(
-            (each.revision for kind in rooted for each in self.of(kind.name).values()), default=0
+            (
+                each.revision
+                for kind in rooted
+                for each in self.of(kind.name).values()
+                if each.era == now
+            ),
+            default=0,
         )
 
     def lineage(self, key: Key) -> list[Document]:

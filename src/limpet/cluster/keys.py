@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from limpet.base.errors import LimpetError
@@ -24,6 +25,11 @@ _UID_BYTES = 15
 
 class SealError(LimpetError):
     """A document that is not what it says, or that nobody we trust has signed."""
+
+
+class RevokedKeyError(SealError):
+    """A document that a revoked key of the cluster has signed, or a successor of it that is not the
+    cluster's: whoever made it since then has the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,17 @@ def endorse(public_key: bytes, by_private_key: bytes) -> ClusterKey:
 
 
 @lru_cache(maxsize=16)
-def trusted_keys(pinned: bytes, keys: tuple[ClusterKey, ...]) -> frozenset[bytes]:
-    """`pinned` and the keys that follow from it, each endorsed by the one before."""
-    trusted = [pinned]
-    for key in keys:
-        if is_signed(_KEY, key.public_key, key.endorsement, trusted):
-            trusted.append(key.public_key)
-    return frozenset(trusted)
+def is_chain(keys: tuple[ClusterKey, ...]) -> bool:
+    """Whether each but the first has the word of the one directly before it."""
+    return all(
+        is_signed(_KEY, key.public_key, key.endorsement, (former.public_key,))
+        for former, key in pairwise(keys)
+    )
+
+
+def key_name(public_key: bytes) -> str:
+    """16 hexadecimal digits for a person to compare."""
+    return hashlib.sha256(b"limpet cluster key\0" + public_key).hexdigest()[:16]
 
 
 def sign(what: str, body: bytes, private_key: bytes) -> bytes:

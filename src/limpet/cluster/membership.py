@@ -24,10 +24,10 @@ from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
 from limpet.cluster.exchange.neighbours import Contact
 from limpet.cluster.identity import Identity
-from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, PRESENCE
+from limpet.cluster.kinds import ABSENCE, GRANT, NETWORK, PODS, POLICY, PRESENCE
 from limpet.cluster.kinds.absence import Absence
 from limpet.cluster.kinds.grant import Grant, Role
-from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.kinds.pods import PARTS, LabelledPod, LabelledPods
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.nodes import NodeEntry, Snapshot, snapshot_of
@@ -149,6 +149,17 @@ class Membership:
         """The document with which the node says who it is."""
         return PRESENCE.name, self.uid
 
+    def signed_by_former_keys(self) -> list[Document]:
+        """What a former key of the cluster has signed, and nothing has replaced yet."""
+        known = self.replica.known
+        era = len(signing_keys(known)) - 1
+        return [
+            document
+            for kind in (GRANT, POLICY)
+            for document in (known.of(kind.name).values() if era else ())
+            if document.era < era
+        ]
+
     def tombstone_of(self, uid: str) -> Sealed | None:
         """None: the node was not removed, as far as is known here."""
         found = self.replica.known.find((GRANT.name, uid))
@@ -177,10 +188,11 @@ class Membership:
         documents: Iterable[Sealed],
         *,
         source: Source,
+        teller: str = "",
         has_room: Callable[[Document], bool] = lambda _document: True,
     ) -> list[Outcome]:
         """As `Replica.offer`; what others know of this node, it goes on above."""
-        outcomes = self.replica.offer(documents, source=source, has_room=has_room)
+        outcomes = self.replica.offer(documents, source=source, teller=teller, has_room=has_room)
         self._publish()
         return outcomes
 

@@ -1,8 +1,9 @@
 """Merging what is known of the cluster: a join-semilattice, so order and repetition do not matter.
 
-Of documents with one kind and name a tombstone counts before all else, then the higher version,
-then the higher digest. What stands under another document is gone with that. What came from the
-cloud, from the node's own disk or from a neighbour is merged alike: it was checked before.
+Of documents with one kind and name that of the later key of the cluster counts, then a tombstone
+before all else, then the higher version, then the higher digest. What stands under another document
+is gone with that. What came from the cloud, from the node's own disk or from a neighbour is merged
+alike: it was checked before.
 """
 
 from __future__ import annotations
@@ -55,12 +56,15 @@ class Changes:
         ):
             return
         self._changed.setdefault(kind, {})[name] = document
+        buried = self._buried.setdefault(kind, set())
         if document.tombstone:
-            self._buried.setdefault(kind, set()).add(name)
+            buried.add(name)
+        else:
+            buried.discard(name)  # a tombstone of a stolen key: it does not count any more
 
     def _silence(self) -> None:
         """Takes away what stands under what is gone."""
-        for kind in self.kinds if self._buried else ():
+        for kind in self.kinds if any(self._buried.values()) else ():
             buried = self._buried.get(kind.under, set())
             names = (*self._before.of(kind.name), *self._changed.get(kind.name, {}))
             gone = {name for name in names if name.partition("/")[0] in buried} if buried else ()

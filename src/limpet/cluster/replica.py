@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -13,7 +14,8 @@ import structlog
 from limpet.base.event_queue import EventQueue
 from limpet.base.faults import noted
 from limpet.cluster.documents import Document, Key, Sealed, Source
-from limpet.cluster.keys import SealError
+from limpet.cluster.key_alarms import KeyAlarms
+from limpet.cluster.keys import RevokedKeyError, SealError
 from limpet.cluster.merge import Changes
 from limpet.cluster.seal import check, read_sealed
 from limpet.cluster.snapshot.file import SnapshotFile
@@ -57,6 +59,7 @@ class Replica:
         """Takes up what `file` holds. `is_held_back`: of what is in order, but is not to count."""
         self.counters: Counter[str] = Counter()
         """Offers by `<source>_<outcome>`."""
+        self.alarms = KeyAlarms()
         self.file = file
         """What was taken is on its way there."""
         self._listeners: list[Listener] = []
@@ -79,19 +82,23 @@ class Replica:
         documents: Iterable[Sealed],
         *,
         source: Source,
+        teller: str = "",
         has_room: Callable[[Document], bool] = lambda _document: True,
     ) -> list[Outcome]:
         """Checks what somebody says, merges what is new, and tells; what became of each document.
 
-        Whoever says it: each is signed. What is known already costs no check. `has_room`: asked
-        for each that may be new, before its signature is looked at.
+        Whoever says it: each is signed. What is known already costs no check. `teller`: uid of the
+        neighbour. `has_room`: asked for each that may be new, before its signature is looked at.
         """
         offered, changes = list(documents), Changes(self.known)
         outcomes = [Outcome.BAD] * len(offered)
         # What is checked with something else comes after that, in whatever order they were told.
         order = self.known.kinds.order
         for at in sorted(range(len(offered)), key=lambda at: order(offered[at].kind)):
-            outcomes[at] = self._take(offered[at], changes, has_room)
+            try:
+                outcomes[at] = self._take(offered[at], changes, has_room)
+            except RevokedKeyError as error:
+                self._accuse(offered[at], source, teller, error)
             self.counters[f"{source.value}_{outcomes[at].value}"] += 1
         if Outcome.FRESH in outcomes:
             keys, _written = self._change(changes)
@@ -101,15 +108,20 @@ class Replica:
     def _take(
         self, sealed: Sealed, changes: Changes, has_room: Callable[[Document], bool]
     ) -> Outcome:
+        """Raises: RevokedKeyError."""
         if self.key_of(sealed) is not None:
             return Outcome.STALE
         try:
             document = read_sealed(sealed, self.known.kinds)
             if not changes.is_news(document):
+                if self.known.kinds[document.kind].root:
+                    check(document, changes)  # of two successors of one key one is a thief's
                 return Outcome.STALE
             if not has_room(document):
                 return Outcome.LATER
             check(document, changes)
+        except RevokedKeyError:
+            raise
         except SealError as error:
             _log.debug("what is said does not count", kind=sealed.kind[:40], error=str(error))
             return Outcome.BAD
@@ -117,6 +129,18 @@ class Replica:
             return Outcome.STALE
         changes.take(document)
         return Outcome.FRESH
+
+    def _accuse(self, sealed: Sealed, source: Source, teller: str, error: RevokedKeyError) -> None:
+        document = read_sealed(sealed, self.known.kinds)
+        if self.alarms.note(document, source, teller, time.monotonic()):
+            _log.error(
+                "a revoked key of the cluster has signed what is told: somebody may have it",
+                error=str(error),
+                source=source.value,
+                teller=teller,
+                what_to_do="compare the key in `limpet status` there with `limpet network show`; a "
+                "node with another one is to be replaced",
+            )
 
     def publish(self, document: Document) -> Future[None]:
         """What this node says itself counts; done when it is on the disk, or was refused there.

@@ -5,16 +5,19 @@ The body is JSON with sorted keys; it is kept as it came and never encoded again
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import msgspec
 
 from limpet.base.decoding import decode_plain_json
+from limpet.base.bounds.signers import MAX_ERA, MAX_VERSION
 from limpet.cluster.documents import Document, Kind, Kinds, Lookup, Sealed
-from limpet.cluster.keys import SealError, is_signed, sign
+from limpet.cluster.keys import RevokedKeyError, SealError, is_signed, sign
 
 MAX_NAME_CHARACTERS = 253
-_MAX_VERSION = (1 << 63) - 1
+_MAX_VERSION = MAX_VERSION.most
+_MAX_ERA = MAX_ERA.most
 
 T = TypeVar("T")
 
@@ -58,7 +61,7 @@ def read_sealed(sealed: Sealed, kinds: Kinds) -> Document:
 
 
 def check(document: Document, known: Lookup) -> None:
-    """Returns if one has signed it whom its kind demands. Raises: SealError."""
+    """Returns if one has signed it whom its kind demands. Raises: SealError; RevokedKeyError."""
     sealed, kind = document.sealed, known.kinds[document.kind]
     parent = kind.parent(document.name)
     if parent is not None and known.value(*parent) is None:
@@ -67,19 +70,32 @@ def check(document: Document, known: Lookup) -> None:
         signers = kind.signers(document.value, known)
     except ValueError as error:
         raise SealError(f"open {kind.name}: {error}") from error
-    if not is_signed(_what(kind), sealed.body, sealed.signature, signers):
-        raise SealError(f"open {kind.name}: nobody that this node trusts has signed it")
+    if is_signed(_what(kind), sealed.body, sealed.signature, signers):
+        return
+    revoked = kind.revoked(document.value, known)
+    if revoked and is_signed(_what(kind), sealed.body, sealed.signature, revoked):
+        raise RevokedKeyError(
+            f"open {kind.name} {document.name}: a revoked key of the cluster has signed it"
+        )
+    raise SealError(f"open {kind.name}: nobody that this node trusts has signed it")
+
+
+def is_signed_by(sealed: Sealed, kinds: Kinds, keys: Collection[bytes]) -> bool:
+    """Whether one of these public keys has signed it, as a document of its kind."""
+    return is_signed(_what(kinds[sealed.kind]), sealed.body, sealed.signature, keys)
 
 
 def _document(kind: Kind[T], sealed: Sealed, value: T) -> Document:
-    name, version, tombstone = kind.head(value)
+    name, version, tombstone, era = kind.head(value)
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
         raise ValueError(f"{name!r} is no name")
     if type(tombstone) is not bool:
         raise ValueError(f"tombstone {tombstone!r} is neither true nor false")
     if type(version) is not int or not 0 <= version <= _MAX_VERSION:
         raise ValueError(f"version {version!r} is no number from 0 to {_MAX_VERSION}")
-    return Document(name, version, sealed, value, tombstone)
+    if type(era) is not int or not 0 <= era <= _MAX_ERA:
+        raise ValueError(f"era {era!r} is no number from 0 to {_MAX_ERA}")
+    return Document(name, version, sealed, value, tombstone, era)
 
 
 def _what(kind: Kind[Any]) -> str:

@@ -7,7 +7,9 @@ import itertools
 import os
 import time
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,13 +17,21 @@ from limpet.base.decoding import decode_json
 from limpet.base.disk import refusals
 from limpet.base.errors import ConfigError, LimpetError, StorageError
 from limpet.base.process.lifetime import only_one
-from limpet.controller.registry.records import STATE, StateRecord
+from limpet.controller.registry.records import (
+    AUTHORITY,
+    STATE,
+    AuthorityRecord,
+    StateRecord,
+)
 from limpet.controller.registry.registry import Registry
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.recovery import begin
+from limpet.controller.state.rotation import take_keys
 from limpet.controller.store.database import begin_new_life, copy_database, read_item
 from limpet.controller.store.sqlite import SqliteStore
+
+T = TypeVar("T")
 
 
 def back_up(settings: ControllerSettings, target: Path) -> None:
@@ -40,18 +50,21 @@ def restore(settings: ControllerSettings, source: Path) -> Path | None:
         coming = _coming(settings)
         coming.unlink(missing_ok=True)
         copy_database(source, coming)
-        former_state = _state_of(settings.database)
+        former = _Former(
+            _item_of(settings.database, STATE, StateRecord),
+            _item_of(settings.database, AUTHORITY, AuthorityRecord),
+        )
         try:
             begin_new_life(coming)
-            asyncio.run(_begin_recovery(coming, settings, former_state))
+            asyncio.run(_begin_recovery(coming, settings, former))
         except BaseException:
             for path in (coming, *_companions(coming)):
                 path.unlink(missing_ok=True)
             raise
         with refusals("restore", settings.database):
-            former = _put_aside(settings.database)
+            aside = _put_aside(settings.database)
             os.replace(coming, settings.database)
-        return former
+        return aside
 
 
 def _check_is_a_file(operation: str, settings: ControllerSettings) -> None:
@@ -91,20 +104,26 @@ def _coming(settings: ControllerSettings) -> Path:
     return settings.database.with_name(settings.database.name + ".restoring")
 
 
-def _state_of(database: Path) -> StateRecord | None:
+@dataclass(frozen=True, slots=True)
+class _Former:
     """What the database that is replaced still tells; None: nothing."""
+
+    state: StateRecord | None
+    authority: AuthorityRecord | None
+
+
+def _item_of(database: Path, name: str, of: type[T]) -> T | None:
+    """None: it cannot be read."""
     if not database.exists():
         return None
     try:
-        value = read_item(database, STATE, STATE)
-        return None if value is None else decode_json(value, StateRecord)
+        value = read_item(database, name, name)
+        return None if value is None else decode_json(value, of)
     except (StorageError, msgspec.MsgspecError):
         return None
 
 
-async def _begin_recovery(
-    path: Path, settings: ControllerSettings, former: StateRecord | None
-) -> None:
+async def _begin_recovery(path: Path, settings: ControllerSettings, former: _Former) -> None:
     store = SqliteStore(path)
     try:
         registry = Registry(store, settings.quarantine_s)
@@ -117,10 +136,18 @@ async def _begin_recovery(
         await store.close()
 
 
-def _begin(tables: Tables, settings: ControllerSettings, former: StateRecord | None) -> None:
+def _begin(tables: Tables, settings: ControllerSettings, former: _Former) -> None:
     if not tables.exists:
         raise LimpetError("restore: the back-up holds no cluster")
-    begin(tables, settings.restore_margin, time.time(), paused=False, former=former)
+    begin(tables, settings.restore_margin, time.time(), paused=False, former=former.state)
+    ours = tables.authority.cluster_keys
+    if former.authority is not None and is_followed_by(ours, former.authority.cluster_keys):
+        take_keys(tables, former.authority)  # nodes take nothing that a revoked key signs
+
+
+def is_followed_by(ours: tuple[bytes, ...], later: tuple[bytes, ...]) -> bool:
+    """Whether there were rotations since."""
+    return len(later) > len(ours) and later[: len(ours)] == ours
 
 
 def _put_aside(database: Path) -> Path | None:

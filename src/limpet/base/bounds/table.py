@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, neighbours, pods, words
+from limpet.base.bounds import members, neighbours, pods, signers, words
 from limpet.base.bounds.bound import Bound
 
 
@@ -13,6 +13,7 @@ def _rows(module: object) -> dict[str, Bound]:
 TABLE = {
     "members": _rows(members),
     "neighbours": _rows(neighbours),
+    "signers": _rows(signers),
     "pods": _rows(pods),
     "anybody": _rows(words),
 }

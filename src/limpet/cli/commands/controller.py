@@ -78,10 +78,17 @@ def controller_restore(
 @controller.command("rotate-key")
 @reaching
 def controller_rotate_key(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
-    """Sign with a new cluster key from now on, and every grant anew."""
+    """Sign with a new cluster key from now on, and everything anew; the former key is revoked."""
     answer = ask(reach, "rotate-key")
-    show(answer, output, f"{answer['grants_signed']} grants signed with the new key")
-    say("limpet: make a back-up now: the ones before do not have the new key")
+    show(
+        answer,
+        output,
+        f"{answer['signed_anew']} documents signed with the new key, {answer['key']}: nodes that "
+        "have heard of it take nothing new that a former one has signed",
+    )
+    say(
+        "limpet: make a back-up now: what is restored from one without the new key can sign nothing"
+    )
 
 
 @controller.command("recovery")

@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable
 
+from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.datagrams.peer_datagram import OVERHEAD_BYTES
 from limpet.cluster.documents import Document, Key, Known, Sealed
 from limpet.cluster.exchange.messages import (
@@ -28,7 +29,8 @@ from limpet.cluster.exchange.messages import (
 
 MOST_LISTINGS = 16
 """Datagrams in answer to one digest."""
-_TOMBSTONE = 1 << 63
+_TOMBSTONE, _ERA = MAX_VERSION.most + 1, (MAX_VERSION.most + 1) << 1
+"""Bits of an item's version above those of the document's."""
 _PUSH_BYTES = 9
 """At most, of an empty push."""
 _PACKED = struct.Struct(">QQI")
@@ -47,7 +49,7 @@ def bucket_of(mark: int) -> int:
 
 def item_of(document: Document) -> Item:
     rank = document.rank
-    version = rank.version | (_TOMBSTONE if rank.tombstone else 0)
+    version = rank.era * _ERA + rank.tombstone * _TOMBSTONE + rank.version
     return Item(mark_of(document.key), version, int.from_bytes(rank.digest[:4], "big"))
 
 

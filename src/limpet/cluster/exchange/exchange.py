@@ -177,6 +177,7 @@ class Exchange:
             outcomes = self._membership.offer(
                 push.documents,
                 source=Source.NEIGHBOUR,
+                teller=received.uid,
                 has_room=lambda document: self._has_room(document.key, now_s),
             )
         finally:

@@ -12,7 +12,7 @@ from limpet.base.addresses import Prefix
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import uid_of
 from limpet.cluster.kinds.fields import by_version, bytes_of
-from limpet.cluster.kinds.network import cluster_keys
+from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 
 class Role(Enum):
@@ -50,6 +50,8 @@ class Grant:
     vtep_macs: Mapping[int, str] = field(default_factory=dict)
     """MACs of VXLAN devices that it has brought along from before, by IP version of the underlay;
     that which is made of its uid is its own without a word."""
+    era: int = 0
+    """Number of the cluster's key that has signed it."""
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -77,7 +79,7 @@ def _parse(found: dict[str, Any]) -> Grant:
     )
 
 
-def _signers(grant: Grant, known: Lookup) -> frozenset[bytes]:
+def _signers(grant: Grant, known: Lookup) -> tuple[bytes, ...]:
     if grant.uid != uid_of(grant.public_key):
         raise ValueError(f"uid {grant.uid} of {grant.name} is not its key's")
     return cluster_keys(grant, known)
@@ -87,6 +89,7 @@ GRANT = Kind(
     "grant",
     _parse,
     signers=_signers,
-    head=lambda grant: Head(grant.uid, grant.generation, grant.tombstone),
-    unsaid={"vtep_macs": {}},
+    head=lambda grant: Head(grant.uid, grant.generation, grant.tombstone, grant.era),
+    revoked=revoked_keys,
+    unsaid={"vtep_macs": {}, "era": 0},
 )

@@ -9,9 +9,10 @@ from ipaddress import ip_network
 from typing import Any
 
 from limpet.base.addresses import Address, Prefix
+from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.documents import Head, Kind, Lookup
-from limpet.cluster.keys import ClusterKey, trusted_keys
-from limpet.cluster.kinds.fields import by_version, bytes_of
+from limpet.cluster.keys import ClusterKey, is_chain
+from limpet.cluster.kinds.fields import by_version, bytes_of, whole
 
 
 class DefaultCommunity(Enum):
@@ -60,7 +61,8 @@ class Network:
     revision: int
     """Of the whole cluster, at the time that this was made; grants count on the same scale."""
     keys: tuple[ClusterKey, ...]
-    """All that the cluster has signed with, oldest first; the last one signs now."""
+    """All that the cluster has signed with, oldest first; the last one signs now. The others are
+    revoked: a node that knows this network takes nothing new that one of them has signed."""
     pod_cidrs: tuple[Prefix, ...]
     """One for each family at most; segments are cut out of them."""
     segment_lengths: Mapping[int, int] = field(default_factory=lambda: {4: 24, 6: 64})
@@ -77,6 +79,8 @@ class Network:
     community_backends: Mapping[str, TunnelBackend] = field(default_factory=dict)
     """By community: of the tunnels between its nodes, where it is not that of the network."""
     services: ServicesMode = ServicesMode.OFF
+    rotated_at: tuple[int, ...] = ()
+    """Revision from which on each of the keys but the first signs."""
 
     def holds(self, address: Address) -> bool:
         """Whether it is of a pod or a Service: no node of the underlay is found there."""
@@ -98,6 +102,9 @@ def _parse(found: dict[str, Any]) -> Network:
                 ClusterKey(bytes_of(key["public_key"]), bytes_of(key["endorsement"]))
                 for key in found["keys"]
             ),
+            "rotated_at": tuple(
+                whole(each, MAX_VERSION.most) for each in found.get("rotated_at", ())
+            ),
             "pod_cidrs": tuple(map(ip_network, found["pod_cidrs"])),
             "segment_lengths": by_version(found["segment_lengths"]),
             "service_cidrs": tuple(map(ip_network, found["service_cidrs"])),
@@ -112,17 +119,63 @@ def _parse(found: dict[str, Any]) -> Network:
     )
 
 
+def _signers(network: Network, known: Lookup) -> tuple[bytes, ...]:
+    """What this node holds says whose word counts, not what comes in."""
+    ours, theirs = signing_keys(known), _public_keys(network)
+    shared = min(len(ours), len(theirs))
+    if not shared or ours[:shared] != theirs[:shared] or not is_chain(network.keys):
+        return ()
+    return (theirs[-1],)
+
+
+def _revoked(network: Network, known: Lookup) -> tuple[bytes, ...]:
+    """Also the key of another successor of a key that is revoked here: a thief has made it, or the
+    one that this node has taken."""
+    ours, theirs = signing_keys(known), _public_keys(network)
+    is_other = len(theirs) > 1 and ours[:1] == theirs[:1] and is_chain(network.keys)
+    return (*revoked_keys(network, known), *(theirs[-1:] if is_other else ()))
+
+
+def _public_keys(network: Network) -> tuple[bytes, ...]:
+    return tuple(key.public_key for key in network.keys)
+
+
 NETWORK = Kind(
     NAME,
     _parse,
-    signers=lambda network, known: trusted_keys(known.pinned, network.keys),
-    head=lambda network: Head(NAME, network.generation),
+    signers=_signers,
+    revoked=_revoked,
+    head=lambda network: Head(NAME, network.generation, era=max(0, len(network.keys) - 1)),
     root=True,
-    unsaid={"services": ServicesMode.OFF.value},
+    unsaid={"services": ServicesMode.OFF.value, "rotated_at": ()},
 )
 
 
-def cluster_keys(_value: object, known: Lookup) -> frozenset[bytes]:
-    """All that the cluster has signed with: who signs what comes from the controller."""
+def signing_keys(known: Lookup) -> tuple[bytes, ...]:
+    """All that the cluster has signed with, oldest first, as far as it is known here."""
     network: Network | None = known.value(NAME, NAME)
-    return trusted_keys(known.pinned, network.keys if network else ())
+    return _public_keys(network) if network is not None else (known.pinned,)
+
+
+def cluster_keys(value: object, known: Lookup) -> tuple[bytes, ...]:
+    """The key that signs now: who signs what comes from the controller. Raises: ValueError."""
+    keys = signing_keys(known)
+    if (era := getattr(value, "era", 0)) >= len(keys):
+        raise ValueError(
+            f"the cluster's key {era} is not known here, only those before {len(keys)}"
+        )
+    return keys[-1:]
+
+
+def revoked_keys(value: object, known: Lookup) -> tuple[bytes, ...]:
+    """Those that were not the cluster's any more when this was signed. What is of before then may
+    come from anybody who has not heard of the rotation: it does not count, and accuses nobody."""
+    network: Network | None = known.value(NAME, NAME)
+    revision = getattr(value, "revision", 0)
+    if network is None:
+        return ()
+    return tuple(
+        key.public_key
+        for key, until in zip(network.keys, network.rotated_at, strict=False)
+        if until <= revision
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from limpet.cluster.documents import Head, Kind
-from limpet.cluster.kinds.network import cluster_keys
+from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 MOST_BYTES = 32 << 10
 """Of a document as JSON: neighbours tell it each other in one datagram."""
@@ -27,15 +27,22 @@ class SignedPolicy:
     """Of the whole cluster, at the time that this was made."""
     document: Mapping[str, Any] | None = None
     """As it was written; None: it was withdrawn."""
+    era: int = 0
+    """Number of the cluster's key that has signed it."""
 
 
 def _parse(found: dict[str, Any]) -> SignedPolicy:
     document = found["document"]
     if document is not None and not isinstance(document, dict):
         raise ValueError("the document is no object")
-    return SignedPolicy(found["name"], found["revision"], document)
+    return SignedPolicy(found["name"], found["revision"], document, found.get("era", 0))
 
 
 POLICY = Kind(
-    "policy", _parse, signers=cluster_keys, head=lambda policy: Head(policy.name, policy.revision)
+    "policy",
+    _parse,
+    signers=cluster_keys,
+    head=lambda policy: Head(policy.name, policy.revision, era=policy.era),
+    revoked=revoked_keys,
+    unsaid={"era": 0},
 )

@@ -18,7 +18,7 @@ from limpet.base.bounds.members import (
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.kinds.fields import address, by_version, few, whole, word
 from limpet.cluster.kinds.grant import GRANT
-from limpet.cluster.kinds.network import cluster_keys
+from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Presence:
     relay_tls_port: int = 0
     """TCP port where it relays packets in TLS connections; 0: it does not."""
     link_mtu_bytes: int = 1500
+    era: int = 0
+    """Of a node of flannel's: number of the cluster's key that has signed it."""
 
 
 _MAX_PORT = (1 << 16) - 1
@@ -93,7 +95,9 @@ def node_key(presence: Presence, known: Lookup) -> tuple[bytes, ...]:
     flannel's signs nothing: the cluster says it."""
     grant = known.value(GRANT.name, presence.uid)
     if grant is not None and grant.is_flannel:
-        return tuple(cluster_keys(presence, known))
+        return cluster_keys(presence, known)
+    if presence.era:
+        raise ValueError("a node signs with one key for ever")
     return (grant.public_key,) if grant is not None else ()
 
 
@@ -101,7 +105,9 @@ PRESENCE = Kind(
     "presence",
     _parse,
     signers=node_key,
-    head=lambda presence: Head(presence.uid, presence.sequence),
+    head=lambda presence: Head(presence.uid, presence.sequence, era=presence.era),
+    revoked=revoked_keys,
     under=GRANT.name,
     most_bytes=PRESENCE_BODY.most,
+    unsaid={"era": 0},
 )

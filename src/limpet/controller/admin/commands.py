@@ -31,7 +31,9 @@ from limpet.cluster.api import (
     name_problem,
     secret_digest,
 )
+from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.grant import Grant, Role
+from limpet.cluster.kinds.network import signing_keys
 from limpet.controller.admin.communities import CommunityAdmin, Verb
 from limpet.controller.admin.policies import PolicyAdmin
 from limpet.controller.admin.views import (
@@ -274,7 +276,13 @@ class Admin:
         return {"pods": pods, "nodes": reporting}
 
     async def _rotate_key(self) -> dict[str, Any]:
-        return {"grants_signed": await self._cluster.rotate_key()}
+        count = await self._cluster.rotate_key()
+
+        def make(tables: Tables) -> dict[str, Any]:
+            key = key_name(signing_keys(tables)[-1])
+            return {"signed_anew": count, "key": key, "rotations": tables.era}
+
+        return await self._cluster.change(make)
 
     async def _recovery(self, resume: bool = False, force: bool = False) -> dict[str, Any]:
         def make(tables: Tables) -> dict[str, Any]:

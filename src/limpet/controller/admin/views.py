@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from limpet.base.addresses import Prefix
+from limpet.cluster.keys import key_name
 from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.kinds.network import Network
 from limpet.cluster.kinds.presence import Presence
@@ -112,6 +113,7 @@ def network_document(network: Network) -> dict[str, Any]:
     return {
         **_builtins(network),
         "segment_lengths": {f"ipv{v}": length for v, length in network.segment_lengths.items()},
+        "key": key_name(network.keys[-1].public_key) if network.keys else "",
         "keys": [base64.b64encode(key.public_key).decode() for key in network.keys],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -20,11 +20,11 @@ from limpet.cluster.api import (
     JoinRequest,
     PodReport,
 )
-from limpet.cluster.documents import Sealed
-from limpet.cluster.keys import public_key_of
+from limpet.cluster.documents import Document, Sealed
+from limpet.cluster.keys import RevokedKeyError, public_key_of
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.seal import read_sealed
+from limpet.cluster.seal import check, read_sealed
 from limpet.controller.api.member_rates import MemberRates
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.tables import Tables
@@ -36,6 +36,7 @@ from limpet.controller.state.authority import (
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.recovery import absorb
+from limpet.controller.state.rotation import is_former
 
 _log = structlog.get_logger("cluster")
 
@@ -124,17 +125,20 @@ class NodeRequests:
 
         def make(tables: Tables) -> HelloAnswer:
             now_s = time.time()
-            for sealed in request.documents:
-                shown = read_sealed(sealed, KINDS)
-                if shown.name != uid and not KINDS[shown.kind].root:
+            shown = [read_sealed(sealed, KINDS) for sealed in request.documents]
+            for each in shown:
+                if each.name != uid and not KINDS[each.kind].root:
                     raise RefusedError(
                         Code.NOT_YOURS,
-                        f"node {uid} shows a {shown.kind} of {shown.name} as its own",
+                        f"node {uid} shows a {each.kind} of {each.name} as its own",
                     )
+            _check_keys(tables, uid, shown)
             _absorb(tables, request.documents, margin, now_s)
             grants.live_grant(tables, uid)
-            _check_revision(tables, request.revision)
-            _check_shown(tables, request.revision)
+            # What a node knows that has not heard of the last rotation was all signed anew.
+            if not any(KINDS[each.kind].root and is_former(tables, each) for each in shown):
+                _check_revision(tables, request.revision)
+                _check_shown(tables, request.revision)
             lost = tables.state.recovery  # also where this report ends it: others may be away
             if recovery.note_report(tables, uid, margin):
                 _log.info("every node has reported: granting as ever")
@@ -216,6 +220,25 @@ class NodeRequests:
 
         await self.ask(uid, revision, check)
         return await self._cluster.reports.put(uid, report, time.time(), afford)
+
+
+def _check_keys(tables: Tables, uid: str, shown: Sequence[Document]) -> None:
+    """Raises: RefusedError for a node that a thief of a former key has told of another successor:
+    it takes nothing of ours any more, so a person has to mend it."""
+    for document in shown:
+        if KINDS[document.kind].root and not is_former(tables, document):
+            try:
+                check(document, tables)
+            except RevokedKeyError as error:
+                name = tables.grants[uid].name if uid in tables.grants else uid
+                _log.error("a node was taken in by a thief's key", node=name, uid=uid)
+                raise RefusedError(
+                    Code.NOT_YOURS,
+                    f"node {name} holds a network that this cluster's controller has not signed, "
+                    "but somebody with a former key of it: it has to join anew, with the addresses "
+                    f"of its pods (here: limpet node replace {name}, limpet token create; there: "
+                    "stop the agent, limpet join --anew)",
+                ) from error
 
 
 def _check_revision(tables: Tables, revision: int) -> None:

@@ -28,6 +28,8 @@ class AuthorityRecord(msgspec.Struct, frozen=True):
     """PEM."""
     cluster_keys: tuple[bytes, ...]
     """Private; oldest first, the last one signs."""
+    rotated_at: tuple[int, ...] = ()
+    """Revision from which on each but the first signs."""
 
 
 class RecoveryRecord(msgspec.Struct, frozen=True):

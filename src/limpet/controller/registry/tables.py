@@ -13,11 +13,12 @@ from msgspec.structs import replace as replace_fields
 from limpet.base.addresses import Address, Endpoint, Prefix
 from limpet.base.decoding import decode_json
 from limpet.base.errors import StorageError
+from limpet.cluster.api import Code
 from limpet.cluster.documents import Document, Key, Kind, Kinds, Sealed, value_of
 from limpet.cluster.keys import SealError, public_key_of
 from limpet.cluster.kinds import KINDS, NETWORK
 from limpet.cluster.kinds.grant import Grant
-from limpet.cluster.kinds.network import Network
+from limpet.cluster.kinds.network import Network, signing_keys
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed, seal
 from limpet.cluster.segments import AddressSpace, Holding
@@ -41,6 +42,7 @@ from limpet.controller.registry.records import (
     TokenRecord,
     record_types,
 )
+from limpet.controller.registry.refusal import RefusedError
 
 _NETWORK = (NETWORK.name, NETWORK.name)
 T = TypeVar("T")
@@ -105,6 +107,11 @@ class Tables:
     def network(self) -> Network:
         network: Network = self._documents[_NETWORK].value
         return network
+
+    @property
+    def era(self) -> int:
+        """Number of the key that signs now."""
+        return len(signing_keys(self)) - 1
 
     @property
     def first_documents(self) -> tuple[Sealed, ...]:
@@ -194,8 +201,19 @@ class Tables:
     def sign(
         self, kind: Kind[T], value: T, record: Record | None = None, **changes: object
     ) -> Sealed:
-        """Puts it under the cluster's key."""
-        document = seal(kind, value, self.authority.cluster_keys[-1])
+        """Puts it under the cluster's key. Raises: RefusedError where that is not here."""
+        key = self.authority.cluster_keys[-1]
+        if hasattr(value, "era"):
+            if public_key_of(key) != signing_keys(self)[-1]:
+                raise RefusedError(
+                    Code.TRY_AGAIN,
+                    f"sign a {kind.name}: nodes know a later key of this cluster than this "
+                    "controller has (it was restored from a back-up of before `limpet controller "
+                    "rotate-key`): restore one of after that; without one the cluster has to be "
+                    "begun anew, and every node to join again",
+                )
+            value = replace(value, era=self.era)  # type: ignore[type-var]
+        document = seal(kind, value, key)
         return self.put_document(document, record, **changes)
 
     def put_node(self, uid: str, **changes: object) -> None:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
@@ -22,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from limpet.base.disk import refusals
 from limpet.cluster.api import SERVER_NAME, ca_digest
-from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
+from limpet.cluster.keys import ClusterKey, public_key_of, uid_of
 from limpet.cluster.kinds import NETWORK
 from limpet.cluster.kinds.network import Network
 from limpet.controller.registry.records import (
@@ -32,6 +31,7 @@ from limpet.controller.registry.records import (
     StateRecord,
 )
 from limpet.controller.registry.tables import Tables
+from limpet.controller.state.rotation import chain_of
 
 _FOREVER = (
     datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None),
@@ -63,13 +63,15 @@ def remake_network(tables: Tables, network: Network) -> None:
 
     Keys are the authority's, so what they signed goes on to count.
     """
-    private = tables.authority.cluster_keys
-    keys = (
-        ClusterKey(public_key_of(private[0])),
-        *(endorse(public_key_of(key), before) for before, key in pairwise(private)),
+    authority = tables.authority
+    again = replace(
+        network,
+        generation=1,
+        revision=tables.next_revision(),
+        keys=chain_of(authority),
+        rotated_at=authority.rotated_at,
     )
-    revision = tables.next_revision()
-    tables.sign(NETWORK, replace(network, generation=1, revision=revision, keys=keys))
+    tables.sign(NETWORK, again)
 
 
 def digest_of(authority: AuthorityRecord) -> bytes:

@@ -32,7 +32,7 @@ from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import LOST_SECRETS, Registry
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings, next_network
-from limpet.controller.state import grants, happenings, nodes, recovery, tokens
+from limpet.controller.state import grants, happenings, nodes, recovery, rotation, tokens
 from limpet.controller.state.authority import (
     create_cluster,
     new_key,
@@ -40,6 +40,7 @@ from limpet.controller.state.authority import (
 )
 from limpet.controller.state.happenings import Happening
 from limpet.controller.state.reports import Reports
+from limpet.controller.state.rotation import has_signing_key
 from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")
@@ -130,6 +131,12 @@ class Cluster:
             remake_network(tables, self.settings.network)
             _log.error("the network was taken away by hand: signed again, nodes show what is newer")
         self._take_stock(tables, had_state=had_state)
+        if not has_signing_key(tables):
+            _log.error(
+                "nodes know a later key than this controller has: restore a back-up of after the "
+                "last `limpet controller rotate-key`"
+            )
+            return
         following = next_network(tables.network, self.settings)
         if following is not None:
             grants.put_network(tables, following)
@@ -241,6 +248,6 @@ class Cluster:
 
     async def rotate_key(self) -> int:
         key = await asyncio.to_thread(new_key)
-        count = await self.change(lambda tables: grants.rotate_key(tables, key))
-        _log.info("rotated the cluster key", grants=count)
+        count = await self.change(lambda tables: rotation.rotate_key(tables, key))
+        _log.info("rotated the cluster key", signed_anew=count)
         return count

@@ -16,7 +16,7 @@ from limpet.cluster.api import (
     parse_token,
 )
 from limpet.cluster.documents import Sealed
-from limpet.cluster.keys import ClusterKey, endorse, public_key_of, uid_of
+from limpet.cluster.keys import uid_of
 from limpet.cluster.kinds import GRANT, NETWORK
 from limpet.cluster.kinds.grant import Grant, Role
 from limpet.cluster.kinds.network import Network
@@ -27,7 +27,6 @@ from limpet.controller.orchestrator.node_keeper.lifecycle import (
 )
 from limpet.controller.orchestrator.node_keeper.segments import Taken, first_segments, more_segments
 from limpet.controller.registry.records import (
-    AUTHORITY,
     TOKEN,
     NodeRecord,
 )
@@ -326,16 +325,3 @@ def put_network(tables: Tables, network: Network) -> None:
         network, generation=tables.network.generation + 1, revision=tables.next_revision()
     )
     tables.sign(NETWORK, network)
-
-
-def rotate_key(tables: Tables, private_key: bytes) -> int:
-    """Signs with a new key from now on, and every grant anew. Returns how many."""
-    authority, network = tables.authority, tables.network
-    endorsed = endorse(public_key_of(private_key), authority.cluster_keys[-1])
-    keys: tuple[ClusterKey, ...] = (*network.keys, endorsed)
-    cluster_keys = (*authority.cluster_keys, private_key)
-    tables.put(AUTHORITY, AUTHORITY, replace_fields(authority, cluster_keys=cluster_keys))
-    put_network(tables, replace(network, keys=keys))
-    for grant in list(tables.grants.values()):
-        change_grant(tables, grant)
-    return len(tables.grants)

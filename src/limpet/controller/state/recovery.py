@@ -30,6 +30,7 @@ from limpet.controller.registry.records import (
     StateRecord,
 )
 from limpet.controller.registry.tables import Tables, by_name
+from limpet.controller.state.rotation import bury_forged, check_counts, is_former
 
 _JUMP = 1 << 20
 """Revisions left out at a recovery, more than can have been lost."""
@@ -210,7 +211,8 @@ def _finish(tables: Tables) -> None:
 
 
 def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -> int:
-    """Takes what is not known. Returns how many. Raises: SealError for what we never signed."""
+    """Takes what is not known, and withdraws what only a thief of a former key has signed. Returns
+    how many. Raises: SealError for what we never signed."""
     documents = [read_sealed(sealed, KINDS) for sealed in shown]
     taken = 0
     # What others are checked with first, then in the order in which they were made: a removed
@@ -219,6 +221,10 @@ def absorb(tables: Tables, shown: Sequence[Sealed], margin: int, now_s: float) -
         known = tables.find(document.key)
         if known is not None and known.sealed == document.sealed:
             continue  # which costs no check of a signature
+        if is_former(tables, document):
+            taken += bury_forged(tables, document, now_s)
+            continue
+        check_counts(document)
         check(document, tables)
         if document.kind == NODE:
             taken += _absorb_grant(tables, document, margin, now_s)

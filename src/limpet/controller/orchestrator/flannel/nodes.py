@@ -181,6 +181,7 @@ def _say(tables: Tables, grant: Grant, lease: FlannelLease, now_s: float) -> boo
         addresses=lease.addresses,
         vtep_macs=dict(lease.vtep_macs),
         link_mtu_bytes=_PLAIN_MTU_BYTES,
+        era=tables.era,
     )
     if said == known:
         return False

@@ -161,7 +161,7 @@ class DocumentRow:
             document = read_document(self.kind, found.builtins)
         except ResourceError:
             return (-1,)
-        return (int(document.tombstone), document.version)
+        return (document.era, int(document.tombstone), document.version)
 
     @property
     def is_others_too(self) -> bool:

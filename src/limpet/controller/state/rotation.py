@@ -1,0 +1,150 @@
+"""The cluster's signing keys, one after the other: each revokes those before and signs all anew.
+
+Operations on the tables; none does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import structlog
+from msgspec.structs import replace as replace_fields
+
+from limpet.base.bounds.signers import FORGED_BURIED, MAX_ERA, MAX_SHOWN_VERSION
+from limpet.cluster.api import Code
+from limpet.cluster.documents import Document
+from limpet.cluster.keys import ClusterKey, SealError, endorse, public_key_of
+from limpet.cluster.kinds import GRANT, KINDS, NETWORK, POLICY, PRESENCE
+from limpet.cluster.kinds.grant import Grant
+from limpet.cluster.kinds.network import signing_keys
+from limpet.cluster.kinds.policy import SignedPolicy
+from limpet.cluster.seal import is_signed_by
+from limpet.controller.registry.records import AUTHORITY, AuthorityRecord, NodeRecord
+from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.tables import Tables
+
+_log = structlog.get_logger("cluster")
+
+
+def chain_of(authority: AuthorityRecord) -> tuple[ClusterKey, ...]:
+    """All keys of the cluster as its network names them: made of what is secret alone, since a
+    network that was shown may be a thief's."""
+    private = authority.cluster_keys
+    endorsed = (endorse(public_key_of(key), before) for before, key in pairwise(private))
+    return (ClusterKey(public_key_of(private[0])), *endorsed)
+
+
+def has_signing_key(tables: Tables) -> bool:
+    """False: the back-up that was restored is of before the last rotation."""
+    return public_key_of(tables.authority.cluster_keys[-1]) == signing_keys(tables)[-1]
+
+
+def rotate_key(tables: Tables, private_key: bytes) -> int:
+    """Signs with a new key from now on, and everything anew: nodes that have heard of it take
+    nothing new that a former key has signed. Returns how many documents. Raises: RefusedError."""
+    authority = tables.authority
+    if len(authority.cluster_keys) > MAX_ERA.most:
+        raise RefusedError(
+            Code.BAD_REQUEST,
+            f"rotate the cluster key: it was rotated {MAX_ERA.most} times already, and no node "
+            "takes a longer row of keys (begin the cluster anew)",
+        )
+    following = replace_fields(
+        authority,
+        cluster_keys=(*authority.cluster_keys, private_key),
+        rotated_at=(*authority.rotated_at, tables.next_revision()),
+    )
+    return take_keys(tables, following)
+
+
+def take_keys(tables: Tables, authority: AuthorityRecord) -> int:
+    """Signs with the last of these keys, and everything anew. Returns how many documents."""
+    tables.put(AUTHORITY, AUTHORITY, authority)
+    network = tables.network
+    tables.sign(
+        NETWORK,
+        replace(
+            network,
+            generation=_following(network.generation),
+            revision=tables.state.revision,
+            keys=chain_of(authority),
+            rotated_at=authority.rotated_at,
+        ),
+    )
+    return sum(_sign_anew(tables, document) for document in list(_of_the_cluster(tables)))
+
+
+def _of_the_cluster(tables: Tables) -> Iterator[Document]:
+    """What it has signed itself, besides the network."""
+    for kind in (GRANT, POLICY, PRESENCE):
+        for name in list(tables.records(kind.name)):
+            document = tables.find((kind.name, name))
+            if document is not None and (
+                kind is not PRESENCE or tables.grants[document.name].is_flannel
+            ):
+                yield document
+
+
+def _sign_anew(tables: Tables, document: Document) -> bool:
+    value = document.value
+    if document.kind == GRANT.name:
+        generation, revision = _following(value.generation), tables.next_revision()
+        tables.sign(GRANT, replace(value, generation=generation, revision=revision))
+    elif document.kind == POLICY.name:
+        tables.sign(POLICY, replace(value, revision=tables.next_revision()))
+    else:
+        sequence = _following(value.sequence)
+        record = replace_fields(tables.presences[document.name], sequence=sequence)
+        tables.sign(PRESENCE, replace(value, sequence=sequence), record)
+    return True
+
+
+def _following(version: int) -> int:
+    """Whoever had the former key may have used the versions up; those of the next begin below."""
+    return version + 1 if version < MAX_SHOWN_VERSION.most else 1
+
+
+# What nodes show that a former key has signed
+
+
+def check_counts(document: Document) -> None:
+    """Raises: SealError for a version that leaves no room above it."""
+    if max(document.version, document.revision) > MAX_SHOWN_VERSION.most:
+        raise SealError(
+            f"take up {document.kind} {document.name}: its version {document.version} or revision "
+            f"{document.revision} is none that a controller comes to: a thief's?"
+        )
+
+
+def is_former(tables: Tables, document: Document) -> bool:
+    """It is of before the last rotation: all that counted then was signed anew."""
+    return document.era < tables.era and document.kind in (NETWORK.name, GRANT.name, POLICY.name)
+
+
+def bury_forged(tables: Tables, document: Document, now_s: float) -> bool:
+    """Nodes hold it until something newer replaces it; where nobody here knows of it, whoever
+    stole the key made it, and it is replaced by a tombstone. Whether that was done."""
+    if document.kind not in (GRANT.name, POLICY.name) or tables.find(document.key) is not None:
+        return False
+    if not is_signed_by(document.sealed, KINDS, signing_keys(tables)[:-1]):
+        return False
+    buried = sum(1 for each in tables.grants.values() if each.tombstone and each.name == each.uid)
+    if buried >= FORGED_BURIED.most:
+        _log.error("a thief's documents are too many to be withdrawn", most=FORGED_BURIED.most)
+        return False
+    _log.error(
+        "a former key of the cluster has signed what was never granted: it is withdrawn",
+        kind=document.kind,
+        name=document.name,
+    )
+    revision = tables.next_revision()
+    if document.kind == POLICY.name:
+        tables.sign(POLICY, SignedPolicy(document.name, revision))
+        return True
+    # Under its uid: the name that it gave itself may be another's.
+    forged: Grant = document.value
+    tombstone = Grant(forged.uid, forged.uid, forged.public_key, 1, revision, tombstone=True)
+    tables.sign(GRANT, tombstone, NodeRecord(document.sealed, now_s))
+    return True
