@@ -60,6 +60,7 @@ class Replica:
         self.counters: Counter[str] = Counter()
         """Offers by `<source>_<outcome>`."""
         self.alarms = KeyAlarms()
+        """Who has told what a revoked key signed."""
         self.file = file
         """What was taken is on its way there."""
         self._listeners: list[Listener] = []

@@ -24,6 +24,7 @@ from limpet.agent.status.cluster import (
     LinkStatus,
     PeerClaim,
     PeerRound,
+    ToldByFormerKey,
     TunnelStatus,
 )
 from limpet.agent.status.paths import PathAnswer, Peers
@@ -34,6 +35,8 @@ from limpet.base.decoding import convert
 from limpet.base.errors import LimpetError
 from limpet.cloud.second_road.state import SecondRoad
 from limpet.cloud.session import SessionState
+from limpet.cluster.keys import key_name
+from limpet.cluster.kinds.network import signing_keys
 from limpet.cni.attachment_plan import pod_mtu_bytes
 from limpet.cni.verbs import Node
 from limpet.datapath.peer_parts import PeerParts
@@ -73,6 +76,8 @@ class ClusterAdmin:
             pod_cidrs=[str(each) for each in network.pod_cidrs] if network is not None else [],
             vxlan_id=network.vxlan_id if network is not None else 0,
             vxlan_port=network.vxlan_port if network is not None else 0,
+            key=key_name(signing_keys(membership.replica.known)[-1]),
+            rotations=len(signing_keys(membership.replica.known)) - 1,
             links=[
                 LinkStatus(
                     ifname=link.ifname,
@@ -87,6 +92,16 @@ class ClusterAdmin:
             claims=[
                 PeerClaim(node=membership.name_of(uid), uid=uid, what=what)
                 for uid, what in sorted(peer_parts.overlay.planned.claims.items())
+            ],
+            by_former_keys=[
+                ToldByFormerKey(
+                    by=membership.name_of(each.teller) if each.teller else "",
+                    uid=each.teller,
+                    what=f"{each.kind} {each.name}",
+                    count=each.count,
+                    last_s=round(time.monotonic() - each.at_s, 1),
+                )
+                for each in membership.replica.alarms.all()
             ],
             shared_endpoints=shared_endpoints(peer_parts.peers.view.snapshot, membership.uid),
             tunnel=tunnel,

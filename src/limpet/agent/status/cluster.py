@@ -60,6 +60,17 @@ class PeerClaim(Said, frozen=True, kw_only=True):
     what: str
 
 
+class ToldByFormerKey(Said, frozen=True, kw_only=True):
+    """What another tells that a revoked key of the cluster has signed: it is refused."""
+
+    by: str
+    """Name of the node; empty: the controller, or the API server."""
+    uid: str
+    what: str
+    count: int
+    last_s: Seconds
+
+
 class Traffic(Said, frozen=True, kw_only=True):
     """Encrypted bytes."""
 
@@ -115,6 +126,9 @@ class Granted(Counted, frozen=True, kw_only=True):
     pod_cidrs: list[str]
     vxlan_id: int
     vxlan_port: int
+    key: str = ""
+    """That signs for the cluster, in short; as `limpet network show` has it in the cloud."""
+    rotations: int = 0
 
 
 class Member(Granted, frozen=True, kw_only=True):
@@ -140,6 +154,7 @@ class ClusterStatus(Member, frozen=True, kw_only=True):
     peers: dict[str, int]
     """How many are reached on each rung, are not, and are not to be."""
     claims: list[PeerClaim]
+    by_former_keys: list[ToldByFormerKey]
     shared_endpoints: list[SharedEndpoint]
     tunnel: TunnelStatus
     ipsec: TunnelStatus | None

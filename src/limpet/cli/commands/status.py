@@ -71,13 +71,21 @@ def _print_table(status: Status) -> None:
 
 def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     """How the node stands in its cluster, for a person."""
-    yield f"cluster {cluster.name or 'not known yet'}, node {cluster.node} ({cluster.uid})"
+    yield (
+        f"cluster {cluster.name or 'not known yet'} (key {cluster.key}), "
+        f"node {cluster.node} ({cluster.uid})"
+    )
     if cluster.removed:
         yield "THIS NODE WAS REMOVED from the cluster: it reaches no other node any more"
     elif not cluster.granted:
         yield "no grant of this node is known here"
     if cluster.cloned:
         yield "ANOTHER MACHINE HAS THIS NODE'S IDENTITY: nothing is published any more"
+    for told in cluster.by_former_keys:
+        yield (
+            f"SOMEBODY HAS A FORMER KEY OF THE CLUSTER: {told.by or 'the controller'} tells "
+            f"{told.what}, refused ({told.count} times); here {cluster.key} signs"
+        )
     for each in cluster.claims:
         yield f"NODE {each.node} CLAIMS WHAT IS NOT ITS OWN: {each.what}"
     yield _controller(cluster.controller)

@@ -69,6 +69,16 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
             "there is no copy, its key was stolen: in the cloud `limpet node replace` with its "
             "name, then `limpet join --anew` here",
         )
+    for told in cluster.by_former_keys:
+        who = f"{told.by} ({told.uid})" if told.uid else "the controller or the API server"
+        yield error(
+            f"{who} tells {told.what}, signed by a revoked key of the cluster or a successor of it "
+            f"that is none; it was refused {told.count} times",
+            "somebody has a former key of the cluster: either of the two was taken in",
+            f"compare: here the key {cluster.key} signs; `limpet status` there; `limpet network "
+            "show` in the cloud. Whoever has another than the cloud: limpet node replace "
+            "NAME there, then `limpet join --anew` on the node",
+        )
     if not cluster.granted:
         yield error(
             f"nothing is known of what the cluster has granted to {cluster.node}",
