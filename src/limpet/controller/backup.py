@@ -24,10 +24,10 @@ from limpet.controller.registry.records import (
     StateRecord,
 )
 from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.rotation import take_keys
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings
 from limpet.controller.state.recovery import begin
-from limpet.controller.state.rotation import take_keys
 from limpet.controller.store.database import begin_new_life, copy_database, read_item
 from limpet.controller.store.sqlite import SqliteStore
 

@@ -71,10 +71,8 @@ def _print_table(status: Status) -> None:
 
 def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     """How the node stands in its cluster, for a person."""
-    yield (
-        f"cluster {cluster.name or 'not known yet'} (key {cluster.key}), "
-        f"node {cluster.node} ({cluster.uid})"
-    )
+    key = f" (key {cluster.key})" if cluster.key else ""
+    yield f"cluster {cluster.name or 'not known yet'}{key}, node {cluster.node} ({cluster.uid})"
     if cluster.removed:
         yield "THIS NODE WAS REMOVED from the cluster: it reaches no other node any more"
     elif not cluster.granted:

@@ -27,6 +27,7 @@ from limpet.cluster.kinds.grant import Grant
 from limpet.cluster.seal import check, read_sealed
 from limpet.controller.api.member_rates import MemberRates
 from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.rotation import is_former
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state import grants, happenings, published, recovery, tokens
 from limpet.controller.state.authority import (
@@ -36,7 +37,6 @@ from limpet.controller.state.authority import (
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.state.problems import problems_of
 from limpet.controller.state.recovery import absorb
-from limpet.controller.state.rotation import is_former
 
 _log = structlog.get_logger("cluster")
 

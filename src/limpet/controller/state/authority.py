@@ -30,8 +30,8 @@ from limpet.controller.registry.records import (
     AuthorityRecord,
     StateRecord,
 )
+from limpet.controller.registry.rotation import chain_of
 from limpet.controller.registry.tables import Tables
-from limpet.controller.state.rotation import chain_of
 
 _FOREVER = (
     datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None),

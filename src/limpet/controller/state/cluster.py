@@ -26,13 +26,15 @@ from limpet.cluster.kinds.network import (
 from limpet.controller.api.feed import Feed
 from limpet.controller.communities import communities
 from limpet.controller.orchestrator.node_objects import NO_NODES, KnownNodes
+from limpet.controller.registry import rotation
 from limpet.controller.registry.others import follow_others
 from limpet.controller.registry.records import COMMUNITY, NODE, SEGMENT, record_types
 from limpet.controller.registry.refusal import RefusedError
 from limpet.controller.registry.registry import LOST_SECRETS, Registry
+from limpet.controller.registry.rotation import has_signing_key
 from limpet.controller.registry.tables import Tables
 from limpet.controller.settings import ControllerSettings, next_network
-from limpet.controller.state import grants, happenings, nodes, recovery, rotation, tokens
+from limpet.controller.state import grants, happenings, nodes, recovery, tokens
 from limpet.controller.state.authority import (
     create_cluster,
     new_key,
@@ -40,7 +42,6 @@ from limpet.controller.state.authority import (
 )
 from limpet.controller.state.happenings import Happening
 from limpet.controller.state.reports import Reports
-from limpet.controller.state.rotation import has_signing_key
 from limpet.controller.store.interface import Store
 
 _log = structlog.get_logger("cluster")

@@ -29,8 +29,8 @@ from limpet.controller.registry.records import (
     SegmentRecord,
     StateRecord,
 )
+from limpet.controller.registry.rotation import bury_forged, check_counts, is_former
 from limpet.controller.registry.tables import Tables, by_name
-from limpet.controller.state.rotation import bury_forged, check_counts, is_former
 
 _JUMP = 1 << 20
 """Revisions left out at a recovery, more than can have been lost."""

@@ -182,6 +182,7 @@ CLUSTER: dict[str, Any] = {
     "probes": {},
     "offers": {},
     "claims": [],
+    "by_former_keys": [],
     "shared_endpoints": [],
     "links": [{"ifname": "eth0", "mtu_bytes": 1500, "addresses": ["192.0.2.1/24"]}],
     "peers": {"route": 2, "vxlan": 1, "unreached": 0, "apart": 0},

@@ -100,6 +100,15 @@ def test_who_serves_services_at_the_socket_or_why_nobody_does_is_told(
         ({"links": []}, "error", "no link leads to other nodes"),
         ({"peers": peers(unreached=2, vxlan=3, apart=4)}, "warn", "2 of 5 other nodes"),
         (
+            {
+                "by_former_keys": [
+                    {"by": "node-7", "uid": "abc", "what": "network x", "count": 2, "last_s": 3.0}
+                ]
+            },
+            "error",
+            "node-7 (abc) tells network x, signed by a revoked key",
+        ),
+        (
             {"claims": [{"node": "node-7", "uid": "abc", "what": "it announces a MAC"}]},
             "error",
             "node node-7 (uid abc) claims what is not its own: it announces a MAC",

@@ -22,9 +22,9 @@ from limpet.controller.registry.records import (
     PresenceRecord,
 )
 from limpet.controller.registry.registry import Registry
+from limpet.controller.registry.rotation import rotate_key
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.authority import create_cluster, remake_network
-from limpet.controller.state.rotation import rotate_key
 from limpet.controller.store.interface import Delete, Event, Put, TooOldError
 from limpet.controller.store.sqlite import SqliteStore
 from tests.unit.cluster_values import node_key, presence

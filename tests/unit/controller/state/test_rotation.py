@@ -18,11 +18,11 @@ from limpet.cluster.merge import merge
 from limpet.cluster.seal import open_sealed, seal
 from limpet.controller.registry.records import AUTHORITY, NodeRecord, PresenceRecord
 from limpet.controller.registry.refusal import RefusedError
+from limpet.controller.registry.rotation import has_signing_key, rotate_key, take_keys
 from limpet.controller.registry.tables import Tables
 from limpet.controller.state.grants import change_grant
 from limpet.controller.state.nodes import remove
 from limpet.controller.state.recovery import absorb
-from limpet.controller.state.rotation import has_signing_key, rotate_key, take_keys
 from tests.unit.cluster_values import grant, node_key, presence
 from tests.unit.controller.state.cluster_tables import copy, join, new_tables
 
