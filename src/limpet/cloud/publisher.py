@@ -33,6 +33,8 @@ _LOOK_AGAIN_S = 60.0
 """Until something refused is asked again, and until the next look without a wake-up."""
 _SHORTEST_S = 0.1
 """Until what was refused is asked again, whatever the controller says."""
+_LEFT_S = 15.0
+"""For the cluster to sign anew what a former key has signed, until that is shown it."""
 _REPORT_EVERY_S = 1.0
 _MOST_REPORTS = 32
 """One after the other, where one cannot hold all."""
@@ -165,14 +167,16 @@ class Publisher:
                 return _LOOK_AGAIN_S
 
     async def _show_left(self, path: str) -> float:
-        """What a former key has signed and the cluster has not signed anew a minute later: where it
+        """What a former key has signed and the cluster has not signed anew a while later: where it
         never did, whoever stole the key made it, and the controller withdraws it for all."""
         left = {each.sealed for each in self._membership.signed_by_former_keys()}
         if stays := left & self._left:
             taken = await self._requests.show(sorted(stays, key=lambda each: each.signature))
             _log.warning("showed what a former key has signed", shown=len(stays), withdrawn=taken)
         self._left = left
-        return _LOOK_AGAIN_S / 2
+        if left:
+            asyncio.get_running_loop().call_later(_LEFT_S, self._wake.set)
+        return _LEFT_S
 
     async def _report_pods(self, path: str) -> float:
         for _ in range(_MOST_REPORTS):
