@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from limpet.base.decoding import decode_plain_json
 from limpet.base.bounds.signers import MAX_ERA, MAX_VERSION
+from limpet.base.decoding import decode_plain_json
 from limpet.cluster.documents import Document, Kind, Kinds, Lookup, Sealed
 from limpet.cluster.keys import RevokedKeyError, SealError, is_signed, sign
 
