@@ -15,6 +15,7 @@ LONGEST_FIRST = (
     "clients/runtimes/test_containerd_faults.py",
     "lab/world/test_demo.py",
     "lab/storms",
+    "soak",
     "faults",
     "lab",
     "cli/install",
