@@ -81,7 +81,8 @@ class Rotation(NamedTuple):
 
 
 def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int) -> list[Candidate]:
-    """Every endpoint of the port once, in whatever state; of two slices that have it the later."""
+    """Every endpoint of the port once, in whatever state. One that is in two slices, as while it
+    moves between them, is as the one says by which it serves rather, whatever their order."""
     found: dict[tuple[str, int], Endpoint] = {}
     for each in slices:
         if each.version != version:
@@ -89,8 +90,18 @@ def candidates(slices: Iterable[EndpointSlice], port: ServicePort, version: int)
         for target in each.ports:
             if (target.name, target.protocol) == (port.name, port.protocol):
                 for endpoint in each.endpoints:
-                    found[endpoint.address, target.port] = endpoint
+                    key = endpoint.address, target.port
+                    other = found.get(key)
+                    if other is not None:
+                        endpoint = max(other, endpoint, key=_service_ability)
+                    found[key] = endpoint
     return [(endpoint, number) for (_, number), endpoint in sorted(found.items())]
+
+
+def _service_ability(endpoint: Endpoint) -> tuple[object, ...]:
+    states = endpoint.is_ready, endpoint.is_serving, not endpoint.is_terminating
+    hints = endpoint.zone, endpoint.for_zones, endpoint.for_nodes
+    return *states, endpoint.node, *hints, endpoint.pod, endpoint.hostname
 
 
 def rotate(service: Service, found: Sequence[Candidate], here: Here) -> Rotation:

@@ -70,6 +70,17 @@ def addresses(rotation: Rotation) -> list[str]:
     return [each.address for each in rotation.near]
 
 
+@given(st.lists(endpoints, max_size=6), st.lists(endpoints, max_size=6))
+def test_an_endpoint_of_two_slices_serves_if_it_does_by_either(
+    some: list[Endpoint], others: list[Endpoint]
+) -> None:
+    pieces = [slice_of(*some), slice_of(*others, name="web-2")]
+    found = candidates(pieces, PORT, 4)
+    assert candidates(pieces[::-1], PORT, 4) == found
+    ready = {each.address for each in (*some, *others) if each.is_ready}
+    assert {each.address for each, _ in found if each.is_ready} == ready
+
+
 @given(services, st.lists(endpoints, max_size=12), heres)
 def test_nobody_is_refused_for_a_doubt_and_nobody_is_used_who_does_not_serve(
     service: Service, found: list[Endpoint], here: Here
