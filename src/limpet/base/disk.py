@@ -17,6 +17,25 @@ from pathlib import Path
 from limpet.base.errors import StorageError
 
 _LARGEST_FILE_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1 << 18
+
+
+def read_regular(path: Path, most_bytes: int = _LARGEST_FILE_BYTES) -> bytes:
+    """Content of a regular file; a pipe or a device in its place is an error at once: it would be
+    waited for, or read for ever. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        parts, left = [], most_bytes
+        while part := os.read(fd, min(left + 1, _READ_BYTES)):  # files of /proc say no size
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 class Disk:
@@ -34,17 +53,7 @@ class Disk:
         return os.listdir(folder)
 
     def read(self, path: Path) -> bytes:
-        """Content of a regular file of at most 16 MiB; a pipe or a device is an error at once."""
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            if status.st_size > _LARGEST_FILE_BYTES:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            return os.read(fd, status.st_size)
-        finally:
-            os.close(fd)
+        return read_regular(path)
 
     def write(self, path: Path, content: bytes) -> None:
         """Make `content` all that `path` holds, not synced.
@@ -131,7 +140,7 @@ def read_if_there(path: Path) -> bytes | None:
     """None: there is no such file. Raises: StorageError."""
     with refusals("read", path):
         try:
-            return path.read_bytes()
+            return read_regular(path)
         except FileNotFoundError:
             return None
 

@@ -17,6 +17,7 @@ import structlog
 from limpet.base.addresses import Address
 from limpet.base.bounds import members
 from limpet.base.decoding import decode_json
+from limpet.base.disk import read_regular
 from limpet.base.errors import AddressError
 from limpet.cluster.api import PodAddress, PodReport
 from limpet.cluster.reported_pods import PodKey as ReportedKey
@@ -255,7 +256,7 @@ def _digest(state: _State) -> bytes:
 def _read(path: Path) -> tuple[_Acknowledged | None, bool]:
     """What is remembered, and whether the file may be written."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         version = decode_json(data, _Version).version
         if version > _VERSION:
             _log.warning(

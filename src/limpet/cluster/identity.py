@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import cause, write_durably
+from limpet.base.disk import cause, read_regular, write_durably
 from limpet.base.errors import ConfigError, StorageError
 from limpet.cluster.keys import public_key_of, uid_of
 
@@ -80,8 +80,8 @@ class _Versioned(msgspec.Struct):
 def load_identity(folder: Path) -> Identity | None:
     """None: the node has not joined. Raises: StorageError; ConfigError: what is damaged."""
     try:
-        text = (folder / _CLUSTER_FILE).read_bytes()
-        key = (folder / _KEY_FILE).read_bytes()
+        text = read_regular(folder / _CLUSTER_FILE)
+        key = read_regular(folder / _KEY_FILE)
     except FileNotFoundError as error:
         if Path(error.filename).name == _CLUSTER_FILE:
             return None

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from limpet.base.decoding import decode_json
-from limpet.base.disk import write_durably
+from limpet.base.disk import read_regular, write_durably
 from limpet.base.errors import StorageError
 from limpet.base.faults import noted
 from limpet.base.layered_map import alter
@@ -110,7 +110,7 @@ class _File(msgspec.Struct, frozen=True):
 def read_paths(path: Path) -> dict[str, PeerPath]:
     """By the peer's uid. What cannot be read is as if it were not there: it is proven again."""
     try:
-        found = decode_json(path.read_bytes(), _File)
+        found = decode_json(read_regular(path), _File)
         if found.version != _VERSION:
             raise ValueError(f"version {found.version} instead of {_VERSION}")
         return {uid: _parse(record) for uid, record in found.paths.items()}

@@ -62,7 +62,7 @@ def _journals() -> Iterator[bytes]:
     yield base + (b"LMJc\x01" + (4000).to_bytes(4, "little")) * 300
 
 
-@fuzzed(seeds=_journals, errors=(NewerRecordError,), most_bytes=65_536)
+@fuzzed(seeds=_journals, errors=(NewerRecordError,), most_bytes=16_384)
 def address_journal(data: bytes) -> None:
     journal = parse_journal(data)
     assert 0 <= journal.end <= len(data)

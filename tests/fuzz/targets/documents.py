@@ -221,7 +221,7 @@ def _logs() -> Iterator[bytes]:
     yield head + encode_record(b"LMSd", 1, len(head), b"\x93\xa1\xff\xc4\x00\xc4\x00")
 
 
-@fuzzed(seeds=_logs, errors=(NewerRecordError, StorageError), most_bytes=65_536)
+@fuzzed(seeds=_logs, errors=(NewerRecordError, StorageError), most_bytes=16_384)
 def snapshot_log(data: bytes) -> None:
     log = parse_log(data)
     read_documents(in_file(data), PINNED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.base.disk import Disk, read_if_there, remove_durably, write_durably
+from limpet.base.disk import Disk, read_if_there, read_regular, remove_durably, write_durably
 from limpet.base.errors import StorageError
 
 
@@ -46,3 +46,27 @@ def test_what_is_written_has_its_mode_whatever_the_umask_and_whatever_is_left_of
 
     assert (remove_durably(path), remove_durably(path), read_if_there(path)) == (True, False, None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["fifo", "device", "folder", "large"])
+def test_what_is_no_file_of_a_sensible_size_is_refused_at_once(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    match what:
+        case "fifo":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case _:
+            path.write_bytes(bytes(11))
+
+    with pytest.raises(OSError, match=r"regular|directory|too large"):
+        read_regular(path, 10)
+    if what != "large":
+        with pytest.raises(StorageError):
+            read_if_there(path)
+
+
+def test_a_file_that_says_no_size_is_read_whole() -> None:
+    assert read_regular(Path("/proc/version")) == Path("/proc/version").read_bytes()

@@ -12,7 +12,7 @@ import msgspec
 
 from limpet.base.addresses import Prefix
 from limpet.base.decoding import decode_plain_json
-from limpet.base.disk import cause
+from limpet.base.disk import cause, read_regular
 from limpet.base.errors import StorageError
 
 _EXTENSIONS = (".conf", ".conflist", ".json")
@@ -50,7 +50,7 @@ def read_cni_configs(folder: Path) -> list[CniConfig]:
 
 def _read(path: Path) -> CniConfig:
     try:
-        document = decode_plain_json(path.read_bytes())
+        document = decode_plain_json(read_regular(path))
     except (OSError, msgspec.MsgspecError) as error:
         return CniConfig(path, problem=f"cannot be read: {error}")
     if not isinstance(document, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.base.configuration import parse_toml
+from limpet.base.disk import read_regular
 from limpet.cli.doctor.findings import Finding, error, ok, warn
 
 DEFAULT_CONF_DIR = Path("/etc/cni/net.d")
@@ -185,7 +186,7 @@ def _podman(root: Path) -> Iterator[Runtime]:
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """The document, and what is wrong with it."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8")), ""
+        return parse_toml(read_regular(path).decode()), ""
     except (OSError, ValueError) as problem:
         return {}, f"has a configuration that cannot be read: {problem}"
 

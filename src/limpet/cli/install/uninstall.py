@@ -20,7 +20,7 @@ import typer
 from limpet.agent.client import ask
 from limpet.agent.settings import Settings
 from limpet.agent.status.node import Attached, Process
-from limpet.base.disk import read_if_there, remove_durably
+from limpet.base.disk import read_if_there, read_regular, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
 from limpet.cli.install.files import InstalledFile, Manifest
@@ -145,7 +145,7 @@ def attached_pods(settings: Settings) -> list[str]:
 def _recorded(folder: Path) -> Iterable[dict[str, Any]]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
-            yield attachment_document(decode_attachment(path.read_bytes()))
+            yield attachment_document(decode_attachment(read_regular(path)))
 
 
 def _described(attachment: dict[str, Any]) -> str:

@@ -7,11 +7,9 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from limpet.base.addresses import Address
+from limpet.base.disk import read_regular
 from limpet.base.errors import LimpetError
 from limpet.base.settings import DnsSettings
 from limpet.cli.doctor.findings import Finding, error
@@ -24,6 +22,7 @@ from limpet.cli.doctor.names.findings import (
 from limpet.cli.install.units.service import systemd_runs
 from limpet.cli.names import ask_names
 from limpet.cni.resolv_conf import parse_resolv_conf
+from limpet.kubernetes.access.yaml_text import parse_yaml
 
 KUBELET_CONFIGS = (
     Path("/var/lib/kubelet/config.yaml"),
@@ -84,9 +83,10 @@ def _answers(address: Address, domain: str) -> bool:
 def _cluster_dns(path: Path) -> list[str] | None:
     """None: the file says nothing that is understood."""
     try:
-        document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        documents = parse_yaml(read_regular(path))
+    except (OSError, ValueError):
         return None
+    document = documents[0] if documents else None
     if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
         return None
     told = document.get("clusterDNS") or []

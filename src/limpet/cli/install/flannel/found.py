@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from limpet.base.addresses import Prefix
+from limpet.base.disk import read_regular
 from limpet.cli.doctor.findings import Finding, error
 from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.flannel.devices import Device, read_devices
@@ -55,7 +56,7 @@ def find_flannel(conf_dir: Path) -> Flannel:
 
 def read_segments(path: Path) -> Iterator[Prefix]:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_regular(path).decode().splitlines():
             key, _, value = line.partition("=")
             if key in _SEGMENTS:
                 with contextlib.suppress(ValueError):

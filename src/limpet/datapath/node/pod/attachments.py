@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from limpet.base.disk import refusals
+from limpet.base.disk import read_regular, refusals
 from limpet.base.errors import StorageError
 from limpet.datapath.node.pod.attachment import Attachment
 from limpet.datapath.node.pod.attachment_codec import decode_attachment, encode_attachment
@@ -34,14 +34,14 @@ class Attachments:
         self._begun: set[Path] = set()
         with refusals("use", folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            for path in sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime_ns):
                 self._load(path)
             begun = {path.stem for path in folder.glob(f"*{_BEGUN}")}
             self.unfinished = frozenset(begun - {each.link.host_ifname for each in self})
 
     def _load(self, path: Path) -> None:
         try:
-            attachment = decode_attachment(path.read_bytes())
+            attachment = decode_attachment(read_regular(path))
         except (ValueError, OSError) as error:
             self.damaged.append((path, str(error)))
             return

@@ -1,0 +1,2 @@
+"""Bytes thrown at whole processes, and at the kernel: each lives on, holds no more memory than it
+should, and serves who is honest. For seconds in `make test`, for minutes in `make fuzz`."""
