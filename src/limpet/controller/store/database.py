@@ -71,8 +71,8 @@ def check_database(path: Path) -> None:
         with contextlib.closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as reader:
-            problem = reader.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
+            problem = str(reader.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except (sqlite3.Error, UnicodeError) as error:  # names in it that are no UTF-8, in its words
         problem = str(error)
     if problem != "ok":
         problem = f"it is damaged: {' '.join(problem.split())}"
@@ -116,9 +116,11 @@ def read_item(path: Path, kind: str, name: str) -> bytes | None:
             row = connection.execute(
                 "SELECT value FROM item WHERE kind = ? AND name = ?", (kind, name)
             ).fetchone()
-    except sqlite3.Error as error:
-        raise storage_error("read database", path, error) from error
-    return None if row is None else bytes(row[0])
+    except (sqlite3.Error, UnicodeError) as error:
+        raise StorageError("read database", str(path), str(error)) from error
+    if row is not None and not isinstance(row[0], bytes):
+        raise StorageError("read database", str(path), f"{kind} {name}: it is no item")
+    return None if row is None else row[0]
 
 
 def begin_new_life(path: Path) -> None:
