@@ -58,7 +58,7 @@ def controller_https(bed: Bed, rounds: int) -> list[Figure]:
     server: list[float] = []
     clients: list[float] = []
     for _ in range(rounds):
-        with _controller(bed) as controller:
+        with running_controller(bed) as controller:
             asyncio.run(_grants_over_https(controller, joined, granted, server, clients))
     enough = Target(300, of_ratio=False, at_least=True)
     return [
@@ -75,7 +75,7 @@ def controller_watchers(bed: Bed, rounds: int) -> list[Figure]:
     """One node changes and all that watch hear of it."""
     halves: list[float] = []
     last: list[float] = []
-    with _controller(bed) as controller:
+    with running_controller(bed) as controller:
         asyncio.run(_tell_watchers(controller, rounds, halves, last))
         resident = resident_kib(controller.pid) * 1024 / 1e6
     soon = Target(2, of_ratio=False)
@@ -94,7 +94,7 @@ def _folder(bed: Bed) -> Iterator[Path]:
 
 
 @contextmanager
-def _controller(bed: Bed) -> Iterator[Controller]:
+def running_controller(bed: Bed) -> Iterator[Controller]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _OPEN_FILES), hard))
     try:

@@ -29,6 +29,7 @@ from bench.relay_tls import relay_tls
 from bench.resident import peak_resident_kib
 from bench.services import services
 from bench.sockets import sockets
+from bench.strangers import strangers
 from bench.suite import suite
 from bench.throughput import differences, link_settings, transfer
 from bench.tunnel import across_tunnel, tunnel_peers
@@ -286,5 +287,6 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
     "suite": (suite, 3, 0),
     "policies": (policies, 9, 0),
     "port-security": (port_security, 60, 0),
+    "strangers": (strangers, 3, 0),
 }
 """By name: the function, its rounds, its rounds in a quick run; 0: the quick run leaves it out."""

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+from dataclasses import replace
 
+import pytest
+
+from limpet.agent.serving import health
 from limpet.agent.serving.health import ServiceHealth
+from limpet.base.bounds.strangers import (
+    HEALTH_CONNECTIONS,
+    HEALTH_CONNECTIONS_OF_ONE,
+    HEALTH_REQUEST,
+    HEALTH_S,
+)
 from limpet.services.catalog import Catalog
 from limpet.services.rotation import Here
 from limpet.services.values import (
@@ -107,5 +118,79 @@ def test_ports_follow_services_and_one_that_is_taken_holds_up_no_other(
         idle.close()
         await world.health.stop()
 
+    with make_netns().entered():
+        asyncio.run(play())
+
+
+async def answered(amount: int, sources: int) -> int:
+    """How many connections of so many addresses are answered when all are open."""
+    opened = [
+        await asyncio.open_connection(
+            "127.0.0.1", PORT, local_addr=(f"127.0.2.{number % sources + 1}", 0)
+        )
+        for number in range(amount)
+    ]
+    found = 0
+    for reader, writer in opened:
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            found += (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+    return found
+
+
+def test_who_asks_nothing_keeps_nobody_out(make_netns: NetnsFactory) -> None:
+    async def play() -> None:
+        world = World()
+        world.put(balanced("web", PORT))
+        await until(lambda: world.health.ports == {PORT})
+        for bound, sources in ((HEALTH_CONNECTIONS, 64), (HEALTH_CONNECTIONS_OF_ONE, 1)):
+            assert await answered(bound.most, sources) == bound.most
+            assert await answered(bound.most + 1, sources) == bound.most
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
+
+
+def test_what_is_too_large_or_no_http_1_is_not_answered(make_netns: NetnsFactory) -> None:
+    async def answer_to(request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        writer.write(request)
+        with contextlib.suppress(ConnectionError):
+            said = await reader.read()
+            writer.close()
+            return said
+        return b""
+
+    async def play() -> None:
+        world = World()
+        world.put(balanced("web", PORT))
+        await until(lambda: world.health.ports == {PORT})
+        head = b"GET / HTTP/1.1\r\nHost: "
+        for size in (HEALTH_REQUEST.most, HEALTH_REQUEST.most + 1):
+            said = await answer_to(head + b"x" * (size - len(head) - 4) + b"\r\n\r\n")
+            assert bool(said) is (size == HEALTH_REQUEST.most)
+        assert await answer_to(b"GET / HTTP/0.9\r\n\r\n") == b""
+        assert await answer_to(b"GET /\r\n\r\n") == b""
+        await world.health.stop()
+
+    with make_netns().entered():
+        asyncio.run(play())
+
+
+def test_who_asks_nothing_is_waited_for_no_longer(
+    make_netns: NetnsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        world = World()
+        world.put(balanced("web", PORT))
+        await until(lambda: world.health.ports == {PORT})
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        assert await reader.read() == b""
+        writer.close()
+        await world.health.stop()
+
+    monkeypatch.setattr(health, "HEALTH_S", replace(HEALTH_S, most=0))
     with make_netns().entered():
         asyncio.run(play())

@@ -219,6 +219,8 @@ def test_who_speaks_no_tls_is_named(authority: Authority) -> None:
         (b"220 mail.example ESMTP\r\n\r\n", "no controller"),
         (bytes(range(256)) * 8, "no controller"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "stopped half way"),
+        (b"HTTP/0.9 200 OK\r\nContent-Length: 2\r\n\r\n{}", "it answers by HTTP/0.9"),
+        (b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", "it answers by HTTP/2.0"),
         (STREAM + chunk(b'{"sequence":'), "stopped half way"),
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000, "no controller"),
         (answer(b"<html>"), "HTTP status 200 with what no controller says"),

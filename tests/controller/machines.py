@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -223,11 +224,7 @@ class Node:
         insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         insecure.check_hostname = False
         insecure.verify_mode = ssl.CERT_NONE
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=insecure)) as session,
-            session.get(f"{self.url}/v1/ca") as answer,
-        ):
-            ca = await answer.text()
+        ca = (await self.fetch_as_stranger("GET", "/v1/ca", b"", insecure)).decode()
         assert api.ca_digest(ssl.PEM_cert_to_DER_cert(ca)) == parsed.ca_digest
         values = {
             "token": token,
@@ -237,9 +234,7 @@ class Node:
             **changes,
         }
         body = api.encode(api.JoinRequest(**values))
-        connector = aiohttp.TCPConnector(ssl=self.context(ca, None))
-        async with aiohttp.ClientSession(connector=connector) as session:
-            data = await self.fetch("POST", "/v1/join", body, session)
+        data = await self.fetch_as_stranger("POST", "/v1/join", body, self.context(ca, None))
         self.joined = api.decode(data, api.JoinAnswer)
         self.take(own_grant(self.joined.documents))
         return self.joined
@@ -299,6 +294,30 @@ class Node:
 
     async def post(self, path: str, request: msgspec.Struct, kind: type[T]) -> T:
         return api.decode(await self.fetch("POST", path, api.encode(request)), kind)
+
+    async def fetch_as_stranger(
+        self, verb: str, path: str, body: bytes, context: ssl.SSLContext
+    ) -> bytes:
+        """The body of the answer on a connection of its own, which the controller ends.
+
+        Raises: Refusal.
+        """
+        parts = urlsplit(self.url)
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, ssl=context, server_hostname=api.SERVER_NAME
+        )
+        try:
+            head = f"{verb} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            answered, _, data = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+        status = int(answered.split(b" ", 2)[1])
+        if status != 200:
+            raise Refusal(status, api.decode(data, api.Refused))
+        return data
 
     async def fetch(
         self,

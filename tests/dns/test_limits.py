@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import dns.message
 import dns.rcode
 
-from tests.beds.namespaces import Netns
+from tests.beds.namespaces import Netns, NetnsFactory, connect_namespaces
 from tests.dns.test_process import (
     ADDRESS,
     ITEMS,
@@ -116,8 +119,10 @@ def test_nonsense_by_udp_and_tcp_is_survived(place: Place) -> None:
         with place.node.connected(ADDRESS, 53) as client:
             client.sendall(dice.randbytes(dice.randrange(1, 3000)))
 
-    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
+    # By TCP first: of whoever floods, what is one too many by UDP is dropped.
     assert asked_by_tcp(place.node)
+    wait_until(lambda: json.loads(told(place))["questions"]["refused"] > 0)
+    assert values(ask(place.node, WEB)) == ["10.96.0.10"]
     status = place.run("status").stdout
     assert "refused" in status
 
@@ -152,3 +157,70 @@ def test_a_boot_while_cut_off_is_answered_from_the_disk(make_place: Callable[...
     assert values(ask(place.node, WEB)) == ["10.96.0.10"]
     assert values(ask(place.node, f"_http._tcp.{WEB}", "SRV")) == [f"0 100 80 {WEB}."]
     assert ask(place.node, "www.example.com").rcode() == dns.rcode.SERVFAIL
+
+
+_FLOOD = """
+import socket, sys
+question = bytes.fromhex(sys.argv[2])
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+    flood.bind((sys.argv[1], 0))
+    flood.connect((sys.argv[3], 53))
+    sys.stdout.write("up\\n")
+    sys.stdout.flush()
+    while True:
+        try:
+            flood.send(question)
+        except OSError:
+            pass
+"""
+
+
+@contextmanager
+def flooding(at: Netns, source: str) -> Iterator[None]:
+    """A client that asks as often as it can, and takes no answer."""
+    question = dns.message.make_query(WEB, "A").to_wire().hex()
+    process = subprocess.Popen(
+        ["nsenter", f"--net={at.path}", sys.executable, "-c", _FLOOD, source, question, ADDRESS],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "up\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_flood_of_one_client_s_questions_leaves_others_theirs(
+    place: Place, make_netns: NetnsFactory
+) -> None:
+    pods = [make_netns("flood"), make_netns("pod")]
+    for number, pod in enumerate(pods):
+        connect_namespaces(place.node, f"p{number}", pod, "eth0")
+        place.node.ip(f"address add 10.244.{number}.1/24 dev p{number}")
+        pod.ip(f"address add 10.244.{number}.2/24 dev eth0", "route add default dev eth0")
+    query = dns.message.make_query(WEB, "A")
+    with flooding(pods[0], "10.244.0.2"), pods[1].open_socket(4, socket.SOCK_DGRAM) as client:
+        client.settimeout(PATIENCE_S / 10)
+        client.connect((ADDRESS, 53))
+        wait_until(lambda: dropped(place) > 10_000, "the flood is more than is answered")
+        for number in range(100):
+            query.id = number
+            client.send(query.to_wire())
+            assert dns.message.from_wire(client.recv(4096)).id == number, "a question was lost"
+
+
+def told(place: Place) -> bytes:
+    """What the process says of itself."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(PATIENCE_S)
+        asking.connect(str(place.run_dir / "dns.sock"))
+        asking.sendall(b'{"ask": "status"}\n')
+        return asking.recv(1 << 16)
+
+
+def dropped(place: Place) -> int:
+    """Questions of whoever had too many waiting."""
+    return int(json.loads(told(place))["questions"]["dropped"])

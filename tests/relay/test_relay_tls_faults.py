@@ -15,6 +15,7 @@ import pytest
 from msgspec import convert
 
 from limpet.agent.status.relays import RelayingTls
+from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import allow_many_files
 from limpet.cli.doctor.findings import Level
@@ -92,9 +93,27 @@ def test_a_thousand_idle_connections_are_bounded_and_a_site_with_members_gets_th
                 await loop.sock_connect(idle, (str(relay.address[0]), relay.address[1]))
             await one.end_for(other, relay)
             told = relay.server.report()
-            assert told["greeting"] <= relay_tls_server.MOST_GREETING
+            assert told["greeting"] == RELAY_GREETING.most
             refused = told["refused"]
             assert refused.get("too_often", 0) + refused.get("too_many", 0) >= 800
+
+    play(cluster, scenario)
+
+
+def test_one_address_has_few_of_the_places_of_those_who_have_proven_nothing(
+    cluster: Cluster,
+) -> None:
+    async def scenario(relay: Relay, one: Site, other: Site) -> None:
+        await other.end_for(one, relay)
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as undo:
+            for number in range(RELAY_GREETING_OF_ONE.most + 5):
+                idle = undo.enter_context(socket.socket())
+                idle.setblocking(False)
+                idle.bind(("127.0.1.1", 0))
+                await loop.sock_connect(idle, (str(relay.address[0]), relay.address[1]))
+                places = min(number + 1, RELAY_GREETING_OF_ONE.most)
+                await until(lambda: relay.server.report()["greeting"] == places)  # noqa: B023
 
     play(cluster, scenario)
 

@@ -99,6 +99,10 @@ class SourceRates:
         one = source if part is None else (source, part)
         return self._each.take(one, now_s) and (everybody is None or everybody.take(now_s))
 
+    def knows(self, source: Hashable) -> bool:
+        """Whether a member has come from there lately."""
+        return source in self._known
+
     def know(self, source: Hashable) -> None:
         """A member has come from there."""
         self._known[source] = None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from limpet.agent.settings import DEFAULT_PATH
+from limpet.base.bounds.strangers import JOIN_TOKEN
 from limpet.base.configuration import CONTROLLER_PATH
-from limpet.base.errors import LimpetError
+from limpet.base.errors import ConfigError, LimpetError
 from limpet.cli.output import Output
 
 Config = Annotated[
@@ -22,6 +25,14 @@ ControllerConfig = Annotated[
     typer.Option("--config", help=f"The controller's configuration (default: {CONTROLLER_PATH})."),
 ]
 Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
+TokenFile = Annotated[
+    str,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="The token in a file, or `-`: on standard input, where `ps` does not show it.",
+    ),
+]
 Words = list[str] | None
 """Of an option that may be given several times."""
 
@@ -29,6 +40,35 @@ Words = list[str] | None
 def group(words: str) -> typer.Typer:
     """Commands under one noun; `words` say what they are about."""
     return typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
+
+
+def given_token(command: str, token: str, file: str) -> str:
+    """Of `--token` or `--token-file`; empty: neither is given. Raises: LimpetError."""
+    if not file:
+        return token
+    if token:
+        raise ConfigError(
+            f"limpet {command}: --token and --token-file exclude each other (leave --token out: "
+            "`ps` shows it to everybody on this machine)"
+        )
+    if file == "-" and sys.stdin.isatty():
+        return getpass("token: ")
+    try:
+        with open(0 if file == "-" else file, "rb", closefd=file != "-") as at:
+            text = at.read(JOIN_TOKEN.most + 1)
+        if len(text) > JOIN_TOKEN.most:
+            raise ValueError(f"it has more than {JOIN_TOKEN.most:,} bytes")
+        read = text.decode("ascii").strip()
+        if not read:
+            raise ValueError("it is empty")
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        whence = "standard input" if file == "-" else file
+        raise LimpetError(
+            f"limpet {command}: read the token in {whence}: {cause} (put there what `limpet token "
+            "create` printed)"
+        ) from error
+    return read
 
 
 def require_root(command: str) -> None:

@@ -27,10 +27,12 @@ import binascii
 import hashlib
 import re
 from enum import StrEnum
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from limpet.base.bounds.members import NUMBER
 from limpet.base.decoding import decode_json
 from limpet.base.errors import LimpetError
 from limpet.cluster.documents import Sealed
@@ -57,6 +59,9 @@ _JOIN = "join"
 _TOKEN_MARK = "lmp1"
 
 T = TypeVar("T")
+Number = Annotated[int, Meta(ge=0, le=NUMBER.most)]
+Sequence = Annotated[int, Meta(ge=-1, le=NUMBER.most)]
+"""-1: before the first."""
 
 
 class ApiError(LimpetError):
@@ -118,8 +123,8 @@ class Refused(msgspec.Struct, frozen=True, omit_defaults=True):
     code: Code
     error: str
     """For a person."""
-    above: int | None = None
-    version: int | None = None
+    above: Number | None = None
+    version: Number | None = None
     document: Sealed | None = None
     after_s: float | None = None
 
@@ -169,20 +174,20 @@ class JoinAnswer(msgspec.Struct, frozen=True):
 
 
 class HelloRequest(msgspec.Struct, frozen=True):
-    revision: int
+    revision: Number
     """The highest that anything in the node's snapshot was made at."""
     documents: tuple[Sealed, ...]
     """The node's own grant and the network, as it has them."""
 
 
 class HelloAnswer(msgspec.Struct, frozen=True):
-    revision: int
+    revision: Number
     documents: tuple[Sealed, ...]
     """The network and the node's own grant, as the controller has them."""
-    versions: dict[str, int] = {}
+    versions: dict[str, Number] = {}
     """Of what the node has published, by kind."""
-    pods_sequence: int = -1
-    show_above: int | None = None
+    pods_sequence: Sequence = -1
+    show_above: Number | None = None
     """Not None: show all that was signed above this revision, of any node."""
 
 
@@ -191,7 +196,7 @@ class ShowRequest(msgspec.Struct, frozen=True):
 
 
 class ShowAnswer(msgspec.Struct, frozen=True):
-    taken: int
+    taken: Number
     """How many of them the controller did not have."""
 
 
@@ -200,13 +205,13 @@ class PublishRequest(msgspec.Struct, frozen=True):
 
 
 class PublishAnswer(msgspec.Struct, frozen=True):
-    version: int
+    version: Number
 
 
 class SegmentRequest(msgspec.Struct, frozen=True):
-    generation: int
+    generation: Number
     """Of the grant that the node has. Where the controller's is higher, that is the answer."""
-    versions: tuple[int, ...]
+    versions: tuple[Number, ...]
     """IP versions, one more segment of each."""
 
 
@@ -218,23 +223,23 @@ class SegmentAnswer(msgspec.Struct, frozen=True):
 class PodReport(msgspec.Struct, frozen=True):
     """Which pod holds which address on a node, whole, or what changed since `base`."""
 
-    sequence: int
+    sequence: Sequence
     pods: tuple[PodAddress, ...]
-    base: int | None = None
+    base: Sequence | None = None
     """None: this is all. Else the sequence of the report before; pods replace those of the same
     network, namespace, name and interface, and one without addresses is gone."""
 
 
 class PodAnswer(msgspec.Struct, frozen=True):
-    sequence: int
+    sequence: Sequence
 
 
 class PodPage(msgspec.Struct, frozen=True):
     """A part of what the controller has of a node's reports."""
 
-    sequence: int
+    sequence: Sequence
     """Of the report: pages of two are none of one."""
-    pages: int
+    pages: Number
     pods: tuple[PodAddress, ...]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,13 @@ from limpet.base.errors import StorageError
 from limpet.base.process.listeners import listen_on_socket, open_listener
 from limpet.cluster.api import ADMIN_HEADER
 from limpet.controller.admin.commands import Admin
+from limpet.controller.api.connections import (
+    MONITORS,
+    ApiServer,
+    connection_of,
+    only_one_of_http_1,
+)
+from limpet.controller.api.member_connections import MemberConnections
 from limpet.controller.api.server import Api
 from limpet.controller.metrics import Metrics
 from limpet.controller.registry.records import AuthorityRecord
@@ -29,6 +35,9 @@ CheckRights = Callable[[str], Awaitable[str]]
 
 _log = structlog.get_logger("admin")
 _BACKLOG = 1024
+_MOST_HEADERS = 64
+_READ_BYTES = 16 << 10
+"""Of a body, before a handler wants it; twice as much, and no more is read."""
 _GOODBYE_S = 2.0
 """For requests that are under way at the end, and for clients that do not stop sending."""
 
@@ -50,17 +59,14 @@ async def serve(
     if settings.metrics_listen:
         health = web.Application()
         health.add_routes(admin.health_routes())
-        runner = await _runner(health, settings, undo)
-        for at in settings.metrics_listen:
-            await _add_site(runner, at, None)
+        await _serve_monitors(health, settings, undo)
     runner = await _runner(admin.application(), settings, undo)
     await _listen_on_socket(runner, settings.socket, undo)
     administer = partial(_administer, admin, check_rights) if check_rights is not None else None
     api = Api(cluster, authority.ca_certificate, metrics, settings.patience_s, administer)
     runner = await _runner(api.application(), settings, undo)
     undo.push_async_callback(api.stop_watches)
-    context = server_context(authority)
-    return [await _add_site(runner, at, context) for at in settings.listen]
+    return _listen(runner, authority, cluster.is_member, api.connections, settings, undo)
 
 
 async def serve_following(
@@ -75,14 +81,10 @@ async def serve_following(
     `authority`: None while no cluster is made; then nobody has a certificate to ask with.
     """
     if settings.metrics_listen:
-        runner = await _runner(health, settings, undo)
-        for at in settings.metrics_listen:
-            await _add_site(runner, at, None)
+        await _serve_monitors(health, settings, undo)
     if authority is not None:
         runner = await _runner(api, settings, undo)
-        context = server_context(authority)
-        for at in settings.listen:
-            await _add_site(runner, at, context)
+        _listen(runner, authority, lambda _: True, MemberConnections(), settings, undo)
 
 
 async def _administer(
@@ -92,6 +94,9 @@ async def _administer(
     verb = request.match_info["verb"]
     who = await check_rights(request.headers.get(ADMIN_HEADER, ""))
     _log.info("administered", verb=verb, by=who, peer=request.remote)
+    connection = connection_of(request)
+    if connection is not None:
+        connection.free()
     return await admin.answer(verb, request)
 
 
@@ -104,16 +109,58 @@ async def _runner(
         shutdown_timeout=_GOODBYE_S,
         lingering_time=_GOODBYE_S,
         keepalive_timeout=settings.idle_s,
+        # Nobody packs a body, and what is packed may be anything's size.
+        auto_decompress=False,
+        max_headers=_MOST_HEADERS,
+        read_bufsize=_READ_BYTES,
     )
     await runner.setup()
     undo.push_async_callback(runner.cleanup)
     return runner
 
 
-async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext | None) -> str:
+def _listen(
+    runner: web.AppRunner,
+    authority: AuthorityRecord,
+    is_member: Callable[[str], bool],
+    of_members: MemberConnections,
+    settings: ControllerSettings,
+    undo: contextlib.AsyncExitStack,
+) -> list[str]:
+    """The addresses of the API, with their ports. Raises: StorageError."""
+    assert runner.server is not None
+    server = ApiServer(
+        runner.server, server_context(authority), is_member, of_members, patience_s=settings.idle_s
+    )
+    undo.callback(server.stop)
+    return [_add_listener(server, at) for at in settings.listen]
+
+
+async def _serve_monitors(
+    health: web.Application, settings: ControllerSettings, undo: contextlib.AsyncExitStack
+) -> None:
+    """In clear. Raises: StorageError."""
+    health.middlewares.append(only_one_of_http_1)
+    runner = await _runner(health, settings, undo)
+    assert runner.server is not None
+    server = ApiServer(
+        runner.server,
+        None,
+        lambda _: False,
+        MemberConnections(),
+        rooms=(MONITORS, MONITORS),
+        patience_s=settings.idle_s,
+    )
+    undo.callback(server.stop)
+    for at in settings.metrics_listen:
+        _add_listener(server, at)
+
+
+def _add_listener(server: ApiServer, at: Listen) -> str:
     """Address and port. Raises: StorageError."""
     try:
         listener = open_listener(at)
+        server.listen(listener)
     except OSError as error:
         raise StorageError(
             "listen on",
@@ -121,7 +168,6 @@ async def _add_site(runner: web.AppRunner, at: Listen, context: ssl.SSLContext |
             cause(error),
             hint="set `listen` in the controller's configuration",
         ) from error
-    await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
     return endpoint_text((at[0], listener.getsockname()[1]))
 
 

@@ -88,6 +88,7 @@ def status(resolver: Resolver[Client]) -> dict[str, Any]:
             "cluster": counts.cluster,
             "ready": counts.ready,
             "forwarded": counts.forwarded,
+            "dropped": counts.dropped,
             "stale": counts.stale,
             "refused": counts.refused,
             "failed": counts.failed,

@@ -57,6 +57,8 @@ class Counts:
     """Questions for other names."""
     refused: int = 0
     """Messages that were no question."""
+    dropped: int = 0
+    """Questions of clients that had too many waiting already."""
     stale: int = 0
     """Questions that got an answer which has ended, since nobody could be asked."""
     failed: int = 0

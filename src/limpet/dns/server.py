@@ -10,22 +10,31 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from limpet.base.acceptor.places import Places, source_of
+from limpet.base.bounds.strangers import (
+    DNS_CONNECTIONS,
+    DNS_CONNECTIONS_OF_ONE,
+    DNS_QUESTION,
+    DNS_QUESTION_S,
+    DNS_UNSENT,
+    DNS_WAITING,
+    DNS_WAITING_OF_ONE,
+)
 from limpet.base.timer import Timer
 from limpet.dns.forward.forwarder import Close, Send
 from limpet.dns.forward.health import Upstream
 from limpet.dns.forward.sockets import UpstreamSockets
 from limpet.dns.resolver import Reply, Resolver
+from limpet.dns.turns import Turns
 
 _AT_ONCE = 64
 """Questions of one socket that are answered before others have their turn."""
-_LARGEST_QUERY_BYTES = 4096
-_IDLE_S = 10.0
-"""Of a TCP connection, as RFC 7766 section 6.2.3 wants it: seconds."""
-_MOST_CONNECTIONS = 256
-_MOST_OF_ONE = 32
-"""Connections of one client's address: room is left for others."""
-_MOST_UNSENT_BYTES = 1 << 18
-"""Four of the largest answers; who asks on without taking them is left."""
+_READ_AT_ONCE = 1024
+"""Questions that are read, and answered later or not at all: a flood of 300,000 a second."""
+_IDLE_S = float(DNS_QUESTION_S.most)
+"""Of a TCP connection; source: RFC 7766, section 6.2.3. A question that has not come whole is
+none, or somebody with a byte now and then would keep the place for ever."""
+_READ_BYTES = 8 << 10
 
 Client = Callable[[bytes], None]
 """Takes the answer."""
@@ -41,8 +50,12 @@ class Server:
         self._timer = Timer("dns", self._ring)
         self._rings_s = math.inf
         self._sockets: list[socket.socket] = []
+        self._turns: dict[socket.socket, Turns[tuple[bytes, tuple[Any, ...]]]] = {}
+        """Questions by UDP that wait for their turn, while more come than are answered."""
         self._is_reading = False
-        self.connections: set[_Connection] = set()
+        self.connections: Places[_Connection] = Places(
+            DNS_CONNECTIONS.most, DNS_CONNECTIONS_OF_ONE.most
+        )
 
     def use(self, upstreams: Sequence[Upstream]) -> None:
         """These are asked from now on."""
@@ -81,22 +94,60 @@ class Server:
         self._asked.close_all()
         for connection in list(self.connections):
             connection.close()
+        self._turns.clear()
         for each in self._sockets:
             each.close()
         self._sockets = []
 
     def _read(self, at: socket.socket) -> None:
-        take, effects = self.resolver.take, self.resolver.effects
-        now_s = time.monotonic()
+        if at in self._turns:
+            return  # it is read there
         for _ in range(_AT_ONCE):
             try:
-                message, sender = at.recvfrom(_LARGEST_QUERY_BYTES)
+                message, sender = at.recvfrom(DNS_QUESTION.most)
             except OSError:  # nothing more; or an earlier answer found nobody
                 break
-            answer = take(message, partial(_answer, at, sender), now_s, who=sender[0])
-            if answer is not None:
-                _answer(at, sender, answer)
-        if effects or self.resolver.next_s < self._rings_s:
+            self._take(at, message, sender)
+        else:
+            self._take_turns(at)
+        self._carry_out_what_is_new()
+
+    def _take(self, at: socket.socket, message: bytes, sender: tuple[Any, ...]) -> None:
+        answer = self.resolver.take(
+            message, partial(_answer, at, sender), time.monotonic(), who=sender[0]
+        )
+        if answer is not None:
+            _answer(at, sender, answer)
+
+    def _take_turns(self, at: socket.socket) -> None:
+        """More come than are answered. What waits in the kernel waits for whoever sends most: it
+        is read, which is quick, and each client's questions are answered in turn."""
+        turns = self._turns.setdefault(at, Turns(DNS_WAITING.most, DNS_WAITING_OF_ONE.most))
+        counts = self.resolver.counts
+        for _ in range(_READ_AT_ONCE if self._is_reading else 0):
+            try:
+                message, sender = at.recvfrom(DNS_QUESTION.most)
+            except OSError:
+                break
+            counts.dropped += not turns.put(sender[0], (message, sender))
+        try:
+            for _ in range(_AT_ONCE):
+                if (waiting := turns.take()) is None:
+                    break
+                self._take(at, *waiting)
+        finally:  # whatever one of them brings about, the others have their turn
+            if turns:
+                asyncio.get_running_loop().call_soon(self._go_on, at)
+            else:
+                del self._turns[at]
+
+    def _go_on(self, at: socket.socket) -> None:
+        if at in self._turns:
+            self._take_turns(at)
+            self._carry_out_what_is_new()
+
+    def _carry_out_what_is_new(self) -> None:
+        if self.resolver.effects or self.resolver.next_s < self._rings_s:
             self.carry_out()
 
     def _accept(self, at: socket.socket) -> None:
@@ -104,12 +155,11 @@ class Server:
             accepted, sender = at.accept()
         except OSError:  # another process was faster, or there is no descriptor left
             return
-        of_one = sum(each.who == sender[0] for each in self.connections)
-        if len(self.connections) >= _MOST_CONNECTIONS or of_one >= _MOST_OF_ONE:
-            accepted.close()
-            return
         accepted.setblocking(False)
-        self.connections.add(_Connection(self, accepted, sender[0]))
+        connection = _Connection(self, accepted, sender[0])
+        leaves = self.connections.put(connection, source_of(sender[0]))
+        if leaves is not None:
+            leaves.end()
 
     # What the resolver wants done
 
@@ -146,7 +196,7 @@ class Server:
     @property
     def is_idle(self) -> bool:
         """Nobody waits for anything."""
-        return self.resolver.next_s == math.inf and not self.connections
+        return self.resolver.next_s == math.inf and not self.connections and not self._turns
 
 
 def _answer(at: socket.socket, to: tuple[Any, ...], message: bytes) -> None:
@@ -170,16 +220,19 @@ class _Connection:
         self._loop.add_reader(accepted, self._readable)
 
     def close(self) -> None:
-        if self in self._server.connections:
-            self._server.connections.discard(self)
-            self._idle.cancel()
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-            self._socket.close()
+        if self._server.connections.drop(self):
+            self.end()
+
+    def end(self) -> None:
+        """It has no place any more."""
+        self._idle.cancel()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
 
     def _readable(self) -> None:
         try:
-            data = self._socket.recv(1 << 16)
+            data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -187,8 +240,6 @@ class _Connection:
         if not data:
             self.close()
             return
-        self._idle.cancel()
-        self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._in += data
         self._take()
 
@@ -197,6 +248,9 @@ class _Connection:
         take, asked = self._server.resolver.take, 0
         while len(self._in) >= 2 and asked < _AT_ONCE:
             end = 2 + int.from_bytes(self._in[:2], "big")
+            if end - 2 > DNS_QUESTION.most:
+                self.close()
+                return
             if len(self._in) < end:
                 break
             message = bytes(self._in[2:end])
@@ -205,6 +259,9 @@ class _Connection:
             answer = take(message, self._reply, time.monotonic(), by_tcp=True, who=self.who)
             if answer is not None:
                 self._reply(answer)
+        if asked and self in self._server.connections:
+            self._idle.cancel()
+            self._idle = self._loop.call_later(_IDLE_S, self.close)
         self._server.carry_out()
         if asked == _AT_ONCE and self in self._server.connections:
             # What it sends meanwhile waits in the kernel, and then at the client.
@@ -231,7 +288,7 @@ class _Connection:
             self.close()
             return
         del self._out[:sent]
-        if len(self._out) > _MOST_UNSENT_BYTES:
+        if len(self._out) > DNS_UNSENT.most:
             self.close()
         elif self._out and not self._is_writing:
             self._is_writing = True

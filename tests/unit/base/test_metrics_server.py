@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.base.metrics import server as server_module
+from limpet.base.bounds.strangers import (
+    FIGURES_CONNECTIONS,
+    FIGURES_CONNECTIONS_OF_ONE,
+    FIGURES_REQUEST,
+)
 from limpet.base.metrics.server import MetricsServer
 from tests.effort import examples
 from tests.unit.cluster.test_membership import on_a_loop
@@ -127,21 +132,42 @@ async def test_whoever_asks_nothing_is_dropped() -> None:
         writer.close()
 
 
-@on_a_loop
-async def test_beyond_the_most_connections_new_ones_are_dropped_and_later_ones_served() -> None:
-    async with serving() as server:
-        idle = [
-            await asyncio.open_connection(*server.addresses[0])
-            for _ in range(server_module._MOST_CONNECTIONS)
-        ]
-        assert await ask(server, GET % b"/metrics") == (b"", b"")
+async def held(server: MetricsServer, amount: int, sources: int = 32) -> int:
+    """How many connections of so many addresses are answered when all are open."""
+    opened = [
+        await asyncio.open_connection(
+            *server.addresses[0], local_addr=(f"127.0.2.{number % sources + 1}", 0)
+        )
+        for number in range(amount)
+    ]
+    answered = 0
+    for reader, writer in opened:
+        with contextlib.suppress(ConnectionError):
+            writer.write(GET % b"/metrics")
+            answered += (await reader.read()).endswith(FIGURES)
+        writer.close()
+    return answered
 
-        reader, writer = idle[0]
-        writer.write(GET % b"/metrics")
-        assert (await reader.read()).endswith(FIGURES)
-        assert (await ask(server, GET % b"/metrics"))[1] == FIGURES
-        for _, writer in idle:
-            writer.close()
+
+@on_a_loop
+async def test_beyond_the_most_connections_the_oldest_makes_room_and_later_ones_are_served() -> (
+    None
+):
+    for bound, sources in ((FIGURES_CONNECTIONS, 32), (FIGURES_CONNECTIONS_OF_ONE, 1)):
+        async with serving() as server:
+            assert await held(server, bound.most, sources) == bound.most
+        async with serving() as server:
+            assert await held(server, bound.most + 1, sources) == bound.most
+            assert (await ask(server, GET % b"/metrics"))[1] == FIGURES
+
+
+@on_a_loop
+async def test_a_request_is_read_as_far_as_its_bound() -> None:
+    async with serving() as server:
+        head = b"GET /metrics HTTP/1.1\r\nHost: "
+        for size, status in ((FIGURES_REQUEST.most, b"200"), (FIGURES_REQUEST.most + 1, b"431")):
+            padding = b"x" * (size - len(head) - 4)
+            assert status in (await ask(server, head + padding + b"\r\n\r\n"))[0]
 
 
 @on_a_loop

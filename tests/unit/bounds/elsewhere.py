@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members
+from limpet.base.bounds import members, strangers
 from limpet.base.bounds.bound import Bound
 
 _MEMBERS = "tests/controller/test_member_bounds.py::test_"
+_STRANGERS = "tests/controller/test_strangers.py::test_"
+_FIGURES = "tests/unit/base/test_metrics_server.py::test_"
+_HEALTH = "tests/agent/test_service_health.py::test_"
+_RELAY = "tests/relay/test_relay_tls_faults.py::test_"
 ELSEWHERE: list[tuple[Bound, str]] = [
     (members.REPORT_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
     (members.SHOW_BODY, _MEMBERS + "a_body_has_a_bound_by_what_it_is_for"),
@@ -14,6 +18,36 @@ ELSEWHERE: list[tuple[Bound, str]] = [
     (members.SHOWN_DOCUMENTS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
     (members.HELLO_DOCUMENTS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
     (members.SEGMENT_VERSIONS, _MEMBERS + "what_is_counted_in_a_request_has_a_bound"),
+    (strangers.API_HEAD, _STRANGERS + "a_stranger_s_head_is_read_as_far_as_its_bound"),
+    (strangers.JOIN_BODY, _STRANGERS + "the_body_of_a_join_is_read_as_far_as_its_bound"),
+    (
+        strangers.API_BODY_S,
+        "tests/controller/test_api.py::"
+        "test_a_body_that_does_not_come_in_whole_is_waited_for_no_longer",
+    ),
+    (
+        strangers.FIGURES_CONNECTIONS,
+        _FIGURES + "beyond_the_most_connections_the_oldest_makes_room_and_later_ones_are_served",
+    ),
+    (
+        strangers.FIGURES_CONNECTIONS_OF_ONE,
+        _FIGURES + "beyond_the_most_connections_the_oldest_makes_room_and_later_ones_are_served",
+    ),
+    (strangers.FIGURES_S, _FIGURES + "whoever_asks_nothing_is_dropped"),
+    (strangers.FIGURES_REQUEST, _FIGURES + "a_request_is_read_as_far_as_its_bound"),
+    (strangers.HEALTH_CONNECTIONS, _HEALTH + "who_asks_nothing_keeps_nobody_out"),
+    (strangers.HEALTH_CONNECTIONS_OF_ONE, _HEALTH + "who_asks_nothing_keeps_nobody_out"),
+    (strangers.HEALTH_S, _HEALTH + "who_asks_nothing_is_waited_for_no_longer"),
+    (strangers.HEALTH_REQUEST, _HEALTH + "what_is_too_large_or_no_http_1_is_not_answered"),
+    (
+        strangers.RELAY_GREETING,
+        _RELAY + "a_thousand_idle_connections_are_bounded_and_a_site_with_members_gets_through",
+    ),
+    (
+        strangers.RELAY_GREETING_OF_ONE,
+        _RELAY + "one_address_has_few_of_the_places_of_those_who_have_proven_nothing",
+    ),
+    (strangers.RELAY_GREETING_S, _RELAY + "a_member_that_says_nothing_is_let_go"),
     (members.MEMBER_CONNECTIONS, _MEMBERS + "a_node_has_a_few_connections_and_the_oldest_goes"),
     (
         members.UNSIGNED_STEP,

@@ -9,8 +9,17 @@ from msgspec.structs import replace
 
 from limpet.base.bounds import members
 from limpet.base.bounds.bound import Bound
-from limpet.base.bounds.members import ABSENT_ADDRESSES, SEQUENCE, TOLD_PODS
-from limpet.cluster.api import PodAddress, PodReport
+from limpet.base.bounds.members import ABSENT_ADDRESSES, NUMBER, SEQUENCE, TOLD_PODS
+from limpet.cluster.api import (
+    ApiError,
+    HelloAnswer,
+    HelloRequest,
+    PodAddress,
+    PodReport,
+    Refused,
+    SegmentRequest,
+    decode,
+)
 from limpet.cluster.documents import Kind, Sealed
 from limpet.cluster.keys import SealError
 from limpet.cluster.kinds import ABSENCE, KINDS, PODS, PRESENCE
@@ -250,3 +259,25 @@ def _(amount: int) -> bool:
     rate = MemberRates().report_bytes
     assert _is_affordable(rate, members.REPORTED_BYTES_AT_ONCE.most, 0.0)
     return _is_affordable(rate, amount, 60.001)
+
+
+@probe(NUMBER)
+def _(amount: int) -> bool:
+    bodies = (
+        (HelloRequest, f'{{"revision": {amount}, "documents": []}}'),
+        (SegmentRequest, f'{{"generation": {amount}, "versions": []}}'),
+        (PodReport, f'{{"sequence": {amount}, "pods": []}}'),
+        (PodReport, f'{{"sequence": 1, "pods": [], "base": {amount}}}'),
+        (HelloAnswer, f'{{"revision": {amount}, "documents": []}}'),
+        (Refused, f'{{"code": "stale", "error": "", "version": {amount}}}'),
+    )
+    taken = set()
+    for kind, body in bodies:
+        try:
+            decode(body.encode(), kind)
+        except ApiError:
+            taken.add(False)
+        else:
+            taken.add(True)
+    assert len(taken) == 1, "all of them, or none"
+    return taken.pop()

@@ -13,6 +13,13 @@ from http import HTTPStatus
 import msgspec
 import structlog
 
+from limpet.base.acceptor.places import Places, source_of
+from limpet.base.bounds.strangers import (
+    HEALTH_CONNECTIONS,
+    HEALTH_CONNECTIONS_OF_ONE,
+    HEALTH_REQUEST,
+    HEALTH_S,
+)
 from limpet.base.process.listeners import close_server, open_listener
 from limpet.base.timer import Timer
 from limpet.services.catalog import Catalog
@@ -21,9 +28,7 @@ from limpet.services.values import Service, ServiceName
 
 _log = structlog.get_logger("services")
 
-_MOST_BYTES = 8192
-_MOST_CONNECTIONS = 64
-_PATIENCE_S = 5.0
+_HEAD_ENDS = b"\r\n\r\n"
 _RETRY_S = 10.0
 _EVERYWHERE = ("::", "0.0.0.0")
 """The second where a machine has no IPv6."""
@@ -39,7 +44,9 @@ class ServiceHealth:
         self._whose: dict[int, ServiceName] = {}
         self.troubles: dict[int, str] = {}
         """Ports where nobody can ask, and why."""
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: Places[asyncio.StreamWriter] = Places(
+            HEALTH_CONNECTIONS.most, HEALTH_CONNECTIONS_OF_ONE.most
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Lock()
         self._timer = Timer("health of Services", lambda: self._run(self._follow()))
@@ -92,7 +99,7 @@ class ServiceHealth:
                 self._servers[port] = await asyncio.start_server(
                     lambda reader, writer: self._connected(port, reader, writer),
                     sock=listener,
-                    limit=_MOST_BYTES,
+                    limit=HEALTH_REQUEST.most - len(_HEAD_ENDS),
                 )
             except OSError as error:
                 why = error.strerror or str(error)
@@ -120,10 +127,9 @@ class ServiceHealth:
     def _connected(
         self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._connections.add(writer)
+        leaves = self._connections.put(writer, source_of(writer.get_extra_info("peername")[0]))
+        if leaves is not None:
+            leaves.transport.abort()
         self._run(self._serve(port, reader, writer))
 
     async def _serve(
@@ -132,13 +138,14 @@ class ServiceHealth:
         """Reads one request, whatever it asks for, and writes one answer."""
         try:
             with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(_PATIENCE_S):
-                    await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(port))
+                async with asyncio.timeout(HEALTH_S.most):
+                    request = await reader.readuntil(_HEAD_ENDS)
+                    if request.partition(b"\r\n")[0].endswith((b" HTTP/1.1", b" HTTP/1.0")):
+                        writer.write(self._answer(port))
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._connections.discard(writer)
+            self._connections.drop(writer)
             writer.transport.abort()
 
     def _answer(self, port: int) -> bytes:

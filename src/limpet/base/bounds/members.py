@@ -90,3 +90,9 @@ SHOW_BODY = Bound("body of a node's hello, or of what it shows", 1 << 20, "bytes
 PUBLISH_BODY = Bound("body with a node's presence", 8 << 10, "bytes", Above.REFUSED)
 SMALL_BODY = Bound("body of a node's request for segments", 4 << 10, "bytes", Above.REFUSED)
 SEGMENT_VERSIONS = Bound("IP versions in a request for segments", 8, "IP versions", Above.REFUSED)
+NUMBER = Bound(
+    "a revision, a generation or a sequence in a request to the controller, or in its answer",
+    (1 << 63) - 1,
+    "before it",
+    Above.REFUSED,
+)

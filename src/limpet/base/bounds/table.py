@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.base.bounds import members, neighbours, pods, signers, words
+from limpet.base.bounds import members, neighbours, pods, signers, strangers, words
 from limpet.base.bounds.bound import Bound
 
 
@@ -15,6 +15,7 @@ TABLE = {
     "neighbours": _rows(neighbours),
     "signers": _rows(signers),
     "pods": _rows(pods),
+    "strangers": _rows(strangers),
     "anybody": _rows(words),
 }
 """Party (the name of its module) to the name of each row and the row."""

@@ -22,6 +22,8 @@ MAX_ANSWER_BYTES = 4 << 20
 """Size of one answer: the pods of a whole machine take one mebibyte."""
 _MAX_HEAD_BYTES = 16 << 10
 _READ_BYTES = 64 << 10
+_VERSIONS = (b"1.1", b"1.0")
+"""h11 takes any, and would read what HTTP/0.9 or 2 says as if it were 1.1."""
 _SWITCHING = 101
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """Seconds, seconds, times: a way that is cut is noticed in a minute, also while nobody asks."""
@@ -225,6 +227,9 @@ class Connection:
         """Of the answer, or of what comes before it."""
         answer = await self._event()
         if isinstance(answer, h11.Response | h11.InformationalResponse):
+            if answer.http_version not in _VERSIONS:
+                version = answer.http_version.decode("ascii")
+                raise h11.RemoteProtocolError(f"it answers by HTTP/{version}")
             self.date = _text_of(answer, b"date")
             return answer
         raise h11.RemoteProtocolError("it closed the connection without an answer")

@@ -13,16 +13,19 @@ from http import HTTPStatus
 import structlog
 
 from limpet.base import faults
+from limpet.base.acceptor.places import Places, source_of
 from limpet.base.addresses import Listen
+from limpet.base.bounds.strangers import (
+    FIGURES_CONNECTIONS,
+    FIGURES_CONNECTIONS_OF_ONE,
+    FIGURES_REQUEST,
+    FIGURES_S,
+)
 from limpet.base.process.listeners import close_server, open_listener
 
 _log = structlog.get_logger("metrics")
 
-_MOST_BYTES = 8192
-"""Of a request; a scraper's has some two hundred."""
-_MOST_CONNECTIONS = 32
-_PATIENCE_S = 10.0
-"""For a request to come in and its answer to be taken."""
+_HEAD_ENDS = b"\r\n\r\n"
 _RETRY_S = 30.0
 _TEXT = "text/plain; charset=utf-8"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +44,7 @@ class MetricsServer:
         *,
         metrics: Callable[[], bytes],
         reasons: Callable[[], list[str]],
-        patience_s: float = _PATIENCE_S,
+        patience_s: float = FIGURES_S.most,
         retry_s: float = _RETRY_S,
     ) -> None:
         """`metrics`: the exposition. `reasons`: why the agent is not ready; empty: it is."""
@@ -51,7 +54,9 @@ class MetricsServer:
         self._retry_s = retry_s
         self._waiting = list(listen)
         self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._connections: Places[asyncio.StreamWriter] = Places(
+            FIGURES_CONNECTIONS.most, FIGURES_CONNECTIONS_OF_ONE.most
+        )
         self._retry: asyncio.TimerHandle | None = None
         self._tried = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +103,9 @@ class MetricsServer:
         """Raises: OSError."""
         listener = open_listener(at, may_come_later=True)
         try:
-            return await asyncio.start_server(self._connected, sock=listener, limit=_MOST_BYTES)
+            return await asyncio.start_server(
+                self._connected, sock=listener, limit=FIGURES_REQUEST.most - len(_HEAD_ENDS)
+            )
         except OSError:
             listener.close()
             raise
@@ -114,10 +121,9 @@ class MetricsServer:
             task.cancel()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._connections.add(writer)
+        leaves = self._connections.put(writer, source_of(writer.get_extra_info("peername")[0]))
+        if leaves is not None:
+            leaves.transport.abort()
         self._run(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,18 +142,18 @@ class MetricsServer:
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._connections.discard(writer)
+            self._connections.drop(writer)
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Page:
         """Raises: OSError, EOFError where no whole request comes."""
         try:
-            request = await reader.readuntil(b"\r\n\r\n")
+            request = await reader.readuntil(_HEAD_ENDS)
         except asyncio.LimitOverrunError:
             too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             return too_large, _TEXT, b"the request is too large\n"
         line = request.partition(b"\r\n")[0].decode("latin-1").split(" ")
-        if len(line) != 3 or not line[2].startswith("HTTP/1."):
+        if len(line) != 3 or line[2] not in ("HTTP/1.0", "HTTP/1.1"):
             return HTTPStatus.BAD_REQUEST, _TEXT, b"not an HTTP/1 request\n"
         if line[0] != "GET":
             return HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"only GET is served\n"

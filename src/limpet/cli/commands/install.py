@@ -11,7 +11,7 @@ from limpet.agent.settings import DEFAULT_PATH, load_settings
 from limpet.base.errors import LimpetError
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
-from limpet.cli.options import Config, Words, require_root
+from limpet.cli.options import Config, TokenFile, Words, given_token, require_root
 from limpet.cli.output import put
 
 BinDir = Annotated[
@@ -41,8 +41,12 @@ def install(
         typer.Option(help="Prefix of all pods of the cluster; one for each."),
     ] = None,
     token: Annotated[
-        str, typer.Option(help="Join the cluster whose `limpet token create` printed it.")
+        str,
+        typer.Option(
+            help="Join the cluster whose `limpet token create` printed it; `ps` shows it meanwhile."
+        ),
     ] = "",
+    token_file: TokenFile = "",
     controller: Annotated[
         Words,
         typer.Option(metavar="HOST:PORT", help="Where its controller is; once for each."),
@@ -142,7 +146,7 @@ def install(
                 config.absolute(),
                 unit_dir.absolute(),
             ),
-            JoinOptions(token, tuple(controller or ()), name),
+            JoinOptions(given_token("install", token, token_file), tuple(controller or ()), name),
             network_name,
             force=force,
             dry_run=dry_run,

@@ -11,19 +11,22 @@ import typer
 
 from limpet.agent.client import call
 from limpet.agent.settings import Settings, load_settings
-from limpet.base.errors import AgentUnavailable
+from limpet.base.errors import AgentUnavailable, ConfigError
 from limpet.cli.install.files import Manifest
 from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
-from limpet.cli.options import Config, Format, require_root
+from limpet.cli.options import Config, Format, TokenFile, given_token, require_root
 from limpet.cli.output import Output, say, show
 
 
 def join(
-    token: Annotated[str, typer.Option(help="What `limpet token create` printed in the cloud.")],
     controller: Annotated[
         list[str],
         typer.Option(metavar="HOST:PORT", help="Where the controller is; once for each."),
     ],
+    token: Annotated[
+        str, typer.Option(help="What `limpet token create` printed; `ps` shows it meanwhile.")
+    ] = "",
+    token_file: TokenFile = "",
     name: Annotated[
         str | None, typer.Option(help="Name of the node (default: the machine's host name).")
     ] = None,
@@ -42,9 +45,15 @@ def join(
     from limpet.cloud.join_requests import JoinOrder
 
     require_root("join")
+    given = given_token("join", token, token_file)
+    if not given:
+        raise ConfigError(
+            "limpet join: say which token: --token-file FILE, or --token-file - for standard "
+            "input (limpet token create, where the controller runs, makes one)"
+        )
     settings = load_settings(config)
     order = JoinOrder(
-        token,
+        given,
         tuple(dict.fromkeys(controller)),
         name or socket.gethostname(),
         anew=anew,

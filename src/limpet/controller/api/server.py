@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from limpet.base.bounds import members
+from limpet.base.bounds import members, strangers
 from limpet.base.bounds.bound import Bound
 from limpet.base.errors import LimpetError, StorageError
 from limpet.cluster.api import (
@@ -41,11 +39,15 @@ from limpet.cluster.api import (
     encode_line,
 )
 from limpet.cluster.keys import SealError
+from limpet.controller.api.connections import (
+    connection_of,
+    only_one_of_http_1,
+    uid_of_connection,
+)
 from limpet.controller.api.member_connections import MemberConnections
 from limpet.controller.api.node_requests import NodeRequests
 from limpet.controller.metrics import Metrics
 from limpet.controller.registry.refusal import RefusedError
-from limpet.controller.state.authority import uid_of_certificate
 from limpet.controller.state.cluster import Cluster
 from limpet.controller.store.interface import TooOldError
 
@@ -77,12 +79,13 @@ class Api:
         self._metrics = metrics
         self._patience_s = patience_s
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self._connections = MemberConnections()
+        self.connections = MemberConnections()
         self._closing = asyncio.Event()
 
     def application(self) -> web.Application:
         application = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[self._answer_errors]
+            client_max_size=MAX_BODY_BYTES,
+            middlewares=[only_one_of_http_1, self._answer_errors],
         )
         application.add_routes(
             [
@@ -139,12 +142,15 @@ class Api:
     async def _body(self, request: web.Request, kind: type[T], most: Bound | None = None) -> T:
         if most is not None:
             request = request.clone(client_max_size=most.most)
+        patience_s = self._patience_s
+        if most is strangers.JOIN_BODY:
+            patience_s = min(patience_s, strangers.API_BODY_S.most)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(patience_s):
                 data = await request.read()
         except TimeoutError as error:
             raise RefusedError(
-                Code.BAD_REQUEST, f"no whole body came within {self._patience_s:g} s"
+                Code.BAD_REQUEST, f"no whole body came within {patience_s:g} s"
             ) from error
         except web.HTTPRequestEntityTooLarge as error:
             at_most = MAX_BODY_BYTES if most is None else most.most
@@ -166,7 +172,12 @@ class Api:
         return web.Response(text=self._ca_certificate, content_type="application/x-pem-file")
 
     async def _join(self, request: web.Request) -> web.Response:
-        return _json(await self._requests.join(await self._body(request, JoinRequest)))
+        body = await self._body(request, JoinRequest, strangers.JOIN_BODY)
+        answer = await self._requests.join(body)
+        connection = connection_of(request)
+        if connection is not None:
+            connection.is_of_member()
+        return _json(answer)
 
     # People
 
@@ -185,7 +196,7 @@ class Api:
         """Who asks, by its uid. Raises: RefusedError."""
         uid = _uid(request)
         if isinstance(request.transport, asyncio.WriteTransport):
-            self._connections.note(uid, request.transport)
+            self.connections.note(uid, request.transport)
         self._requests.rates.requests.take(uid, time.monotonic())
         return uid
 
@@ -308,16 +319,9 @@ def _json(message: msgspec.Struct) -> web.Response:
     return web.Response(body=encode(message), content_type="application/json")
 
 
-@lru_cache(maxsize=8192)
-def _uid_of(certificate: bytes) -> str | None:
-    return uid_of_certificate(certificate)
-
-
 def _uid(request: web.Request) -> str:
     """Who asks, as TLS has proven. Raises: RefusedError."""
-    tls: ssl.SSLObject | None = request.get_extra_info("ssl_object")
-    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
-    uid = _uid_of(certificate) if certificate else None
+    uid = uid_of_connection(request.transport)
     if uid is None:
         raise RefusedError(
             Code.NO_CERTIFICATE, f"{request.path} is for nodes: it needs the certificate of one"

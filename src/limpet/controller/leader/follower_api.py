@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from limpet.cluster.api import HTTP_STATUS, Code, Refused, encode
+from limpet.controller.api.connections import only_one_of_http_1
 from limpet.controller.leader.elector import Elector
 from limpet.controller.metrics import FollowerMetrics
 
@@ -26,7 +27,7 @@ def follower_application(elector: Elector, ca_certificate: str) -> web.Applicati
             content_type="application/json",
         )
 
-    application = web.Application()
+    application = web.Application(middlewares=[only_one_of_http_1])
     application.router.add_get("/v1/ca", ca)
     application.router.add_route("*", "/{any:.*}", answer)
     return application

@@ -101,6 +101,11 @@ class Registry:
         self._queue.put_nowait((make, done))
         return await done
 
+    def is_member(self, uid: str) -> bool:
+        """Whether the cluster has granted it something, and has not removed it."""
+        grant = self._tables.grants.get(uid)
+        return grant is not None and not grant.tombstone
+
     # What others have written
 
     def has_written(self, kind: str, name: str, version: str) -> bool:

@@ -93,6 +93,10 @@ class Cluster:
             await self._registry.stop()
             raise
 
+    def is_member(self, uid: str) -> bool:
+        """Whether the cluster has granted it something, and has not removed it."""
+        return self._registry.is_member(uid)
+
     async def follow_others(self) -> None:
         """For ever: what nodes and people write to the store themselves is heard."""
         for name in await self.change(lambda tables: sorted(tables.communities)):

@@ -122,9 +122,10 @@ class Machine(LabNode):
         self.write_config()
         controllers = [word for each in endpoints for word in ("--controller", each)]
         return run_command(
-            *(sys.executable, "-m", "limpet", "join", "--token", token, *controllers),
+            *(sys.executable, "-m", "limpet", "join", "--token-file", "-", *controllers),
             *("--name", self.label, "--config", str(self.config_path), *options),
             netns=self.name,
+            stdin=token,
         )
 
     def power_off(self) -> None:

@@ -12,12 +12,13 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
-from ipaddress import ip_address
 from typing import Any
 
 import structlog
 
+from limpet.base.acceptor.places import Places, source_of
 from limpet.base.addresses import Listen
+from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE, RELAY_GREETING_S
 from limpet.base.ownership import TUNNEL_MARK
 from limpet.base.process.listeners import open_listener
 from limpet.base.rate_limit import SourceRates
@@ -30,10 +31,8 @@ from limpet.relay.stream.tls import cause_of, mutual_context, shake_hands, tune
 
 _log = structlog.get_logger("relay-tls")
 
-GREETING_S = 5.0
-"""Longest time from the TCP connection to a member's first frame."""
-MOST_GREETING = 128
-"""Connections before their first frame; when there are more, the oldest is closed."""
+GREETING_S = float(RELAY_GREETING_S.most)
+"""From the TCP connection to a member's first frame."""
 MOST_NODES = 1024
 _SWEEP_S = 5.0
 _RATE_PER_S, _BURST = 200.0, 400.0
@@ -65,8 +64,11 @@ class RelayTlsServer:
         self._membership = membership
         self._context: ssl.SSLContext | None = None
         self._nodes: dict[str, RelayedNode] = {}
-        self._greeting: dict[asyncio.Task[None], None] = {}
-        """Oldest first."""
+        self._greeting: tuple[Places[asyncio.Task[None]], Places[asyncio.Task[None]]] = (
+            _places(),
+            _places(),
+        )
+        """Of those from elsewhere, and of those from where nodes have come from lately."""
         self._rates = SourceRates(
             each=(_SOURCE_RATE_PER_S, _SOURCE_BURST),
             strangers=(_RATE_PER_S, _BURST),
@@ -86,7 +88,7 @@ class RelayTlsServer:
         self._membership.unsubscribe(self._heard)
         self._timer.stop()
         self.listeners.stop()
-        greeting = list(self._greeting)
+        greeting = [task for places in self._greeting for task in places]
         for task in greeting:
             task.cancel()
         await asyncio.gather(*greeting, return_exceptions=True)
@@ -109,7 +111,7 @@ class RelayTlsServer:
         return {
             **self.listeners.report(),
             "nodes": {uid: node.peers for uid, node in self._nodes.items()},
-            "greeting": len(self._greeting),
+            "greeting": sum(map(len, self._greeting)),
             "refused": dict(self.counters) | {"dropped": dropped},
         }
 
@@ -120,14 +122,13 @@ class RelayTlsServer:
             self.counters["too_often"] += 1
             connection.close()
             return
-        if len(self._greeting) >= MOST_GREETING:
-            self.counters["too_many"] += 1
-            oldest = next(iter(self._greeting))
-            del self._greeting[oldest]
-            oldest.cancel()
+        places = self._greeting[self._rates.knows(source)]
         task = asyncio.get_running_loop().create_task(self._greet(connection, source))
-        self._greeting[task] = None
-        task.add_done_callback(lambda done: self._greeting.pop(done, None))
+        leaves = places.put(task, source)
+        if leaves is not None:
+            self.counters["too_many"] += 1
+            leaves.cancel()
+        task.add_done_callback(places.drop)
         # Also of one that has never had its turn; TLS takes the descriptor out of it.
         task.add_done_callback(lambda _: connection.close())
 
@@ -274,15 +275,11 @@ class TlsListeners:
                 asyncio.get_running_loop().remove_reader(listener.fileno())
                 self._again.set_in(_PAUSE_S)
                 return
-            self._admit(connection, _source(source[0]))
+            self._admit(connection, source_of(source[0]))
 
 
-def _source(text: str) -> bytes:
-    """The address of IPv4, or the /64 of IPv6, of which an attacker rarely has many."""
-    address = ip_address(text.partition("%")[0])
-    if address.version == 6 and address.ipv4_mapped is None:
-        return address.packed[:8]
-    return address.packed[-4:]
+def _places() -> Places[asyncio.Task[None]]:
+    return Places(RELAY_GREETING.most, RELAY_GREETING_OF_ONE.most)
 
 
 def _listener(at: Listen) -> socket.socket:

@@ -1,0 +1,89 @@
+"""What is taken from those who have proven nothing: they know an address, and no more."""
+
+from __future__ import annotations
+
+from limpet.base.bounds.bound import Above, Bound
+
+# The controller's API. All of it twice: for addresses that nodes have come from lately, and for
+# all others.
+API_WAITING = Bound(
+    "connections to the controller that nobody has looked at yet",
+    1024,
+    "connections",
+    Above.OLDEST_OUT,
+)
+API_WAITING_OF_ONE = Bound("... from one address", 512, "connections", Above.OLDEST_OUT)
+"""A site of 250 nodes behind one NAT connects twice for each of them."""
+API_INSIDE = Bound(
+    "connections to the controller without a node's certificate", 128, "connections", Above.WAITS
+)
+API_INSIDE_OF_ONE = Bound("... from one address", 32, "connections", Above.WAITS)
+API_FIRST_S = Bound(
+    "time for a connection to send something, and then for its request's head",
+    10,
+    "seconds",
+    Above.CLOSED,
+)
+API_TURN_S = Bound("... that it waits for its turn", 30, "seconds", Above.CLOSED)
+"""An agent gives up after ten; a busy controller's seconds are longer here."""
+API_HURRIED_S = Bound("... where others wait for its place", 3, "seconds", Above.CLOSED)
+"""Five round trips by satellite."""
+API_LONGEST_S = Bound(
+    "time of a request without a node's certificate, answer included", 60, "seconds", Above.CLOSED
+)
+API_BODY_S = Bound("... for its body", 10, "seconds", Above.REFUSED)
+API_HEAD = Bound(
+    "the head of a request without a node's certificate", 16 << 10, "bytes", Above.CLOSED
+)
+JOIN_BODY = Bound("the body of such a request", 16 << 10, "bytes", Above.REFUSED)
+"""Of a join: a token of a pod's account has some 1,500 bytes, a name 253."""
+
+# Figures for monitors (`metrics_listen` of agents, of the names' process and of the controller),
+# and what load balancers ask (healthCheckNodePort), all in clear.
+FIGURES_CONNECTIONS = Bound("connections to a port of figures", 32, "connections", Above.OLDEST_OUT)
+FIGURES_CONNECTIONS_OF_ONE = Bound("... from one address", 8, "connections", Above.OLDEST_OUT)
+FIGURES_S = Bound("time for a request to such a port, answer included", 10, "seconds", Above.CLOSED)
+FIGURES_REQUEST = Bound("a request to such a port", 8 << 10, "bytes", Above.REFUSED)
+HEALTH_CONNECTIONS = Bound(
+    "connections to all healthCheckNodePorts of a node", 64, "connections", Above.OLDEST_OUT
+)
+HEALTH_CONNECTIONS_OF_ONE = Bound("... from one address", 16, "connections", Above.OLDEST_OUT)
+HEALTH_S = Bound(
+    "time for a request to a healthCheckNodePort, answer included", 5, "seconds", Above.CLOSED
+)
+HEALTH_REQUEST = Bound("a request to a healthCheckNodePort", 8 << 10, "bytes", Above.CLOSED)
+
+# A relay's TLS port.
+RELAY_GREETING = Bound(
+    "connections to a relay that no node has proven itself on",
+    128,
+    "connections",
+    Above.OLDEST_OUT,
+)
+"""And as many from addresses that nodes have come from lately."""
+RELAY_GREETING_OF_ONE = Bound("... from one address", 32, "connections", Above.OLDEST_OUT)
+RELAY_GREETING_S = Bound(
+    "time for a node to prove itself to a relay, and to say something", 5, "seconds", Above.CLOSED
+)
+
+# The names' process, which pods ask: they may run anybody's program.
+DNS_CONNECTIONS = Bound(
+    "TCP connections to the names' process", 256, "connections", Above.OLDEST_OUT
+)
+DNS_CONNECTIONS_OF_ONE = Bound("... from one address", 32, "connections", Above.OLDEST_OUT)
+DNS_QUESTION_S = Bound(
+    "time on such a connection until the next whole question", 10, "seconds", Above.CLOSED
+)
+DNS_QUESTION = Bound("a question for names", 4 << 10, "bytes", Above.CLOSED)
+"""One that comes by UDP is cut there, and then it is none."""
+DNS_UNSENT = Bound(
+    "answers on a TCP connection that the client does not take", 256 << 10, "bytes", Above.CLOSED
+)
+"""Four of the largest."""
+DNS_WAITING = Bound(
+    "questions by UDP that wait while others are answered", 4096, "questions", Above.DROPPED
+)
+DNS_WAITING_OF_ONE = Bound("... of one address", 1024, "questions", Above.DROPPED)
+
+# What a person was sent, and gives to a command.
+JOIN_TOKEN = Bound("a join token in a file or on standard input", 4 << 10, "bytes", Above.REFUSED)

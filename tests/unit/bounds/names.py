@@ -1,0 +1,150 @@
+"""Probes of what the names' process takes of those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from limpet.base.bounds import strangers
+from limpet.dns import server as server_module
+from limpet.dns.resolver import Resolver
+from limpet.dns.server import Server
+from limpet.dns.turns import Turns
+from limpet.services.catalog import Catalog
+from tests.unit.bounds.probes import probe
+from tests.unit.dns.test_resolver import resolver_of
+
+_QUESTION = bytes.fromhex("000100000001000000000000") + b"\x03web\x00" + b"\0\1\0\1"
+
+
+@contextmanager
+def _serving() -> Iterator[tuple[Server, tuple[str, int]]]:
+    resolver: Resolver[Any] = resolver_of(Catalog())
+    server = Server(resolver)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    server.listen([listener])
+    try:
+        yield server, listener.getsockname()
+    finally:
+        server.close()
+
+
+def _run(body: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    return asyncio.run(body())
+
+
+async def _connect(undo: ExitStack, to: tuple[str, int], source: str) -> socket.socket:
+    client = undo.enter_context(socket.socket())
+    client.setblocking(False)
+    client.bind((source, 0))
+    await asyncio.get_running_loop().sock_connect(client, to)
+    return client
+
+
+async def _is_open(client: socket.socket, sent: bytes = b"") -> bool:
+    """It answers, or takes what is sent without one; False: it was ended."""
+    loop = asyncio.get_running_loop()
+    with suppress(ConnectionError):
+        await loop.sock_sendall(client, sent or len(_QUESTION).to_bytes(2, "big") + _QUESTION)
+        return await loop.sock_recv(client, 2) != b""
+    return False
+
+
+def _are_served(amount: int, sources: int) -> bool:
+    async def body() -> bool:
+        with ExitStack() as undo:
+            _, to = undo.enter_context(_serving())
+            held = [
+                await _connect(undo, to, f"127.0.2.{number % sources + 1}")
+                for number in range(amount)
+            ]
+            return all([await _is_open(client) for client in held])
+
+    return _run(body)
+
+
+@probe(strangers.DNS_CONNECTIONS)
+def _(amount: int) -> bool:
+    return _are_served(amount, sources=100)
+
+
+@probe(strangers.DNS_CONNECTIONS_OF_ONE)
+def _(amount: int) -> bool:
+    return _are_served(amount, sources=1)
+
+
+@probe(strangers.DNS_QUESTION)
+def _(amount: int) -> bool:
+    async def body() -> bool:
+        with ExitStack() as undo:
+            _, to = undo.enter_context(_serving())
+            client = await _connect(undo, to, "127.0.0.1")
+            message = _QUESTION.ljust(amount, b"\0")
+            return await _is_open(client, amount.to_bytes(2, "big") + message)
+
+    return _run(body)
+
+
+@probe(strangers.DNS_QUESTION_S)
+def _(amount: int) -> bool:
+    """With a byte now and then, and a second as the hundredth of one."""
+
+    async def body() -> bool:
+        with ExitStack() as undo:
+            patched = undo.enter_context(pytest.MonkeyPatch.context())
+            patched.setattr(server_module, "_IDLE_S", strangers.DNS_QUESTION_S.most / 100)
+            server, to = undo.enter_context(_serving())
+            client = await _connect(undo, to, "127.0.0.1")
+            loop = asyncio.get_running_loop()
+            while not len(server.connections):
+                await asyncio.sleep(0)
+            began_s = loop.time()
+            with suppress(ConnectionError):
+                await loop.sock_sendall(client, b"\x0f\xff")
+                while len(server.connections) and amount > strangers.DNS_QUESTION_S.most:
+                    await loop.sock_sendall(client, b"x")
+                    await asyncio.sleep(0.01)
+            return loop.time() - began_s < amount / 100 and bool(len(server.connections))
+
+    return _run(body)
+
+
+@probe(strangers.DNS_UNSENT)
+def _(amount: int) -> bool:
+    async def body() -> bool:
+        with ExitStack() as undo:
+            server, _ = undo.enter_context(_serving())
+            ours, theirs = map(undo.enter_context, socket.socketpair())
+            ours.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    ours.send(bytes(1 << 16))
+            connection = server_module._Connection(server, ours, "pod")
+            server.connections.put(connection, b"pod")
+            connection._reply(bytes(amount % (1 << 14) + (1 << 14) - 2))
+            for _ in range(amount // (1 << 14) - 1):
+                connection._reply(bytes((1 << 14) - 2))
+            is_held = connection in server.connections
+            connection.close()
+            assert theirs.fileno() > 0
+            return is_held
+
+    return _run(body)
+
+
+@probe(strangers.DNS_WAITING)
+def _(amount: int) -> bool:
+    turns: Turns[int] = Turns(strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most)
+    return all(turns.put(str(number % 200), number) for number in range(amount))
+
+
+@probe(strangers.DNS_WAITING_OF_ONE)
+def _(amount: int) -> bool:
+    turns: Turns[int] = Turns(strangers.DNS_WAITING.most, strangers.DNS_WAITING_OF_ONE.most)
+    return all(turns.put("pod", number) for number in range(amount))
