@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from tests.unit.cluster_values import node_key, seal_presence
 
 from limpet.base.addresses import UnderlayLink
-from limpet.base.bounds.members import PRESENCE_ADDRESSES, PRESENCE_BODY, PRESENCE_ENDPOINTS
+from limpet.base.bounds.members import (
+    PRESENCE_ADDRESSES,
+    PRESENCE_BODY,
+    PRESENCE_ENDPOINTS,
+    SEQUENCE,
+)
 from limpet.cluster.kinds import KINDS
 from limpet.cluster.kinds.presence import Presence
 from limpet.cluster.seal import read_sealed
@@ -57,10 +62,10 @@ def test_of_too_many_endpoints_those_that_are_reached_from_everywhere_are_told()
 
 def test_a_node_that_says_all_that_it_may_is_heard() -> None:
     """The longest addresses, ports and names that there are."""
-    longest = (1 << 128) - 1
+    longest = (0xFDFF << 112) + (1 << 112) - 1
     presence = Presence(
         "a" * 24,
-        (1 << 63) - 1,
+        SEQUENCE.most,
         "b" * 36,
         tuple(ip_address(longest - n) for n in range(MOST)),
         tuple((ip_address(longest - n), 65535) for n in range(PRESENCE_ENDPOINTS.most)),

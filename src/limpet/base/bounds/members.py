@@ -9,12 +9,13 @@ ABSENT_ADDRESSES = Bound(
 )
 SEQUENCE = Bound(
     "sequence of what a node says itself",
-    (1 << 53) - 1,
+    (1 << 47) - 1,
     "documents before it",
     Above.REFUSED,
 )
-"""All that JSON's numbers hold exactly; a node that says something each second for ever is far from
-it. Above there is no number by which the node could go on over one that was signed with its key."""
+"""The highest version of any document (`signers.MAX_VERSION`); a node that says something each
+second for ever is far from it. Above there is no number by which the node could go on over one that
+was signed with its key."""
 UNSIGNED_STEP = Bound(
     "step to a sequence of this node's that the controller tells and does not show",
     1 << 32,
