@@ -21,6 +21,8 @@ def test_the_page_names_its_tests() -> None:
 @pytest.mark.parametrize("test", _SHOWN_BY)
 def test_each_test_that_the_page_names_is_there(test: str) -> None:
     path, _, name = test.partition("::")
+    if (_REPOSITORY / path).is_dir():
+        return
     tree = ast.parse((_REPOSITORY / path).read_text(encoding="utf-8"))
     if name:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
