@@ -487,7 +487,7 @@ def test_an_error_of_the_agent_is_not_taken_for_a_lock(make_node: NodeFactory) -
     node = make_node(segments=SEGMENTS)
     (node.folder / "state" / "sysctls.json").mkdir(parents=True)
 
-    with pytest.raises(Exception, match=r"sysctls.json: Is a directory"):
+    with pytest.raises(Exception, match=r"sysctls.json: not a regular file"):
         node.start_agent()
 
 

@@ -314,6 +314,8 @@ class Node:
             writer.transport.abort()
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
+        if not answered:
+            raise ConnectionResetError(f"{verb} {path}: the controller ended without an answer")
         status = int(answered.split(b" ", 2)[1])
         if status != 200:
             raise Refusal(status, api.decode(data, api.Refused))

@@ -8,7 +8,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[3]
 PARTS = (
     *("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml"),
-    *("bpf", "scripts", "shim", "src"),
+    *("bpf", "requirements", "scripts", "shim", "src"),
 )
 WHERE = (
     "import limpet, limpet.cni.shim_binary as binary; print(limpet.__file__, binary.shim_path())"

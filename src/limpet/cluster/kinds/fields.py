@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from ipaddress import ip_address
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
 
-from limpet.base.addresses import Address
+from limpet.base.addresses import Address, Prefix
 from limpet.base.bounds.bound import Bound
 from limpet.base.bounds.words import NAME
 from limpet.base.text.names import label_problem, name_problem
@@ -26,6 +26,11 @@ def text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
+
+
+def prefixes(value: Iterable[object]) -> tuple[Prefix, ...]:
+    """Each as text: `ipaddress` takes numbers, too."""
+    return tuple(ip_network(text(each)) for each in value)
 
 
 def name(value: object) -> str:

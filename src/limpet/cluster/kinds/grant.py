@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import ip_network
 from typing import Any
 
 from limpet.base.addresses import Prefix
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import uid_of
-from limpet.cluster.kinds.fields import by_version, bytes_of
+from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes
 from limpet.cluster.kinds.network import cluster_keys, revoked_keys
 
 
@@ -69,10 +68,10 @@ def _parse(found: dict[str, Any]) -> Grant:
         **{
             **found,
             "public_key": bytes_of(found["public_key"]),
-            "segments": tuple(map(ip_network, found["segments"])),
+            "segments": prefixes(found["segments"]),
             "communities": tuple(found["communities"]),
             "roles": frozenset(map(Role, found["roles"])),
-            "prefixes_behind": tuple(map(ip_network, found["prefixes_behind"])),
+            "prefixes_behind": prefixes(found["prefixes_behind"]),
             "supersedes": tuple(found["supersedes"]),
             "vtep_macs": by_version(found.get("vtep_macs", {})),
         }

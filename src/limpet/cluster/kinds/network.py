@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import ip_network
 from typing import Any
 
 from limpet.base.addresses import Address, Prefix
 from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.documents import Head, Kind, Lookup
 from limpet.cluster.keys import ClusterKey, is_chain
-from limpet.cluster.kinds.fields import by_version, bytes_of, whole
+from limpet.cluster.kinds.fields import by_version, bytes_of, prefixes, whole
 
 
 class DefaultCommunity(Enum):
@@ -105,9 +104,9 @@ def _parse(found: dict[str, Any]) -> Network:
             "rotated_at": tuple(
                 whole(each, MAX_VERSION.most) for each in found.get("rotated_at", ())
             ),
-            "pod_cidrs": tuple(map(ip_network, found["pod_cidrs"])),
+            "pod_cidrs": prefixes(found["pod_cidrs"]),
             "segment_lengths": by_version(found["segment_lengths"]),
-            "service_cidrs": tuple(map(ip_network, found["service_cidrs"])),
+            "service_cidrs": prefixes(found["service_cidrs"]),
             "default_community": DefaultCommunity(found["default_community"]),
             "encryption": Encryption(found["encryption"]),
             "tunnel_backend": TunnelBackend(found["tunnel_backend"]),

@@ -211,7 +211,7 @@ def test_a_log_that_the_disk_cannot_read_costs_no_more_than_a_damaged_one(tmp_pa
 
 def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
-    with pytest.raises(StorageError, match=r"read .*snapshot\.log: Is a directory"):
+    with pytest.raises(StorageError, match=r"read .*snapshot\.log: not a regular file"):
         SnapshotFile(tmp_path / NAME, own_uid=OWN_UID)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limpet.base.bounds.signers import MAX_VERSION
 from limpet.cluster.kinds import GRANT, NETWORK, PRESENCE
 from limpet.cluster.kinds.network import TunnelBackend
 from limpet.cluster.seal import seal
@@ -36,7 +37,7 @@ from tests.unit.cluster_values import CLUSTER_KEY, grant, network, node_key, pre
 
 SECONDS = st.floats(0, 1e10)
 TEXTS = st.lists(st.text(max_size=4), max_size=3).map(tuple)
-WHOLE = st.integers(0, (1 << 63) - 1)
+WHOLE = st.integers(0, MAX_VERSION.most)
 
 
 @st.composite
