@@ -24,7 +24,7 @@ AT_ONCE = 32
 def test_nothing_is_lost_or_doubled_when_the_agent_is_killed_under_load(
     make_node: NodeFactory, chance: random.Random
 ) -> None:
-    node = make_node(segments=["10.244.0.0/21", "fd00:7::/64"], rest_s=0)
+    node = make_node(segments=["10.246.0.0/21", "fd00:46::/64"], rest_s=0)
     node.environment["LIMPET_WAIT_S"] = "60"
     node.start_agent()
     pods = [node.pod(f"p{n}") for n in range(PODS)]
