@@ -83,5 +83,5 @@ def check(node: LabNode, attached: set[LabPod], chance: random.Random) -> None:
     ends = {name for name in links if name.startswith("lim") and not name.startswith("limx")}
     assert len(ends - {"limpet0"}) == len(attached)
     for pod in chance.sample(sorted(attached, key=lambda pod: pod.name), 5):
-        assert pod.reaches("10.244.0.1")
-        assert pod.reaches("fd00:7::1")
+        assert pod.reaches("10.246.0.1")
+        assert pod.reaches("fd00:46::1")

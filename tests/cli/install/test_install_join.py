@@ -147,7 +147,8 @@ def test_a_node_of_a_cluster_is_as_it_was_after_it_came_and_went(
     await_neighbour(machine)
     with machine.namespace("c1"):
         address = cni(machine, "ADD", "c1")["ips"][0]["address"].split("/")[0]
-        machine.run("ping", "-c", "1", "-w", "10", address, netns=OUTSIDE)
+        ping = ("ping", "-c", "1", "-w", "10", address)  # the neighbour hears of the way back later
+        wait_until(lambda: machine.try_run(*ping, netns=OUTSIDE).returncode == 0, "it is reached")
         assert errors(machine, "doctor") == []
         assert {"inet limpet", "inet limpet_overlay"} <= nft_tables(machine)
         assert machine.links("vxlan") == {"limvx4", "limvx6"}
