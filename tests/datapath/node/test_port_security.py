@@ -21,6 +21,7 @@ from limpet.datapath.node.pod.attachment import AllowedSources, Bandwidth
 from limpet.datapath.node.ports.diff import PutTable, diff_ports
 from limpet.datapath.node.ports.part import PortPart
 from limpet.datapath.node.ports.plan import plan_ports
+from limpet.datapath.node.ports.ruleset import plan_frame
 from limpet.datapath.node.ports.state import PortTable
 from tests.beds.namespaces import Netns, NetnsFactory
 from tests.beds.node_bed import GATEWAYS
@@ -491,3 +492,14 @@ def test_a_pod_that_cannot_be_held_to_its_addresses_does_not_start(ports: PortsB
         finally:
             owner.stdin.close()
             owner.wait()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_table_needs_no_file_of_protocols(make_netns: NetnsFactory, wide: bool) -> None:
+    """Images of containers often have no /etc/protocols."""
+    without = "[ ! -e /etc/protocols ] || mount --bind /dev/null /etc/protocols; exec nft -c -f -"
+    command = ["nsenter", f"--net={make_netns().path}", "unshare", "-m", "sh", "-c", without]
+    checked = subprocess.run(
+        command, input=plan_frame(wide=wide), capture_output=True, text=True, timeout=60
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")

@@ -26,6 +26,8 @@ class PortKernel:
         """Raises: LimpetError without the library."""
         self._nft = Nftables(NFT_PORTS_TABLE, family="bridge")
         self._elements = SetElements(NFT_PORTS_TABLE, family=BRIDGE)
+        self._lacks: str | None = None
+        """Why the kernel can have no such table; None: nobody has tried."""
         self._put, self._printed = "", ""
         """The frame that was put last, and what nft printed right after."""
 
@@ -60,7 +62,12 @@ class PortKernel:
         self._put, self._printed = table.frame, frame
 
     def why_not(self) -> str:
-        """Why this kernel can have no such table at all, tried; empty: it can."""
+        """Why this kernel can have no such table at all, tried once; empty: it can."""
+        if self._lacks is None:
+            self._lacks = self._try_out()
+        return self._lacks
+
+    def _try_out(self) -> str:
         chain = "{ type filter hook prerouting priority 0; }"
         at = f"bridge {_TRIAL}"
         try:

@@ -68,7 +68,8 @@ def _chains(names: list[dict[int, str]]) -> list[tuple[str, list[str]]]:
         (
             "from6",
             [
-                "meta l4proto ipv6-icmp icmpv6 type vmap { mld-listener-query : goto forged, "
+                # By its number: nft looks names up in /etc/protocols, which an image need not have.
+                "meta l4proto 58 icmpv6 type vmap { mld-listener-query : goto forged, "
                 "nd-router-advert : goto forged, nd-neighbor-solicit : goto solicited6, "
                 "nd-neighbor-advert : goto target6, nd-redirect : goto forged }",
                 f"udp dport 546 {_DROP}",
