@@ -79,7 +79,7 @@ class Events:
 
     def tell(self, about: About, reason: str, message: str, kind: EventType = "Normal") -> None:
         """`reason`: one CamelCase word; `message`: what it is, and what to do."""
-        words = escaped(shortened(message, _MAX_MESSAGE_CHARACTERS // 2))
+        words = escaped(shortened(message, _MAX_MESSAGE_CHARACTERS - 40))
         key = (about, kind, reason, words[:_MAX_MESSAGE_CHARACTERS])
         self._backlog.add(key, time.monotonic(), time.time())
         self._more.set()
