@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from limpet import __version__
 from limpet.cli.main import app, main
 
-DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "commands.md"
+DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "commands"
 COMMANDS = [
     ["status"],
     ["ipam", "list"],
@@ -40,24 +40,33 @@ def every_command(group: Any, words: tuple[str, ...] = ("limpet",)) -> Iterator[
             yield " ".join((*words, name)), command
 
 
+def documented() -> dict[str, tuple[Path, str]]:
+    """`limpet ipam list` and so on: the page that has a section of that name, and the section."""
+    return {
+        part.split("\n")[0]: (page, part)
+        for page in sorted(DOCUMENTATION.glob("*.md"))
+        for part in page.read_text().split("\n## ")[1:]
+    }
+
+
 def test_every_command_and_option_is_documented() -> None:
-    text = DOCUMENTATION.read_text()
-    sections = {part.split("\n")[0]: part for part in text.split("\n## ")}
-    group = typer.main.get_command(app)
+    sections = documented()
 
-    found = dict(every_command(group))
-    assert len(found) == 53
-    for name, command in found.items():
-        assert name in sections, f"docs/commands.md has no section {name!r}"
+    for name, command in every_command(typer.main.get_command(app)):
+        assert name in sections, f"no page of docs/commands has a section {name!r}"
+        page, text = sections[name]
         for option in (o for p in command.params for o in p.opts if o.startswith("--")):
-            assert option in sections[name] or option == "--help", f"{name} {option}"
+            assert option in text or option == "--help", f"{page.name}: {name} {option}"
 
 
-def test_no_section_is_about_a_command_that_is_not_there() -> None:
-    sections = [line for line in DOCUMENTATION.read_text().split("\n") if line.startswith("## ")]
+def test_no_section_is_about_a_command_that_is_not_there_and_the_list_has_all() -> None:
+    sections = documented()
     found = dict(every_command(typer.main.get_command(app)))
+    index = (DOCUMENTATION / "index.md").read_text()
 
-    assert {section.removeprefix("## ") for section in sections} == set(found)
+    assert set(sections) == set(found)
+    for name, (page, _) in sections.items():
+        assert f"[`{name}`]({page.name}#{name.replace(' ', '-')})" in index
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
