@@ -1,0 +1,56 @@
+"""What pods are served with, and what holds for them."""
+
+from __future__ import annotations
+
+from limpet.picture.said import Shown
+
+
+class Endpoint(Shown, frozen=True, kw_only=True):
+    """Of a Service's port, as who looks sees it."""
+
+    address: str
+    """With the port, as `10.8.0.5:8080`."""
+    port: str = ""
+    """Of the Service: name, number and protocol."""
+    pod: str = ""
+    node: str = ""
+    """Uid where it is known, else the name."""
+    in_rotation: bool = True
+    why: str = ""
+    """Why it is not."""
+    weight: int = 0
+    connections: int = 0
+
+
+class Service(Shown, frozen=True, kw_only=True):
+    """A Service, with what it turns between."""
+
+    name: str
+    """NAMESPACE/NAME."""
+    type: str = ""
+    addresses: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    trouble: str = ""
+
+
+class Policy(Shown, frozen=True, kw_only=True):
+    """A policy on pods."""
+
+    name: str
+    """NAMESPACE/NAME."""
+    directions: tuple[str, ...] = ()
+    pods: int | None = None
+    """That it selects, as far as who looks knows."""
+    words: str = ""
+    trouble: str = ""
+
+
+class Workloads(Shown, frozen=True, kw_only=True):
+    """What pods are served with."""
+
+    services: tuple[Service, ...] = ()
+    services_why: str = ""
+    """Why there are none, where nothing tells of them."""
+    policies: tuple[Policy, ...] = ()
+    policies_why: str = ""
