@@ -90,7 +90,7 @@ def test_status_without_an_agent_is_one_line(node: LabNode, limpet: Shell) -> No
 def test_list_names_the_pod_of_each_address(node: LabNode, limpet: Shell) -> None:
     node.pod("web-0").add()
 
-    assert limpet("ipam", "list") == 0
+    assert limpet("ipam", "list", "-o", "wide") == 0
     rows = [line.split() for line in limpet.out.splitlines()[1:]]
     assert ["limpet", "10.244.7.2", "live", "default", "web-0", "eth0", "web-0"] in rows
     with_agent = limpet.json("ipam", "list")

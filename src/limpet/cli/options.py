@@ -24,7 +24,14 @@ ControllerConfig = Annotated[
     Path | None,
     typer.Option("--config", help=f"The controller's configuration (default: {CONTROLLER_PATH})."),
 ]
-Format = Annotated[Output, typer.Option("--output", help="How the result is printed.")]
+Format = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        help="How the result is printed; `wide`: with the columns that `table` leaves out.",
+    ),
+]
 TokenFile = Annotated[
     str,
     typer.Option(

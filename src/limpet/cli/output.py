@@ -1,8 +1,8 @@
-"""Results on stdout, as a table or as JSON; talk on stderr.
+"""Results on stdout, as a table or as a document (JSON, YAML); talk on stderr.
 
 All that a command prints goes through here, and nothing that others wrote gets through: a pod's
 name, an error of a server or an answer of DNS moves no cursor, forges no line and hides no other.
-JSON stays exact, in ASCII.
+Documents stay exact, in ASCII.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TextIO
 
@@ -21,13 +21,23 @@ from limpet.base.text.escaping import escaped, shortened
 
 _WIDEST_COLUMN = 320
 """Characters. A cell that is wider sticks out of its own row, and widens no other."""
+_YAML_WIDTH = 1 << 20
+"""Characters. Text of others is not folded, so that a line can be searched for and copied."""
 
 
 class Output(StrEnum):
     """How a result is printed."""
 
     TABLE = "table"
+    WIDE = "wide"
+    """A table with the columns that are left out of the other one."""
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_document(self) -> bool:
+        """For a program: the whole answer, and nothing else on stdout."""
+        return self in (Output.JSON, Output.YAML)
 
 
 def put(text: str) -> None:
@@ -47,6 +57,19 @@ def _line(text: str) -> str:
 def put_json(document: Any) -> None:
     """`document`: of dicts, lists and structs."""
     sys.stdout.write(json.dumps(msgspec.to_builtins(document), indent=2, ensure_ascii=True) + "\n")
+
+
+def put_document(document: Any, output: Output) -> None:
+    """As JSON or as YAML, both in ASCII; `document`: of dicts, lists and structs."""
+    if output is not Output.YAML:
+        put_json(document)
+        return
+    # Only here: few ask for it, and it takes longer to load than most commands to run.
+    import yaml
+
+    plain = json.loads(json.dumps(msgspec.to_builtins(document)))  # without aliases and tuples
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=False, width=_YAML_WIDTH)
+    sys.stdout.write(text)
 
 
 def put_encoded(text: str) -> None:
@@ -82,9 +105,9 @@ def tame_stderr() -> Iterator[None]:
 
 
 def show(answer: Any, output: Output, *lines: str) -> None:
-    """The answer as JSON, or what it comes to in lines for a person."""
-    if output is Output.JSON:
-        put_json(answer)
+    """The answer as a document, or what it comes to in lines for a person."""
+    if output.is_document:
+        put_document(answer, output)
     else:
         for line in lines:
             put(line)
@@ -97,12 +120,18 @@ def show_table(
     columns: Sequence[str] = (),
     *,
     nothing: str,
+    wide: Collection[str] = (),
 ) -> None:
-    """The answer as JSON, or its rows as a table; `nothing` is said where there are none."""
-    if output is Output.JSON:
-        put_json(answer)
+    """The answer as a document, or its rows as a table; `nothing` is said where there are none.
+
+    `wide`: columns that only the wide table has.
+    """
+    if output.is_document:
+        put_document(answer, output)
     elif rows:
-        put_table(rows, columns)
+        columns = columns or list(rows[0])
+        is_wide = output is Output.WIDE
+        put_table(rows, [each for each in columns if is_wide or each not in wide])
     else:
         say(nothing)
 

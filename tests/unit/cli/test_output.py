@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +21,10 @@ from limpet.agent.status.node import RecordCheck, Records, Released, Repaired, S
 from limpet.agent.status.paths import PathAnswer, Peers
 from limpet.agent.status.services import ServiceAnswer, ServicesAnswer
 from limpet.base.text.escaping import escaped
-from limpet.cli.main import main
+from limpet.cli.main import app, main
 from limpet.cli.output import Passage, put_encoded
 from tests.unit.cli.hostile import CANNOT_BE_SEEN, WORST, agent, answering, controller, names
+from tests.unit.cli.test_main import every_command
 
 _AGENT = {
     "status": Status,
@@ -141,6 +144,10 @@ _AT_THE_CONTROLLER = [
     ("policy", "list", "--cluster"),
     ("controller", "recovery"),
 ]
+_ALL = [
+    *(("agent", each) for each in _AT_THE_AGENT),
+    *(("controller", each) for each in _AT_THE_CONTROLLER),
+]
 
 
 @pytest.fixture
@@ -159,10 +166,7 @@ def settings(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("asked", "command"),
-    [
-        *(("agent", each) for each in _AT_THE_AGENT),
-        *(("controller", each) for each in _AT_THE_CONTROLLER),
-    ],
+    _ALL,
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
 def test_no_command_lets_others_words_move_a_terminal(
@@ -189,6 +193,80 @@ def test_json_is_exact_and_still_moves_nothing(
     assert json.loads(said) == _CONTROLLER[".".join(command[:2])]
     assert said.isascii()
     assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(("asked", "command"), _ALL)
+def test_yaml_says_what_json_says(
+    settings: dict[str, str],
+    asked: str,
+    command: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    documents = {}
+    for output, parse in (("json", json.loads), ("yaml", yaml.safe_load)):
+        main([*command, "--config", settings[asked], "-o", output])
+        said = capsys.readouterr().out
+        assert said.isascii()
+        assert "\x1b" not in said
+        documents[output] = parse(said) if said else "refused"
+    assert documents["yaml"] == documents["json"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "command", "column"),
+    [
+        ("agent", ("peer", "list"), "UID"),
+        ("agent", ("ipam", "list"), "CONTAINER ID"),
+        ("controller", ("node", "list"), "UID"),
+        ("controller", ("segment", "list"), "UID"),
+        ("controller", ("pod", "list"), "IFNAME"),
+    ],
+)
+def test_the_wide_table_has_columns_that_the_other_leaves_out(
+    settings: dict[str, str],
+    asked: str,
+    command: tuple[str, ...],
+    column: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heads = {}
+    for output in ("table", "wide"):
+        main([*command, "--config", settings[asked], "-o", output])
+        heads[output] = capsys.readouterr().out.splitlines()[0].split("  ")
+    assert column in {each.strip() for each in heads["wide"]}
+    assert column not in {each.strip() for each in heads["table"]}
+
+
+_WITHOUT_RESULT = {
+    "agent",
+    "connectivity pod",
+    "controller",
+    "dns ready",
+    "dns serve",
+    "lab demo",
+    "lab shell",
+}
+"""Commands that run, or hand the terminal to something else."""
+
+
+def test_every_command_that_has_a_result_prints_it_in_every_form() -> None:
+    found = dict(every_command(typer.main.get_command(app), ()))
+    lacking = {
+        name
+        for name, command in found.items()
+        if not any({"-o", "--output"} <= set(each.opts) for each in command.params)
+    }
+    assert lacking == _WITHOUT_RESULT & set(found)
+
+
+def test_no_command_asks_for_one_form_where_two_are_meant() -> None:
+    folder = Path(limpet.__file__).parent / "cli"
+    found = [
+        str(path)
+        for path in folder.rglob("*.py")
+        if path.name != "output.py" and "Output.JSON" in path.read_text(encoding="utf-8")
+    ]
+    assert found == []
 
 
 def test_what_a_person_gave_by_mistake_is_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from limpet.cluster.kinds.network import (
 )
 
 _POD_COLUMNS = ("node", "namespace", "pod", "network", "ifname", "addresses", "reported")
+_POD_WIDE = ("ifname", "reported")
 
 token = group("Join tokens.")
 segment = group("Address segments.")
@@ -84,7 +85,7 @@ def segment_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
         }
         for each in answer["segments"]
     ]
-    show_table(answer, output, rows, nothing="no segment is granted")
+    show_table(answer, output, rows, nothing="no segment is granted", wide=("uid",))
 
 
 @network.command("show")
@@ -157,8 +158,8 @@ def pod_list(
         {**each, "addresses": ",".join(each["addresses"]), "reported": reported[each["uid"]]}
         for each in found["pods"]
     ]
-    show_table(found, output, rows, _POD_COLUMNS, nothing="no pod was reported")
-    for each in found["nodes"] if output is Output.TABLE else ():
+    show_table(found, output, rows, _POD_COLUMNS, nothing="no pod was reported", wide=_POD_WIDE)
+    for each in found["nodes"] if not output.is_document else ():
         if each["reported_at_s"] is None:
             say(f"{each['node']} ({each['uid']}) has never reported")
 

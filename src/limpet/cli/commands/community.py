@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.cluster.kinds.network import TunnelBackend
 
@@ -107,7 +107,7 @@ def _change(
     answer = ask(reach, f"community.{verb}", community=name, **asked)
     names = ",".join(each["name"] for each in answer["nodes"])
     show(answer, output, f"{answer['name']}: {names or 'no node'}")
-    if output is Output.TABLE and not names and answer["selector"]:
+    if not output.is_document and not names and answer["selector"]:
         say(f"no node has labels such as {answer['selector']} yet (limpet node list shows all)")
 
 
@@ -134,8 +134,8 @@ def community_list(reach: Reach = HERE, output: Format = Output.TABLE) -> None:
 def community_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """Who is in a community, and why."""
     shown = ask(reach, "community.show", community=name)
-    if output is Output.JSON:
-        put_json(shown)
+    if output.is_document:
+        put_document(shown, output)
         return
     put(f"name: {shown['name']}")
     put(f"selector: {shown['selector'] or '-'}")

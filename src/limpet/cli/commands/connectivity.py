@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_encoded, put_json, put_table, say
+from limpet.cli.output import Output, put, put_document, put_encoded, put_table, say
 from limpet.cli.reach import NAMESPACE, Context, Kubeconfig, Namespace
 
 connectivity = group("Whether pods reach each other.")
@@ -77,8 +77,8 @@ def connectivity_test(
         finally:
             client.close()
             await asyncio.sleep(0)  # closed connections get their turn to end
-        if output is Output.JSON:
-            put_json(report)
+        if output.is_document:
+            put_document(report, output)
         else:
             if shown := rows(report):
                 put_table(shown)

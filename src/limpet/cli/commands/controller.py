@@ -13,7 +13,7 @@ import typer
 from limpet.base.configuration import CONTROLLER_PATH
 from limpet.cli.options import ControllerConfig as Config
 from limpet.cli.options import Format, Words, require_root
-from limpet.cli.output import Output, put, put_json, say, show
+from limpet.cli.output import Output, put, put_document, say, show
 from limpet.cli.reach import HERE, Reach, ask, reaching
 from limpet.controller.settings import load_settings
 
@@ -53,11 +53,14 @@ def _run(context: typer.Context, config: Config = None) -> None:
 def controller_backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where it goes; must not exist.")],
     config: Config = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Copy the database, with all keys of the cluster, also while the controller runs."""
+    from limpet.cli.answers import BackedUp
     from limpet.controller.backup import back_up
 
     back_up(load_settings(config), file)
+    show(BackedUp(file=str(file)), output)
     say(f"limpet: {file} holds the keys of the cluster: keep it where nobody else can read it")
 
 
@@ -65,11 +68,16 @@ def controller_backup(
 def controller_restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A back-up.")],
     config: Config = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Put a back-up in the database's place; the controller must not run."""
+    from limpet.cli.answers import Restored
     from limpet.controller.backup import restore
 
-    former = restore(load_settings(config), file)
+    settings = load_settings(config)
+    former = restore(settings, file)
+    database = str(settings.database)
+    show(Restored(database=database, former=None if former is None else str(former)), output)
     if former is not None:
         say(f"limpet: what was there is kept as {former}")
     say("limpet: start the controller, then see `limpet controller recovery`")
@@ -107,8 +115,8 @@ def controller_recovery(
 ) -> None:
     """What a restored controller waits for; exit code 1 while it does."""
     answer = ask(reach, "recovery", resume=resume, force=force)
-    if output is Output.JSON:
-        put_json(answer)
+    if output.is_document:
+        put_document(answer, output)
     else:
         _put_recovery(answer)
     if answer["recovering"]:
@@ -153,16 +161,18 @@ def controller_install(
     no_start: Annotated[
         bool, typer.Option("--no-start", help="Do not start it (for disk images).")
     ] = False,
+    output: Format = Output.TABLE,
 ) -> None:
     """Make the controller a systemd service of this machine, and start it."""
+    from limpet.cli.answers import Installed
     from limpet.cli.install.units.controller_service import ControllerInstall, install_controller
 
     require_root("controller install")
     options = ControllerInstall(
         tuple(pod_cidr or ()), config.absolute(), unit_dir.absolute(), start=not no_start
     )
-    for step in install_controller(options):
-        put(step)
+    steps = install_controller(options)
+    show(Installed(steps=steps), output, *steps)
 
 
 @controller.command("uninstall")
@@ -172,6 +182,7 @@ def controller_uninstall(
         typer.Option("--purge", help="The database with the cluster's keys goes too: no way back."),
     ] = False,
     config: Config = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Stop the controller and take its files off this machine."""
     from limpet.cli.install.uninstall import put_removal
@@ -179,4 +190,5 @@ def controller_uninstall(
 
     require_root("controller uninstall")
     removal = uninstall_controller(load_settings(config), purge=purge)
-    put_removal("controller uninstall", removal, nothing="no controller was installed here")
+    nothing = "no controller was installed here"
+    put_removal("controller uninstall", removal, output, nothing=nothing)

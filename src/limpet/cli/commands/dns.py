@@ -11,7 +11,7 @@ from limpet.base.errors import LimpetError
 from limpet.cli.names import ask_names
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_json, put_table
+from limpet.cli.output import Output, put, put_document, put_table
 
 dns = group("Names, as this node answers them.")
 
@@ -26,8 +26,8 @@ def dns_query(
 ) -> None:
     """What is answered to a name, and from which object; exit code 1 for an error."""
     answer = _ask(config, {"ask": "query", "name": name, "type": kind})
-    if output is Output.JSON:
-        put_json(answer)
+    if output.is_document:
+        put_document(answer, output)
     else:
         for line in answer["records"]:
             put(line)
@@ -41,8 +41,8 @@ def dns_query(
 def dns_status(config: Config = None, output: Format = Output.TABLE) -> None:
     """Whether names are answered on this node, by which upstreams, and how many so far."""
     answer = _ask(config, {"ask": "status"})
-    if output is Output.JSON:
-        put_json(answer)
+    if output.is_document:
+        put_document(answer, output)
         return
     services = answer["services"]
     put(f"process: {answer['pid']}, version {answer['version']}")

@@ -11,8 +11,8 @@ from limpet.agent.settings import DEFAULT_PATH, load_settings
 from limpet.base.errors import LimpetError
 from limpet.cli.install.runtimes import DEFAULT_BIN_DIR, DEFAULT_CONF_DIR
 from limpet.cli.install.units.service import DEFAULT_UNIT_DIR
-from limpet.cli.options import Config, TokenFile, Words, given_token, require_root
-from limpet.cli.output import put
+from limpet.cli.options import Config, Format, TokenFile, Words, given_token, require_root
+from limpet.cli.output import Output, show
 
 BinDir = Annotated[
     Path | None,
@@ -120,9 +120,10 @@ def install(
             "aside, and `limpet uninstall` gives it back.",
         ),
     ] = "",
+    output: Format = Output.TABLE,
 ) -> None:
     """Look at what is there, then install Limpet on this node."""
-    from limpet.cli.doctor.findings import put_findings
+    from limpet.cli.answers import Installed
     from limpet.cli.install.install import install as do_install
     from limpet.cli.install.joining import JoinOptions
     from limpet.cli.install.kubernetes import kubernetes_options
@@ -155,9 +156,9 @@ def install(
             take_over=take_over,
         )
     )
-    put_findings(report.findings)
-    for step in report.steps:
-        put(step)
+    answer = Installed(findings=report.findings, steps=report.steps, failure=report.failure)
+    found = (line for each in report.findings for line in each.lines())
+    show(answer, output, *found, *report.steps)
     if report.failure:
         raise LimpetError(f"install: {report.failure}")
 
@@ -175,6 +176,7 @@ def uninstall(
     force: Annotated[
         bool, typer.Option("--force", help="Take the interfaces of attached pods away.")
     ] = False,
+    output: Format = Output.TABLE,
 ) -> None:
     """Take Limpet off this node and leave it as it was."""
     from limpet.cli.install.uninstall import put_removal
@@ -182,4 +184,4 @@ def uninstall(
 
     require_root("uninstall")
     removal = do_uninstall(load_settings(config), purge=purge, force=force)
-    put_removal("uninstall", removal, nothing="nothing of Limpet was here")
+    put_removal("uninstall", removal, output, nothing="nothing of Limpet was here")

@@ -27,12 +27,13 @@ from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.settings import Folders
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
 
 if TYPE_CHECKING:
     from limpet.ipam.ledger import LedgerView
 
 _RECORD_COLUMNS = ("network", "address", "state", "pod_namespace", "pod", "ifname", "container_id")
+_RECORD_WIDE = ("ifname", "container_id")
 _LEAK_COLUMNS = ("network", "address", "container_id", "ifname", "why")
 
 ipam = group("Pod addresses of this node.")
@@ -56,7 +57,9 @@ def ipam_list(
         records = _records(folders.data_dir, network)
     nothing = "no address is held or kept" + (f" on network {network}" if network else "")
     rows = [asdict(each) for each in records]
-    show_table({"records": records}, output, rows, _RECORD_COLUMNS, nothing=nothing)
+    show_table(
+        {"records": records}, output, rows, _RECORD_COLUMNS, nothing=nothing, wide=_RECORD_WIDE
+    )
 
 
 @ipam.command("check")
@@ -68,8 +71,8 @@ def ipam_check(config: Config = None, output: Format = Output.TABLE) -> None:
         found = ask(folders.socket, "ipam.check", RecordCheck)
     except AgentUnavailable:
         found = _check_records(folders)
-    if output is Output.JSON:
-        put_json(found)
+    if output.is_document:
+        put_document(found, output)
     else:
         _put_check(found)
     if found.leaks is None or found.leaks or found.findings:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limpet.base.errors import LimpetError
+from limpet.cli.answers import TakenDown
 from limpet.cli.commands.lab_faults import Fault, befall
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_json, put_table, say
+from limpet.cli.output import Output, put, put_document, put_table, say, show
 
 if TYPE_CHECKING:
     from limpet.lab.measure.matrix import Matrix
@@ -41,8 +42,10 @@ def lab_up(
     name: Annotated[
         str | None, typer.Option("--name", help="Of the world (default: the topology's).")
     ] = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Build a world and leave it running."""
+    from limpet.lab.measure.report import describe
     from limpet.lab.topology import load_topology
     from limpet.lab.world.worlds import changing, new_world, take_down
 
@@ -56,6 +59,9 @@ def lab_up(
             say("it does not come up: what was built is taken away again")
             take_down(world.name)
             raise
+    if output.is_document:
+        put_document(describe(world), output)
+        return
     _put_world(world, paths=False)  # there is hardly any yet
     for line in world.hints():
         say(line)
@@ -102,8 +108,9 @@ def lab_status(
         except OSError as error:
             raise LimpetError(f"write {svg}: {error.strerror or error}") from error
     matrix = world.reach() if ping else None
-    if output is Output.JSON:
-        put_json(describe(world) | ({"reach": _reach_document(matrix)} if matrix else {}))
+    if output.is_document:
+        reach = {"reach": _reach_document(matrix)} if matrix else {}
+        put_document(describe(world) | reach, output)
     else:
         _put_world(world)
         if matrix is not None:
@@ -125,11 +132,13 @@ def lab_fault(
     ] = None,
     restore: Annotated[bool, typer.Option("--restore", help="Put it right again.")] = False,
     name: Name = None,
+    output: Format = Output.TABLE,
 ) -> None:
     """Break something: cut, reboot, address, kill, disk, clock, gateway, public-address, udp."""
     _require_root()
     with _world_to_change(name) as world:
-        befall(world, kind, target, restore=restore)
+        befallen = befall(world, kind, target, restore=restore)
+    show(befallen, output)
 
 
 @lab.command("shell", context_settings={"ignore_unknown_options": True})
@@ -156,7 +165,7 @@ def lab_shell(
 
 
 @lab.command("down")
-def lab_down(name: Name = None) -> None:
+def lab_down(name: Name = None, output: Format = Output.TABLE) -> None:
     """Take a world away, however little of it is left."""
     from limpet.lab.world.worlds import changing, choose_name, take_down
 
@@ -165,6 +174,7 @@ def lab_down(name: Name = None) -> None:
     with changing():
         gone = take_down(chosen)
     say(f"world {chosen} is gone" if gone else f"there is no world {chosen}")
+    show(TakenDown(world=chosen, was_there=gone), output)
 
 
 # How it is done

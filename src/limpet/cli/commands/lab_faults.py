@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from limpet.base.errors import LimpetError
+from limpet.cli.answers import Befallen
 from limpet.cli.output import say
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _AT_ONCE = frozenset({Fault.REBOOT, Fault.ADDRESS, Fault.GATEWAY, Fault.PUBLIC_A
 """Those that are over as soon as they have happened."""
 
 
-def befall(world: World, kind: Fault, target: str | None, *, restore: bool) -> None:
-    """It happens, or is put right again, and is told. Raises: LimpetError."""
+def befall(world: World, kind: Fault, target: str | None, *, restore: bool) -> Befallen:
+    """It happens, or is put right again, and is told as it does. Raises: LimpetError."""
     if restore and kind in _AT_ONCE:
         raise LimpetError(f"limpet lab fault {kind} --restore: it is over as soon as it happened")
     if target is None and kind is not Fault.CUT:
@@ -40,8 +41,12 @@ def befall(world: World, kind: Fault, target: str | None, *, restore: bool) -> N
             f"limpet lab fault {kind}: say whom it befalls (a node, a site, or all; "
             "limpet lab status names them)"
         )
-    for words in _FAULTS[kind](world, target or "cloud", restore):
+    target = target or "cloud"
+    told = []
+    for words in _FAULTS[kind](world, target, restore):
         say(words)
+        told.append(words)
+    return Befallen(world=world.name, fault=kind.value, target=target, restored=restore, told=told)
 
 
 # Each changes the world, and says what has become of it.

@@ -9,10 +9,13 @@ import typer
 
 from limpet.cli.commands.controller import age
 from limpet.cli.options import Format, Words, group
-from limpet.cli.output import Output, put, put_json, say, show, show_table
+from limpet.cli.output import Output, put, put_document, say, show, show_table
 from limpet.cli.reach import HERE, Reach, ask, reaching
 
 node = group("Nodes of the cluster.")
+
+_WIDE = ("labels", "uid")
+"""Columns of the wide table alone."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or uid of the node.")]
 
@@ -28,8 +31,10 @@ def node_list(
     nodes = ask(reach, "node.list")["nodes"]
     nodes = [each for each in nodes if every or each["state"] != "removed"]
     nothing = "no node has joined (make a token: limpet token create)"
-    show_table({"nodes": nodes}, output, [_node_row(each) for each in nodes], nothing=nothing)
-    for each in nodes if output is Output.TABLE else ():
+    show_table(
+        {"nodes": nodes}, output, [_node_row(each) for each in nodes], nothing=nothing, wide=_WIDE
+    )
+    for each in nodes if not output.is_document else ():
         for problem in each["problems"]:
             say(f"{each['name']} ({each['uid']}): {problem}")
 
@@ -53,8 +58,8 @@ def _node_row(each: Mapping[str, Any]) -> dict[str, Any]:
 def node_show(name: Name, reach: Reach = HERE, output: Format = Output.TABLE) -> None:
     """All that the controller knows of a node."""
     shown = ask(reach, "node.show", node=name)
-    if output is Output.JSON:
-        put_json(shown)
+    if output.is_document:
+        put_document(shown, output)
         return
     rows = {
         **{key: value for key, value in shown.items() if key not in ("presence", "problems")},

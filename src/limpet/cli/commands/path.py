@@ -29,6 +29,9 @@ _ASKED = {
 }
 
 
+_PEER_WIDE = ("segments", "uid")
+
+
 class PortProtocol(StrEnum):
     TCP = "tcp"
     UDP = "udp"
@@ -51,7 +54,7 @@ def peer_list(
     """How each other node is reached, or why it is not."""
     answer = ask(load_settings(config).folders.socket, "peers", Peers, all=every)
     rows = [peer_row(each) for each in answer.peers]
-    show_table(answer, output, rows, nothing="no other node is known here")
+    show_table(answer, output, rows, nothing="no other node is known here", wide=_PEER_WIDE)
 
 
 @on_node
@@ -76,12 +79,12 @@ def path(
     agent = load_settings(config).folders.socket
     answer = ask(agent, "path", PathAnswer, origin=origin, target=target, probe=probe)
     judged = None if port is None else _judged(agent, answer, protocol, port)
-    if output is Output.JSON and judged is not None:
+    if output.is_document and judged is not None:
         show({**to_builtins(answer), "policies": to_builtins(judged.flows)}, output)
     else:
         told = service_lines(answer.service, answer.paths) if answer.service is not None else []
         show(answer, output, *told, *(line for each in answer.paths for line in path_lines(each)))
-    if output is Output.TABLE:
+    if not output.is_document:
         for flow in judged.flows if judged is not None else ():
             for line in flow_lines(flow, f"{protocol.value} {port}"):
                 put(line)

@@ -22,7 +22,7 @@ from limpet.agent.status.relays import RelayStatus, TlsRelay
 from limpet.agent.status.services import ServicesStatus
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format
-from limpet.cli.output import Output, duration, off_by, put, put_json, put_table
+from limpet.cli.output import Output, duration, off_by, put, put_document, put_table
 from limpet.cluster.topology.transports import by_preference
 
 
@@ -30,8 +30,8 @@ from limpet.cluster.topology.transports import by_preference
 def status(config: Config = None, output: Format = Output.TABLE) -> None:
     """What the agent of this node does; exit code 1 when it is not ready."""
     found = ask(load_settings(config).folders.socket, "status", Status)
-    if output is Output.JSON:
-        put_json(found)
+    if output.is_document:
+        put_document(found, output)
     else:
         _print_table(found)
     if not found.ready:

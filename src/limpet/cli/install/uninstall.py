@@ -23,6 +23,7 @@ from limpet.agent.status.node import Attached, Process
 from limpet.base.disk import read_if_there, read_regular, remove_durably
 from limpet.base.errors import AgentUnavailable, LimpetError, StorageError
 from limpet.base.ownership import IPSEC_FOLDER, POD_GROUP
+from limpet.cli.answers import Uninstalled
 from limpet.cli.install.files import InstalledFile, Manifest
 from limpet.cli.install.flannel.aside import load_aside
 from limpet.cli.install.flannel.take_over import (
@@ -33,7 +34,7 @@ from limpet.cli.install.flannel.take_over import (
 from limpet.cli.install.joining import granted_state, identity_folders, node_name
 from limpet.cli.install.units.dns_service import DNS_SOCKET, stop_dns
 from limpet.cli.install.units.service import UNIT, systemctl, systemd_runs
-from limpet.cli.output import put, say
+from limpet.cli.output import Output, say, show
 from limpet.cli.owners import owners
 from limpet.datapath.node.plan import bridge_of_segments
 from limpet.datapath.node.pod.attachment_codec import attachment_document, decode_attachment
@@ -102,12 +103,11 @@ def uninstall(settings: Settings, *, purge: bool, force: bool) -> Removal:
     return removal
 
 
-def put_removal(command: str, removal: Removal, *, nothing: str) -> None:
+def put_removal(command: str, removal: Removal, output: Output, *, nothing: str) -> None:
     """Prints it; `nothing`, if that is what there was. Raises: typer.Exit after failures."""
-    for step in removal.steps:
-        put(step)
-    if not removal.steps and not removal.failures:
-        put(nothing)
+    answer = Uninstalled(steps=removal.steps, failures=removal.failures)
+    lines = removal.steps or ([] if removal.failures else [nothing])
+    show(answer, output, *lines)
     for failure in removal.failures:
         say(f"limpet: {command}: {failure}")
     if removal.failures:

@@ -16,7 +16,7 @@ from limpet.base.configuration import parse_toml
 from limpet.base.errors import LimpetError
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, group
-from limpet.cli.output import Output, put, put_json, put_table, say, show, show_table
+from limpet.cli.output import Output, put, put_document, put_table, say, show, show_table
 from limpet.cli.reach import Reach
 from limpet.cli.reach import ask as ask_controller
 from limpet.kubernetes.access.yaml_text import parse_yaml
@@ -129,8 +129,8 @@ def policy_list(
 
 
 def _list_of_cluster(told: dict[str, Any], output: Output) -> None:
-    if output is Output.JSON:
-        put_json(told)
+    if output.is_document:
+        put_document(told, output)
     elif told["policies"]:
         put_table(
             [{"policy": each["name"], "revision": each["revision"]} for each in told["policies"]]
@@ -144,7 +144,7 @@ def _list_of_cluster(told: dict[str, Any], output: Output) -> None:
 def policy_show(pod: Pod, config: Config = None, output: Format = Output.TABLE) -> None:
     """What a pod of this node may receive and send, and by which policies."""
     found = ask(load_settings(config).folders.socket, "policy.show", PodPolicies, **_key(pod))
-    if output is Output.JSON:
+    if output.is_document:
         show(found, output)
         return
     put(f"pod: {found.pod} ({', '.join(found.addresses)})")

@@ -53,7 +53,7 @@ def service_show(
         f"{line.namespace}/{line.name}: {line.type}, {addresses}, {', '.join(line.ports)}",
         *_behaviour(answer),
     )
-    if output is Output.TABLE:
+    if not output.is_document:
         put("")
         if answer.endpoints:
             put_table([_endpoint_row(each) for each in answer.endpoints])
