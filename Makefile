@@ -48,8 +48,8 @@ test-vm: setup
 
 # What needs no run: formatter, linter, types, import layers.
 static: setup
-	.venv/bin/ruff format --check src tests bench
-	.venv/bin/ruff check src tests bench
+	.venv/bin/ruff format --check src tests bench release
+	.venv/bin/ruff check src tests bench release
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
@@ -89,8 +89,8 @@ bench-suite: setup
 	$(py) -m bench --only suite
 
 format: setup
-	.venv/bin/ruff format src tests bench
-	.venv/bin/ruff check --fix src tests bench
+	.venv/bin/ruff format src tests bench release
+	.venv/bin/ruff check --fix src tests bench release
 
 setup:
 	@scripts/setup

@@ -1,3 +1,5 @@
 """Limpet, a container network for the edge: every pod keeps its address."""
 
-__version__ = "0.1.0"
+from limpet._version import __version__
+
+__all__ = ["__version__"]

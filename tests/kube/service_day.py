@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from limpet import __version__
 from limpet.lab.kube.machine import KubeMachine
 from limpet.lab.kube.node_system import STATIC_PODS
 from limpet.lab.kube.world import KubeWorld
@@ -20,8 +19,8 @@ from limpet.lab.process import Daemon
 from tests.kube.installed import deployment, manifest_for
 from tests.waiting import wait_until
 
-IMAGE = f"limpet.dev/limpet:{__version__}"
-"""It has a Python: what asks and what serves are real processes in real containers."""
+IMAGE = "limpet.dev/limpet:dev"
+"""Of a checkout. It has a Python: what asks and what serves are real processes in containers."""
 PYTHON = "python3.11"
 PORT = 80
 NAME = "web"

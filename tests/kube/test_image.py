@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from limpet import __version__
 from tests.beds.socket_bed import Cgroup
 from tests.clients.containerd import _CONFIG
 from tests.clients.machine import CHECKOUT, Machine, Process, remove_leftovers
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.timeout(
     1500
 )  # the image is built: a minute or two, from a cold cache more
 
-IMAGE = f"limpet.dev/limpet:{__version__}"
+IMAGE = "limpet.dev/limpet:dev"
 MOST_BYTES = 150_000_000
 _DEFAULT_CAPABILITIES = (
     "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP",
@@ -116,7 +115,7 @@ def test_it_is_small_and_says_what_it_is(archive: Path, machine: Machine) -> Non
 
     said = machine.run(*container(machine, pod, pod["containers"][0], "--version"))
 
-    assert said.strip() == f"limpet {__version__}"
+    assert said.strip() == "limpet 0.0.0.dev0"  # of no release
 
 
 def test_a_node_gets_its_network_from_the_daemon_sets_containers(machine: Machine) -> None:

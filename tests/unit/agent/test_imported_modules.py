@@ -57,7 +57,7 @@ def test_a_node_of_its_own_has_in_memory_what_pods_need_and_nothing_for_a_cluste
     }
     rooms = {".".join(each.split(".")[:3]) for each in found if each.startswith("limpet.")}
     assert {each for each in rooms if each.split(".")[1] not in ("agent", "base")} == {
-        "limpet.__main__",
+        *("limpet.__main__", "limpet._version"),
         # Values only: what a request says of segments, and what parts tell each other.
         *("limpet.cluster", "limpet.cluster.documents", "limpet.cluster.keys"),
         *("limpet.cluster.kinds", "limpet.cluster.segments"),
