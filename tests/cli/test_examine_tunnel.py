@@ -8,8 +8,8 @@ import pytest
 
 from limpet.agent.settings import Settings
 from limpet.base.settings import Folders, TunnelSettings
+from limpet.cli.doctor.cluster.tunnel import examine_wireguard
 from limpet.cli.doctor.findings import Level
-from limpet.cli.doctor.tunnel import examine_wireguard
 from tests.beds.tunnel_bed import kernel_has_wireguard, wireguard_go
 
 without_the_kernel_s = pytest.mark.skipif(

@@ -20,9 +20,9 @@ from limpet.agent.settings import Settings
 from limpet.base.node_state import NodeState
 from limpet.base.ownership import TUNNEL_GROUP
 from limpet.base.settings import RelaySettings
+from limpet.cli.doctor.cluster.relays import relay_port_findings
 from limpet.cli.doctor.findings import Finding, Level
 from limpet.cli.doctor.firewall.examine import examine_firewall
-from limpet.cli.doctor.relays import relay_port_findings
 from limpet.cli.doctor.target import InboundPort
 from limpet.datapath.node.forward import ensure_forward_accept
 from tests.beds.namespaces import Netns, NetnsFactory

@@ -9,7 +9,7 @@ import pytest
 from limpet.agent.client import typed
 from limpet.agent.status.cluster import ClusterStatus
 from limpet.cli.commands.status import cluster_lines
-from limpet.cli.doctor.cluster import cluster_findings
+from limpet.cli.doctor.cluster.membership import cluster_findings
 from limpet.lab.clock import LONG_AGO, clock_environment
 from limpet.lab.world.node import LabNode
 from tests.controller.machines import Controller

@@ -9,8 +9,8 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from limpet.agent.status.relays import Relaying
+from limpet.cli.doctor.cluster.relays import own_relay_findings
 from limpet.cli.doctor.findings import Level
-from limpet.cli.doctor.relays import own_relay_findings
 from limpet.cluster.datagrams.peer_datagram import Codec, Drop, Kind
 from limpet.cluster.kinds.grant import Role
 from limpet.cluster.kinds.network import DefaultCommunity

@@ -18,8 +18,8 @@ from limpet.agent.status.relays import RelayingTls
 from limpet.base.bounds.strangers import RELAY_GREETING, RELAY_GREETING_OF_ONE
 from limpet.base.errors import LimpetError
 from limpet.base.process.lifetime import allow_many_files
+from limpet.cli.doctor.cluster.relays import relay_tls_findings
 from limpet.cli.doctor.findings import Level
-from limpet.cli.doctor.relays import relay_tls_findings
 from limpet.cluster.topology import transports
 from limpet.datapath.event import RelayTlsPortChanged
 from limpet.relay.client import link as relay_link

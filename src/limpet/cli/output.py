@@ -104,6 +104,19 @@ def tame_stderr() -> Iterator[None]:
         yield
 
 
+def put_markdown(text: str) -> None:
+    """A page of our own documentation: drawn on a terminal, as it is written elsewhere."""
+    if not sys.stdout.isatty():
+        for line in text.rstrip().split("\n"):
+            put(line)
+        return
+    # Only here: it takes a tenth of a second to load.
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(escaped(text, keep="\n"), hyperlinks=False))
+
+
 def show(answer: Any, output: Output, *lines: str) -> None:
     """The answer as a document, or what it comes to in lines for a person."""
     if output.is_document:

@@ -26,6 +26,7 @@ def unheard(settings: Settings, problem: LimpetError) -> Finding:
     """What it means that the agent said nothing that is understood."""
     if isinstance(problem, AgentUnavailable):
         return error(
+            "agent-silent",
             f"the agent does not answer at {settings.folders.socket}",
             f"pods can neither be started nor removed ({problem.__cause__})",
             f"systemctl start {UNIT}; journalctl -u {UNIT} says why it ended"
@@ -34,11 +35,14 @@ def unheard(settings: Settings, problem: LimpetError) -> Finding:
         )
     if isinstance(problem, AnotherVersion):
         return error(
+            "agent-version",
             str(problem),
             "it was not restarted after an upgrade, and its state is not known here",
             f"systemctl restart {UNIT} (pods do not notice)",
         )
-    return error(str(problem), "the state of this node is not known", "limpet status")
+    return error(
+        "agent-unclear", str(problem), "the state of this node is not known", "limpet status"
+    )
 
 
 def agent_findings(status: Status) -> Iterator[Finding]:
@@ -47,12 +51,14 @@ def agent_findings(status: Status) -> Iterator[Finding]:
         yield ok(f"the agent answers and is ready ({status.attachments} pods attached)")
     else:
         yield error(
+            "agent-not-ready",
             f"the agent is not ready: {'; '.join(status.reasons)}",
             "pods cannot be started",
             "do what it says; `limpet status` shows whether that was it",
         )
     if status.version != __version__:
         yield warn(
+            "agent-version",
             f"the agent that runs is version {status.version}, this is {__version__}",
             "it was not restarted after an upgrade",
             f"systemctl restart {UNIT} (pods do not notice)",
@@ -62,12 +68,14 @@ def agent_findings(status: Status) -> Iterator[Finding]:
         yield from _segment(segment)
     for found in status.findings:
         yield warn(
+            "record-damaged",
             f"{found.path}: {found.problem}",
             "it is part of the record of addresses",
             found.advice,
         )
     for unknown in status.unknown_keys:
         yield warn(
+            "network-key-unknown",
             f"network {unknown.network!r} has the key {unknown.key!r} in its configuration",
             "Limpet does not know it and leaves it out of account",
             "correct or remove it",
@@ -77,6 +85,7 @@ def agent_findings(status: Status) -> Iterator[Finding]:
 def _round(last: LastRound) -> Iterator[Finding]:
     for failure in last.failed:
         yield error(
+            "not-as-planned",
             f"the node is not as planned: {failure}",
             "the agent tries again in every round",
             "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
@@ -94,6 +103,7 @@ def _segment(segment: SegmentUse) -> Iterator[Finding]:
     )
     if free + absent <= 0:
         yield error(
+            "segment-full",
             words,
             "no more pods can be started on this node",
             "give the node another segment (segments in the agent's configuration; in a cluster "
@@ -101,6 +111,7 @@ def _segment(segment: SegmentUse) -> Iterator[Finding]:
         )
     elif free + absent < size * _FEW_ADDRESSES:
         yield warn(
+            "segment-nearly-full",
             words,
             "soon no more pods can be started on this node",
             "give the node another segment (segments in the agent's configuration)",
@@ -136,6 +147,7 @@ def host_port_findings(pods: Iterable[Attachment]) -> Iterator[Finding]:
     }
     for port_words, names in shared.items():
         yield warn(
+            "host-port-shared",
             f"{port_words} is asked for by {len(names)} pods ({', '.join(names)}): "
             f"{names[-1]}, which was started last, has it",
             "nobody reaches the others by that port; each gets it when those after it are gone",

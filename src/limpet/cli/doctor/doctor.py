@@ -12,13 +12,17 @@ from limpet.agent.status.node import Status
 from limpet.base.errors import LimpetError
 from limpet.base.node_state import NodeState
 from limpet.cli.doctor.agent import agent_findings, examine_host_ports, unheard
-from limpet.cli.doctor.cluster import cluster_findings, examine_identity, examine_vxlan
+from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity, examine_vxlan
+from limpet.cli.doctor.cluster.relays import examine_relays, inbound_ports
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, gather
-from limpet.cli.doctor.installation import examine_binary, examine_conflist, find_installed
-from limpet.cli.doctor.machine import examine_folders, examine_sysctls
+from limpet.cli.doctor.installed.installation import (
+    examine_binary,
+    examine_conflist,
+    find_installed,
+)
+from limpet.cli.doctor.machine.settings import examine_folders, examine_sysctls
 from limpet.cli.doctor.names.examine import examine_names
-from limpet.cli.doctor.relays import examine_relays, inbound_ports
 from limpet.cli.doctor.target import Target
 
 

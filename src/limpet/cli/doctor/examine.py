@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from limpet.cli.doctor.addresses import examine_records, examine_segments
-from limpet.cli.doctor.cni_configs import examine_configs
-from limpet.cli.doctor.features import examine_features
+from limpet.cli.doctor.cluster.tunnel import examine_wireguard
 from limpet.cli.doctor.findings import Finding, gather
 from limpet.cli.doctor.firewall.examine import examine_firewall
-from limpet.cli.doctor.machine import examine_network_daemons
-from limpet.cli.doctor.node import examine_node
+from limpet.cli.doctor.installed.cni_configs import examine_configs
+from limpet.cli.doctor.installed.records import examine_records, examine_segments
+from limpet.cli.doctor.machine.features import examine_features
+from limpet.cli.doctor.machine.links import examine_node
+from limpet.cli.doctor.machine.settings import examine_network_daemons
 from limpet.cli.doctor.target import InboundPort, Target
-from limpet.cli.doctor.tunnel import examine_wireguard
 from limpet.cli.install.cni_configs import read_cni_configs
 from limpet.cli.install.joining import own_snapshot
 from limpet.cli.install.runtimes import examine_runtimes, find_runtimes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from limpet.base.errors import LimpetError
+from limpet.cli.doctor.catalogue import KINDS, Harm
 from limpet.cli.output import Output, show
 
 
@@ -23,9 +25,20 @@ class Finding:
     """One line of a report: what was found, why it matters, what to do."""
 
     level: Level
+    id: str
+    """Of the catalogue; empty: nothing is wrong."""
     what: str
     why: str = ""
     advice: str = ""
+
+    @property
+    def harm(self) -> Harm:
+        return KINDS[self.id].harm if self.id else Harm.NONE
+
+    @property
+    def topic(self) -> str:
+        """For `limpet help`; empty: nothing is wrong."""
+        return KINDS[self.id].topic if self.id else ""
 
     def lines(self) -> list[str]:
         """As text; nothing is wrapped, so that paths and commands can be copied."""
@@ -34,19 +47,33 @@ class Finding:
             lines.append(f"       why: {self.why}")
         if self.advice:
             lines.append(f"       do:  {self.advice}")
+        if self.id:
+            lines.append(f"       see: limpet help {self.id}")
         return lines
+
+    def document(self) -> dict[str, Any]:
+        """For a program."""
+        return {
+            "level": self.level,
+            "id": self.id,
+            "harm": self.harm,
+            "what": self.what,
+            "why": self.why,
+            "advice": self.advice,
+            "topic": self.topic,
+        }
 
 
 def ok(what: str) -> Finding:
-    return Finding(Level.OK, what)
+    return Finding(Level.OK, "", what)
 
 
-def warn(what: str, why: str, advice: str) -> Finding:
-    return Finding(Level.WARN, what, why, advice)
+def warn(id: str, what: str, why: str, advice: str) -> Finding:
+    return Finding(Level.WARN, id, what, why, advice)
 
 
-def error(what: str, why: str, advice: str) -> Finding:
-    return Finding(Level.ERROR, what, why, advice)
+def error(id: str, what: str, why: str, advice: str) -> Finding:
+    return Finding(Level.ERROR, id, what, why, advice)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
@@ -62,6 +89,7 @@ def gather(*pieces: Callable[[], Iterable[Finding]]) -> list[Finding]:
         except LimpetError as problem:
             findings.append(
                 error(
+                    "not-looked-at",
                     str(problem),
                     "what it keeps from being looked at may be wrong too",
                     "do what the message says, and look again",
@@ -70,7 +98,39 @@ def gather(*pieces: Callable[[], Iterable[Finding]]) -> list[Finding]:
     return findings
 
 
+def by_harm(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst harm first, and of one harm errors before warnings; what is in order comes last.
+
+    A harm that only warnings are about comes after all that something does not work for.
+    """
+    found = list(dict.fromkeys(findings))
+    broken = {each.harm for each in errors(found)}
+    harms, levels = list(Harm), [Level.ERROR, Level.WARN, Level.OK]
+    return sorted(
+        found,
+        key=lambda each: (
+            each.level is Level.OK,
+            each.harm not in broken,
+            harms.index(each.harm),
+            levels.index(each.level),
+        ),
+    )
+
+
 def put_findings(findings: Iterable[Finding], output: Output = Output.TABLE) -> None:
-    """On stdout, for a person or for a program."""
+    """On stdout in the order given, for a person or for a program."""
     found = list(findings)
-    show({"findings": found}, output, *(line for each in found for line in each.lines()))
+    lines = (line for each in found for line in each.lines())
+    show({"findings": [each.document() for each in found]}, output, *lines)
+
+
+def grouped(findings: Iterable[Finding]) -> Iterator[str]:
+    """Lines for a person, under a heading for each harm. `findings`: as `by_harm` orders them."""
+    heading: Harm | None = None
+    for each in findings:
+        if each.harm is not heading:
+            if heading is not None:
+                yield ""
+            heading = each.harm
+            yield f"{heading.value}:"
+        yield from each.lines()

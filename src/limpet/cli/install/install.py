@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from limpet.agent.settings import Settings, load_settings, parse_settings
 from limpet.base.errors import ConfigError
-from limpet.cli.doctor.cluster import examine_vxlan
+from limpet.cli.doctor.cluster.membership import examine_vxlan
 from limpet.cli.doctor.examine import examine
 from limpet.cli.doctor.findings import Finding, error, errors, gather
 from limpet.cli.doctor.target import Target
@@ -235,6 +235,7 @@ def _former_cni(settings: Settings) -> Iterator[Finding]:
     for file in Manifest.load(settings.folders.state_dir).of_role("conflist"):
         if not settings.pods.cni:
             yield error(
+                "cni-off",
                 f"{file.path} makes the runtime call Limpet, and the agent's configuration has "
                 "cni = false",
                 "pods would not start, and those that Limpet has attached would not go",
@@ -272,6 +273,7 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
     asked = parse_settings(options.asked.document(), "from the command line")
     if asked.source not in (Settings().source, settings.source):
         yield error(
+            "option-differs",
             f"{options.paths.config} says otherwise than the command line where the API server is",
             "a configuration that is there is never overwritten",
             "write there: "
@@ -286,6 +288,7 @@ def _against_config(options: InstallOptions, settings: Settings) -> Iterator[Fin
         if wanted not in (getattr(Settings().pods, name), there):
             text = json.dumps(options.asked.document()[name])
             yield error(
+                "option-differs",
                 f"{options.paths.config} has another value of {name} than the command line",
                 "a configuration that is there is never overwritten",
                 f"write {name} = {text} there, or leave the option out",

@@ -97,12 +97,14 @@ def examine_node(source: SourceSettings, name: str) -> Iterator[Finding]:
         found = _run(labels)
     except NotFoundError:
         yield error(
+            "kubernetes-no-node",
             f"the cluster has no Node {name}",
             "a node hears and tells under its Node's name",
             "name it: --name NAME (kubectl get nodes), or let its kubelet register first",
         )
     except LimpetError as refused:
         yield warn(
+            "kubernetes-not-asked",
             f"the API server is not asked: {refused}",
             "the node goes on with what is on its disk, and hears nothing new",
             "it is tried again by itself; `limpet status` says what became of it",
@@ -110,6 +112,7 @@ def examine_node(source: SourceSettings, name: str) -> Iterator[Finding]:
     else:
         if found.get(AGENT_LABEL) != BY_SYSTEMD:
             yield warn(
+                "kubernetes-no-label",
                 f"Node {name} has no label {AGENT_LABEL}={BY_SYSTEMD}",
                 "where Limpet's DaemonSet is applied, its pod comes here too and gets never ready",
                 f"kubectl label node {name} {AGENT_LABEL}={BY_SYSTEMD}",

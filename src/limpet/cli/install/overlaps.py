@@ -65,6 +65,7 @@ def _overlapping(prefix: Prefix, wanted: Iterable[tuple[Prefix, str]]) -> list[t
 
 def _address_clash(held: HeldAddress, prefix: Prefix, kind: str) -> Finding:
     return error(
+        "address-overlaps",
         f"{held.ifname} has {held.address}, which overlaps the {kind} {prefix}",
         f"what the node reaches through {held.ifname} and the pods would have the same addresses",
         f"give the pods another {kind}; or, if {held.ifname} is left over from another pod "
@@ -76,11 +77,13 @@ def _route_clash(route: HeldRoute, prefix: Prefix, kind: str) -> Finding:
     through = f" through {route.ifname}" if route.ifname else ""
     if _contains(route.prefix, prefix):
         return warn(
+            "route-shadowed",
             f"the route to {route.prefix}{through} contains the {kind} {prefix}",
             f"from now on {prefix} is pods' and is not reached by that route",
             "check that nothing else of that network has such addresses",
         )
     return error(
+        "route-overlaps",
         f"the route to {route.prefix}{through} is inside the {kind} {prefix}",
         "our routes come before it, so what it leads to would not be reached any more",
         f"give the pods another {kind}, or remove the route "

@@ -66,6 +66,7 @@ def examine_edits(manifest: Manifest, files: Iterable[PlannedFile]) -> Iterator[
     for file in files:
         if not file.keep and file.role != "binary" and manifest.is_edited(file.path):
             yield warn(
+                "file-changed",
                 f"{file.path} was changed since it was installed",
                 "it is left as it is",
                 "delete it to get Limpet's own again",

@@ -58,6 +58,7 @@ def examine_runtimes(
         yield from _examine(runtime, conf_dir, bin_dir)
     if not found:
         yield warn(
+            "runtime-missing",
             "no container runtime found (containerd, CRI-O, podman)",
             "nobody would call Limpet",
             "install one, or say with --cni-conf-dir and --cni-bin-dir where yours looks",
@@ -67,12 +68,18 @@ def examine_runtimes(
 def _examine(runtime: Runtime, conf_dir: Path, bin_dir: Path) -> Iterator[Finding]:
     who = f"{runtime.name} ({runtime.source})"
     if runtime.problem:
-        yield warn(f"{who} {runtime.problem}", "it starts no pods as it is", "change that there")
+        yield warn(
+            "runtime-says",
+            f"{who} {runtime.problem}",
+            "it starts no pods as it is",
+            "change that there",
+        )
         return
     right = True
     if runtime.conf_dir != conf_dir:
         right = False
         yield error(
+            "runtime-conf-dir",
             f"{who} reads CNI configurations from {runtime.conf_dir}, not from {conf_dir}",
             "it would never call Limpet",
             f"install with --cni-conf-dir {runtime.conf_dir}",
@@ -80,6 +87,7 @@ def _examine(runtime: Runtime, conf_dir: Path, bin_dir: Path) -> Iterator[Findin
     if bin_dir not in runtime.bin_dirs:
         right = False
         yield error(
+            "runtime-bin-dir",
             f"{who} looks for CNI plugins in {', '.join(map(str, runtime.bin_dirs))}, "
             f"not in {bin_dir}",
             "it would not find Limpet's binary, and start no pods",
@@ -88,6 +96,7 @@ def _examine(runtime: Runtime, conf_dir: Path, bin_dir: Path) -> Iterator[Findin
     if runtime.needs_loopback and not any((d / "loopback").exists() for d in runtime.bin_dirs):
         right = False
         yield warn(
+            "runtime-no-loopback",
             f"{runtime.name} needs the plugin `loopback`, and {runtime.bin_dirs[0]} has none",
             f"{runtime.name} before 2.0 starts no pod without it",
             "install the reference plugins (package containernetworking-plugins or "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.cli.doctor.addresses import examine_segments
 from limpet.cli.doctor.findings import Level
+from limpet.cli.doctor.installed.records import examine_segments
 from tests.unit.cli.doctor.targets import target
 
 

@@ -15,7 +15,7 @@ from limpet.agent.status.cluster import ClusterStatus
 from limpet.agent.status.services import ServicesStatus
 from limpet.base.settings import Folders
 from limpet.cli.commands.status import services_lines
-from limpet.cli.doctor.cluster import cluster_findings, examine_identity
+from limpet.cli.doctor.cluster.membership import cluster_findings, examine_identity
 from limpet.cli.doctor.findings import Finding, Level
 from tests.unit.cli.commands.test_path import CLUSTER, TUNNEL
 from tests.unit.cluster_values import PINNED, node_key

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet.cli.doctor.cni_configs import examine_configs
 from limpet.cli.doctor.findings import Finding, Level
+from limpet.cli.doctor.installed.cni_configs import examine_configs
 from limpet.cli.install.cni_configs import CniConfig
 from tests.unit.cli.doctor.targets import target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limpet.cli.doctor.machine import examine_network_daemons
+from limpet.cli.doctor.machine.settings import examine_network_daemons
 
 
 def test_programs_that_set_networks_up_are_named_until_they_are_told_of_us(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from msgspec import convert
 from limpet.agent.settings import Settings
 from limpet.agent.status.cluster import ClusterStatus, SharedEndpoint
 from limpet.agent.status.relays import Relaying, RelaysStatus
-from limpet.cli.doctor.findings import Finding, Level
-from limpet.cli.doctor.relays import (
+from limpet.cli.doctor.cluster.relays import (
     inbound_ports,
     own_relay_findings,
     shared_endpoint_findings,
     used_relay_findings,
 )
+from limpet.cli.doctor.findings import Finding, Level
 from tests.unit.cli.commands.test_path import CLUSTER, HUB, NAT_TRAVERSAL, RELAYING, RELAYS, TUNNEL
 
 BUOY = {**HUB, "name": "buoy", "uid": "b"}

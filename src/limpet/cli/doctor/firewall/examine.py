@@ -68,6 +68,7 @@ def examine_firewall(
         yield from _port_findings(closed)
     except LimpetError as problem:
         yield warn(
+            "firewall-unknown",
             f"others' firewall rules are not known: {problem}",
             "they may drop what pods and nodes send each other",
             "see nft list ruleset (package nftables)",
@@ -177,6 +178,7 @@ def _pods_findings(
     for dropped, ways in stops.items():
         if dropped.base not in said or not _is_end(dropped):
             yield error(
+                "firewall-drops-pods",
                 f"{dropped.base} drops pods' packets {' and '.join(ways)}: {_cause(dropped)}",
                 "pods of this node and others do not reach each other that way",
                 "if no person wants that, take it out, or accept packets of "
@@ -184,6 +186,7 @@ def _pods_findings(
             )
     for command in unreadable_legacy_tables():
         yield warn(
+            "iptables-unreadable",
             f"the kernel has {command} tables, but {command} is not installed",
             "a FORWARD chain there may drop what pods send, and nobody can see it",
             "install iptables, or find out what loaded those tables",
@@ -202,17 +205,20 @@ def _closed(each: ForwardChain, bridge: str, *, allowed: bool, running: bool) ->
     harm = "pods may reach nothing beyond their node"
     if accepts:
         return error(
+            "forward-drops",
             f"{drops}, and Limpet's accept rules for {bridge} come too late",
             harm,
             f"see what stands before them: nft list chain {each.family} {each.table} {each.name}",
         )
     if allowed:
         return error(
+            "forward-drops",
             f"{drops}, and the accept rules for {bridge} are not in it",
             harm,
             "the agent puts them there: see `limpet status`, journalctl -u limpet-agent",
         )
     return error(
+        "forward-drops",
         f"{drops} and has no accept rule of Limpet for {bridge}",
         f"{harm}, and on some nodes not even each other",
         "install with --allow-forward (allow_forward = true in the agent's configuration), "
@@ -224,6 +230,7 @@ def _port_findings(closed: Mapping[Dropped, list[InboundPort]]) -> Iterator[Find
     for dropped, ports in closed.items():
         names, cause = _joined(ports), _cause(dropped)
         yield warn(
+            "port-closed",
             f"{dropped.base} drops ({cause}), and no rule of it seems to let {names} in"
             if _is_end(dropped)
             else f"{dropped.base} drops what is sent to {names}: {cause}",

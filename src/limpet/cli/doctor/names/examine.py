@@ -44,6 +44,7 @@ def examine_names(settings: DnsSettings, run_dir: Path) -> Iterator[Finding]:
         status = ask_names(run_dir, {"ask": "status"})
     except LimpetError as problem:
         yield error(
+            "dns-silent",
             str(problem),
             "pods that ask this node for names wait in vain",
             "systemctl start limpet-dns" if systemd_runs() else "kubectl apply -f deploy/dns.yaml",

@@ -17,12 +17,14 @@ def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
     """What the process's own words amount to."""
     if status["version"] != __version__:
         yield warn(
+            "dns-version",
             f"names are answered by version {status['version']}, this is {__version__}",
             "it was not restarted after an upgrade",
             "systemctl restart limpet-dns (no question is lost)",
         )
     if status["services"] is None:
         yield error(
+            "dns-no-services",
             "no Service of the cluster was ever heard of on this node",
             "names of the cluster get an error (SERVFAIL)",
             "`limpet status` says whether the agent hears the API server, which has to be once "
@@ -32,6 +34,7 @@ def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok(f"names of {count(status['services'])} Services are answered")
     if status["trouble"]:
         yield error(
+            "dns-trouble",
             f"names: {status['trouble']}",
             "answers may be old",
             f"do what the message says; {_JOURNAL}",
@@ -43,6 +46,7 @@ def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Findi
     used = [each["address"] for each in upstreams if each["state"] == "used"]
     if not upstreams:
         yield warn(
+            "dns-no-upstream",
             "no name server is known for names that are not the cluster's",
             "they get an error (SERVFAIL)",
             'say one: dns_upstreams = ["192.0.2.53"], or in dns_resolv_conf',
@@ -50,6 +54,7 @@ def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Findi
     for each in upstreams:
         if "sends our questions back" in each["state"]:
             yield error(
+                "dns-loop",
                 f"name server {each['address']} sends our own questions back to us",
                 "a question would go round for ever; that server is left out",
                 "name another one in dns_upstreams, or take this node's DNS address out of what "
@@ -59,6 +64,7 @@ def _upstream_findings(upstreams: Sequence[Mapping[str, str]]) -> Iterator[Findi
             more = f"{', '.join(used)} answers" if used else "what is kept is told for a while"
             level = warn if used else error
             yield level(
+                "dns-upstream-silent",
                 f"name server {each['address']} {each['state']}",
                 f"of names that are not the cluster's; {more}",
                 "nothing, if it is away for now; else correct dns_upstreams or dns_resolv_conf",
@@ -69,6 +75,7 @@ def address_findings(silent: Collection[str]) -> Iterator[Finding]:
     """`silent`: of the addresses that pods ask, those where nobody has answered."""
     for address in silent:
         yield error(
+            "dns-address-silent",
             f"nobody answers names at {address}",
             "pods that ask there wait in vain",
             f"`ss -lnp 'sport = 53'` says who has that port; {_JOURNAL}",
@@ -83,6 +90,7 @@ def kubelet_findings(
         return
     first = next(iter(listen))
     yield warn(
+        "dns-kubelet",
         f"the kubelet tells pods to ask {', '.join(told) or 'nobody'} for names ({path})",
         "they do not ask this node's DNS",
         f'clusterDNS: ["{first}"] there, and restart the kubelet; it holds for new pods',
@@ -96,6 +104,7 @@ def pod_findings(elsewhere: Mapping[str, Sequence[str]], domain: str) -> Iterato
     named = [f"{pod} ({', '.join(asked)})" for pod, asked in [*elsewhere.items()][:_MOST_NAMED]]
     more = f" and {len(elsewhere) - _MOST_NAMED} more" if len(elsewhere) > _MOST_NAMED else ""
     yield warn(
+        "dns-pods-elsewhere",
         f"{len(elsewhere)} pods ask others than this node for names of {domain}: "
         f"{', '.join(named)}{more}",
         "what they ask is away when the cloud is",

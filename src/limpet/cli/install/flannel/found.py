@@ -77,12 +77,14 @@ def examine_flannel(found: Flannel, *, noted: bool) -> Iterator[Finding]:
     """Why it cannot be taken over. `noted`: it was begun before."""
     if not found.is_there and not noted:
         yield error(
+            "flannel-absent",
             "there is no flannel here: no CNI configuration with its plugin, no VXLAN device of it",
             "nothing can be taken over",
             "leave --take-over out",
         )
     for process in found.processes:
         yield error(
+            "flannel-runs",
             f"flanneld runs here (process {process})",
             "it would set its routes and rules up again",
             "keep it off this node (`systemctl disable --now flanneld`, or a node affinity of its "
@@ -95,6 +97,7 @@ def examine_segments(found: Flannel, granted: tuple[Prefix, ...]) -> Iterator[Fi
     for segment in found.segments:
         if granted and segment not in granted:
             yield error(
+                "flannel-segment",
                 f"flannel's pods of this node have {segment}, and the cluster has granted it "
                 f"{', '.join(map(str, granted))}",
                 "packets for pods that run would go elsewhere",

@@ -34,6 +34,7 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
     )
     if process.missing:
         yield warn(
+            "wireguard-missing",
             f"there can be no encrypted tunnel: {process.missing}",
             "pods of other sites are not reached; those of this site are, in clear",
             "do what the message says; Limpet finds it by itself then",
@@ -42,12 +43,14 @@ def examine_wireguard(settings: Settings) -> Iterator[Finding]:
     version = process.read_version()
     if not version:
         yield warn(
+            "wireguard-version",
             f"{program} does not say its version",
             "it may not work: this kernel has no WireGuard of its own",
             f"see what `{program} --version` says; the package wireguard-go brings another one",
         )
     elif is_slow(version):
         yield warn(
+            "wireguard-slow",
             f"this kernel has no WireGuard, and {program} is of version {version}",
             "it passes a sixth of what those from 0.0.20230223 on do",
             "install a newer wireguard-go (on Debian 12 that of its backports)",

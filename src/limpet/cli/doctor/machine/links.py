@@ -52,12 +52,14 @@ def _bridge_name(bridge: str, links: dict[str, link_codec.LinkInfo]) -> Iterator
         return
     if link.kind == "bridge":
         yield warn(
+            "bridge-of-others",
             f"bridge {bridge} is there and was not made by Limpet",
             "it is used as it is, and stays when Limpet is uninstalled",
             "if that is not meant, set another name in the agent's configuration",
         )
     else:
         yield error(
+            "bridge-name-taken",
             f"{bridge} is there and is a {link.kind or 'physical'} link",
             "the pods' bridge needs that name",
             'set another name in the agent\'s configuration (bridge = "limpet1")',
@@ -75,12 +77,14 @@ def _own_table(
         return
     if any(info.table == ROUTE_TABLE for info in routes):
         yield error(
+            "table-taken",
             f"routing table {ROUTE_TABLE} is not empty",
             "Limpet owns that table and would remove what is in it",
             f"see ip route show table {ROUTE_TABLE}; move those routes to another table",
         )
     if any(rule.priority == RULE_PRIORITY for rule in rules):
         yield error(
+            "rule-taken",
             f"there is a rule of priority {RULE_PRIORITY}",
             "Limpet puts its own rule there",
             f"see ip rule show; give it another priority than {RULE_PRIORITY}",

@@ -30,6 +30,7 @@ def examine_sysctls(bridge: str, state: NodeState) -> Iterator[Finding]:
         if f"/{bridge}/" not in path and now != value:
             wrong = True
             yield error(
+                "sysctl-wrong",
                 f"sysctl {path.replace('/', '.')} is {now}, not {value}",
                 "pods' packets are not forwarded as they should be",
                 "the agent sets it; if it changes again and again, look for another program in "
@@ -54,13 +55,17 @@ def _folder(folder: Path, why: str) -> Iterator[Finding]:
         there = there.parent
     if os.statvfs(there).f_flag & os.ST_RDONLY or not os.access(there, os.W_OK):
         yield error(
-            f"{folder} cannot be written", why, "see `dmesg`: a disk that fails is remounted"
+            "folder-read-only",
+            f"{folder} cannot be written",
+            why,
+            "see `dmesg`: a disk that fails is remounted",
         )
         return
     usage = shutil.disk_usage(there)
     inodes = os.statvfs(there)
     if usage.free < _LITTLE_SPACE_BYTES or (inodes.f_files and not inodes.f_favail):
         yield warn(
+            "disk-full",
             f"the disk of {folder} is nearly full: {usage.free >> 20} MiB, "
             f"{inodes.f_favail} files left",
             why,
@@ -75,6 +80,7 @@ def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Fin
         root / "etc/NetworkManager/conf.d", "interface-name:lim"
     ):
         yield warn(
+            "networkmanager",
             "NetworkManager runs",
             "it may take over pods' interfaces and their addresses",
             "put into /etc/NetworkManager/conf.d/limpet.conf: "
@@ -84,6 +90,7 @@ def examine_network_daemons(bridge: str, root: Path = Path("/")) -> Iterator[Fin
         root / "etc/systemd", "ManageForeignRoutes=no"
     ):
         yield warn(
+            "networkd",
             "systemd-networkd runs",
             "it removes routes and rules of others when it starts; the agent puts them back",
             "put into /etc/systemd/networkd.conf.d/limpet.conf: "

@@ -223,6 +223,7 @@ def examine_features(target: Target) -> Iterator[Finding]:
     for lack in lacks:
         said = error if lack.essential else warn
         yield said(
+            "kernel-lacks",
             f"{lack.feature} does not work: {lack.cause}",
             f"{lack.used_for} need it",
             f"a kernel or package with {lack.module}",
@@ -237,12 +238,14 @@ def _ipv6() -> Iterator[Finding]:
     value = read_sysctl("net/ipv6/conf/all/disable_ipv6")
     if value is None:
         yield error(
+            "ipv6-missing",
             "the kernel has no IPv6 (ipv6.disable=1, or built without)",
             "there is an IPv6 segment",
             "start the kernel with IPv6, or leave the IPv6 segment out",
         )
     elif value != "0":
         yield warn(
+            "ipv6-off",
             "IPv6 is switched off on all interfaces (net.ipv6.conf.all.disable_ipv6 = 1)",
             "pods get IPv6 addresses and reach each other on this node, but nothing beyond it",
             "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if pods should reach further",

@@ -18,6 +18,7 @@ def examine_segments(target: Target) -> Iterator[Finding]:
         return  # granted, or the agent says why not
     if not state.segments:
         yield error(
+            "no-segment",
             "no address segment",
             "pods would get no addresses",
             "say --segment 10.244.7.0/24 (one for each node, and for each IP version), or "
@@ -29,6 +30,7 @@ def examine_segments(target: Target) -> Iterator[Finding]:
         cidrs = [cidr for cidr in state.cluster_cidrs if cidr.version == segment.version]
         if cidrs and not any(_within(segment, cidr) for cidr in cidrs):
             yield warn(
+                "segment-outside",
                 f"the segment {segment} is in none of the cluster CIDRs ({_joined(cidrs)})",
                 "other nodes would take its pods for strangers",
                 "check --segment and --cluster-cidr",
@@ -59,6 +61,7 @@ def _adoption(folder: Path) -> Finding:
         view = read_ledger(folder)
     except LimpetError as problem:
         return error(
+            "records-unreadable",
             f"address records in {folder} cannot be read: {problem}",
             "pods would not keep their addresses",
             "mend the disk or move the folder away",
@@ -81,6 +84,7 @@ def _other_records(target: Target) -> Iterator[Finding]:
         inside = [a for a in addresses if any(a in segment for segment in segments)]
         if inside:
             yield warn(
+                "records-of-others",
                 f"{folder} has records of {len(inside)} addresses of our segments",
                 "its pods would get new addresses, and two pods could get one address",
                 f"to take them over, install with --network-name {folder.name}",

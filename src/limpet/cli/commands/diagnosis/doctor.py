@@ -8,7 +8,7 @@ from limpet.agent.settings import load_settings
 from limpet.cli.commands.install import BinDir, ConfDir
 from limpet.cli.on_node import on_node
 from limpet.cli.options import Config, Format, require_root
-from limpet.cli.output import Output
+from limpet.cli.output import Output, show
 
 
 @on_node
@@ -18,12 +18,13 @@ def doctor(
     cni_conf_dir: ConfDir = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Look for whatever may be wrong; exit code 1 when something is."""
+    """Look for whatever may be wrong, the worst first; exit code 1 when something is."""
     from limpet.cli.doctor.doctor import diagnose
-    from limpet.cli.doctor.findings import errors, put_findings
+    from limpet.cli.doctor.findings import by_harm, errors, grouped
 
     require_root("doctor")
-    findings = diagnose(load_settings(config), cni_conf_dir, cni_bin_dir)
-    put_findings(findings, output)
+    findings = by_harm(diagnose(load_settings(config), cni_conf_dir, cni_bin_dir))
+    answer = {"findings": [each.document() for each in findings]}
+    show(answer, output, *grouped(findings))
     if errors(findings):
         raise typer.Exit(1)

@@ -20,6 +20,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
     for config in others:
         if config.problem:
             yield warn(
+                "cni-config-broken",
                 f"{config.path} {config.problem}",
                 "runtimes skip it, or complain of it",
                 "mend or remove it",
@@ -28,6 +29,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
     first = next((config for config in usable if config.path.name < own), None)
     if first is not None:
         yield error(
+            "cni-config-before-ours",
             f"{first.path} ({_described(first)}) sorts before {own}",
             "runtimes take the first configuration of the folder and would not use Limpet",
             f"move it out of {target.cni_conf_dir} when its pods may be started anew, "
@@ -35,6 +37,7 @@ def examine_configs(target: Target, configs: list[CniConfig]) -> Iterator[Findin
         )
     elif usable and not target.installed:
         yield warn(
+            "cni-config-replaced",
             f"runtimes take {usable[0].path} ({_described(usable[0])}) now",
             f"they will take {own} instead, for pods that are started from then on",
             "restart the pods after the installation, so that all are on one network",
@@ -54,6 +57,7 @@ def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
     names = ", ".join(map(str, shared))
     if shared and config.name != target.network_name:
         yield error(
+            "segment-given-twice",
             f"{config.path} (network {config.name!r}) gives out addresses of {names} too",
             "the two would give one address to two pods",
             "use another segment; or, to move that network to Limpet with its addresses, "
@@ -61,6 +65,7 @@ def _rivals(target: Target, config: CniConfig) -> Iterator[Finding]:
         )
     if target.settings.pods.bridge in config.bridges and config.name != target.network_name:
         yield warn(
+            "bridge-shared",
             f"{config.path} uses the bridge {target.settings.pods.bridge} too",
             "both would set it up",
             'set another name in the agent\'s configuration (bridge = "limpet1")',

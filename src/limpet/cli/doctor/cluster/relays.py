@@ -64,6 +64,7 @@ def shared_endpoint_findings(shared: Iterable[SharedEndpoint]) -> Iterator[Findi
     """A warning for each endpoint of this node that other nodes name too. Pure."""
     for each in shared:
         yield warn(
+            "endpoint-shared",
             f"the endpoint {each.endpoint} of this node is also that of {', '.join(each.nodes)}",
             "at most one of them is reached there",
             "forward a port of its own to each, and name that in `tunnel_endpoints` of its "
@@ -80,6 +81,7 @@ def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Itera
     answering = len(relays.relays) - len(silent)
     if silent and not answering:
         yield warn(
+            "relays-silent",
             f"no relay answers over UDP ({', '.join(silent)})",
             "nodes that cannot be reached directly are reached over TLS (TCP 443), which is slow, "
             "or not at all",
@@ -88,6 +90,7 @@ def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Itera
         )
     elif silent:
         yield warn(
+            "relays-silent",
             f"{len(silent)} of {len(relays.relays)} relays do not answer over UDP: "
             f"{', '.join(silent)}",
             "the others take their place; when those go too, some pods are not reached",
@@ -97,6 +100,7 @@ def used_relay_findings(relays: RelaysStatus, peers: Mapping[str, int]) -> Itera
         yield ok(f"relays that answer: {', '.join(each.name for each in relays.relays)}")
     elif peers["unreached"]:
         yield warn(
+            "no-relay",
             "the cluster has no relay, and there are nodes that are not reached",
             "where NATs or firewalls let neither end reach the other, only a relay helps",
             "give a node with a public address the role: limpet node set NAME --add-role relay",
@@ -112,6 +116,7 @@ def _pairs(pairs: Iterable[RelayedPair]) -> Iterator[Finding]:
         problems = [f"{way.relay} over {way.over}: {way.problem}" for way in ways]
         if all(way.problem and not way.endpoint for way in ways):
             yield warn(
+                "relay-not-leading",
                 f"no relay leads to {peer} ({'; '.join(problems)})",
                 "its pods are reached directly or not at all",
                 f"limpet path, to an address of {peer} and with --probe, tells what was tried",
@@ -125,6 +130,7 @@ def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> It
     """Whether this relay works and is reached. `far`: there are nodes of other sites. Pure."""
     if relaying.trouble:
         yield error(
+            "relay-role",
             f"this node is a relay, and of little use: {relaying.trouble}",
             "nodes behind NATs do not reach each other by it",
             "do what the message says, or: limpet node set NAME --remove-role relay",
@@ -132,6 +138,7 @@ def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> It
     if not relaying.active:
         if not relaying.trouble:
             yield error(
+                "relay-role",
                 "this node has the role relay, and relays nothing",
                 "nodes behind NATs do not reach each other by it",
                 "it has no tunnel's port: see what doctor says of the tunnel",
@@ -142,6 +149,7 @@ def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> It
     silent_s = relaying.for_s if hello_s is None else hello_s
     if far and silent_s > _ASKED_WITHIN_S:
         yield warn(
+            "relay-not-greeted",
             f"no node has greeted this relay for {silent_s / 60:.0f} minutes, as each that reaches "
             "it does",
             f"UDP port {tunnel_port} is perhaps closed in front of it, or its public address is "
@@ -151,6 +159,7 @@ def own_relay_findings(relaying: Relaying, tunnel_port: int, *, far: bool) -> It
         )
     elif ask_s is not None and ask_s > _CHECKED_WITHIN_S and (check_s is None or check_s > ask_s):
         yield warn(
+            "relay-ports-closed",
             "nodes ask this relay for ports, and nothing comes to these",
             f"UDP ports {span} are perhaps closed in front of it",
             f"let UDP to {span} in; a port-forward has to keep these numbers",
@@ -166,6 +175,7 @@ def relay_port_findings(settings: Settings, agent_pid: int | None) -> Iterator[F
     if held:
         names = ", ".join(f"{each.port} by {each}" for each in held[:5])
         yield error(
+            "relay-ports-taken",
             f"UDP ports of relay_ports ({first} to {last}) are used by others: {names}"
             + (", …" if len(held) > 5 else ""),
             "those programs hear nothing there, since these ports are the relay's alone; and of "
@@ -185,6 +195,7 @@ def _given_out(first: int, last: int) -> Iterator[Finding]:
     spans = [each.partition("-") for each in reserved if each.strip()]
     if not any(int(low) <= first and last <= int(high or low) for low, _, high in spans):
         yield warn(
+            "relay-ports-given-out",
             f"relay_ports ({first} to {last}) are in the range that the kernel gives to programs "
             f"(net.ipv4.ip_local_port_range, {words[0]} to {words[1]})",
             "answers to a program that was given one of them get lost",
@@ -201,6 +212,7 @@ def relay_tls_findings(relaying_tls: RelayingTls | None) -> Iterator[Finding]:
         holders = port_holders("tcp", port, port)
         by = f", which {_joined(holders)} has" if holders else ""
         yield error(
+            "relay-tls-port",
             f"this relay does not listen on TCP port {port}{by}: {why}",
             "sites where UDP is blocked do not reach others by it",
             "free the port (the agent tries again by itself), or set another relay_tls_listen in "
@@ -222,6 +234,7 @@ def _forwarding() -> Iterator[Finding]:
         return  # a finding of the features
     for version, chain in blocked.items():
         yield warn(
+            "relay-by-agent",
             f"relayed packets of IPv{version} pass through the agent, since {chain}",
             "this relay is slower than it could be, and takes more of the processor",
             "nothing, while it is fast enough; else have that chain drop what it should by rules, "

@@ -56,24 +56,28 @@ def examine_binary(target: Target) -> Iterator[Finding]:
     content = read_if_there(path)
     if content is None:
         yield error(
+            "cni-binary-missing",
             f"the CNI binary {path} is not there",
             "runtimes can neither start nor remove a pod",
             "limpet install",
         )
     elif not os.access(path, os.X_OK):
         yield error(
+            "cni-binary-not-executable",
             f"the CNI binary {path} is not executable",
             "runtimes can neither start nor remove a pod",
             f"chmod 755 {path}",
         )
     elif content != shim_path().read_bytes():
         yield warn(
+            "cni-binary-version",
             f"the CNI binary {path} is not the one of this version ({__version__})",
             "it may not understand the agent",
             "limpet install",
         )
     elif problem := status_through(path, target.network_name):
         yield error(
+            "cni-binary-no-answer",
             f"the CNI binary {path} says that network {target.network_name!r} is not available: "
             f"{problem}",
             "runtimes hear the same, and start no pods",
@@ -88,6 +92,7 @@ def examine_conflist(target: Target) -> Iterator[Finding]:
     config = _own_config(target.cni_conf_dir)
     if config is None:
         yield error(
+            "cni-config-missing",
             f"no CNI configuration in {target.cni_conf_dir} names Limpet",
             "runtimes do not call it",
             "limpet install",

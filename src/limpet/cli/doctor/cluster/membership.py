@@ -37,6 +37,7 @@ def examine_identity(folder: Path) -> Iterator[Finding]:
         identity = load_identity(folder)
     except LimpetError as problem:
         yield error(
+            "identity-damaged",
             str(problem),
             "the agent does not start with it",
             "put the folder back from a back-up, or give the node a new identity",
@@ -46,6 +47,7 @@ def examine_identity(folder: Path) -> Iterator[Finding]:
         yield ok(f"the node has an identity: {identity.name}, {identity.uid}")
     elif folder.exists() and any(folder.iterdir()):
         yield warn(
+            "joining-unfinished",
             f"{folder} has parts of an identity: joining was begun, not finished",
             "the node is in no cluster",
             "run the same `limpet join` again; it goes on where it ended",
@@ -56,6 +58,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
     """What is wrong by the cluster part of the agent's status. Pure."""
     if cluster.removed:
         yield error(
+            "node-removed",
             "this node was removed from its cluster",
             "its pods reach no other node, and new ones get no address",
             f"if it should be there: {_JOIN_ANEW}",
@@ -63,6 +66,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         return
     if cluster.cloned:
         yield error(
+            "identity-cloned",
             f"another machine has this node's identity ({cluster.uid})",
             "nobody is told of this node's address any more; packets may go to the other machine",
             f"on the copy stop the agent, then {_JOIN_ANEW}; then restart both agents. Where "
@@ -72,6 +76,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
     for told in cluster.by_former_keys:
         who = f"{told.by} ({told.uid})" if told.uid else "the controller or the API server"
         yield error(
+            "key-revoked",
             f"{who} tells {told.what}, signed by a revoked key of the cluster or a successor of it "
             f"that is none; it was refused {told.count} times",
             "somebody has a former key of the cluster: either of the two was taken in",
@@ -81,6 +86,7 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         )
     if not cluster.granted:
         yield error(
+            "not-granted",
             f"nothing is known of what the cluster has granted to {cluster.node}",
             "pods get no addresses",
             f"let it reach a controller ({cluster.controller.address}); else {_JOIN_ANEW}",
@@ -97,12 +103,14 @@ def cluster_findings(cluster: ClusterStatus) -> Iterator[Finding]:
         yield from _tunnel(cluster.ipsec, "tunnel by IPsec")
     for failure in cluster.last_round.failed:
         yield error(
+            "not-as-planned",
             f"the way to other nodes is not as planned: {failure}",
             "the agent tries again by itself",
             "do what the message says; if it says nothing, journalctl -u limpet-agent has more",
         )
     for problem in cluster.disk:
         yield warn(
+            "cluster-disk",
             problem,
             "what the node knows of the cluster may not survive its next start",
             "look at the disk; what is lost is told anew by neighbours and the cloud",
@@ -113,12 +121,14 @@ def _services(services: ServicesStatus) -> Finding:
     found = services.kube_proxy
     if services.on and found:
         return warn(
+            "kube-proxy-beside",
             f"this node serves Services, and kube-proxy has rules here, too: {found}",
             "Limpet's come first; those of kube-proxy cost memory, and time with each change",
             "end kube-proxy on this node and have it clean up (kube-proxy --cleanup)",
         )
     if services.on and services.why_not_ebpf and services.asked_backend == "ebpf":
         return warn(
+            "services-not-by-ebpf",
             f"this node serves Services by nftables alone: {services.why_not_ebpf}",
             "they work; but packets are translated and tracked, which eBPF would spare",
             'mend what is missing, or set services_backend = "auto"',
@@ -137,6 +147,7 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
         yield ok(f"the controller at {at} is connected")
     elif for_s > _LONG_S:
         yield warn(
+            "controller-away",
             f"not connected to the controller at {at} for {for_s / 60:.0f} minutes"
             + (f": {why}" if why else ""),
             "pods go on; but news of the cluster come from neighbours only, and no segment comes",
@@ -144,12 +155,14 @@ def _controller(controller: ControllerStatus) -> Iterator[Finding]:
         )
     if controller.refused:
         yield warn(
+            "no-further-segment",
             f"the controller gives no further segment: {controller.refused}",
             "when the present segments are full, no more pods can be started here",
             "limpet segment list and limpet network show, where the controller runs",
         )
     for words in controller.told:
         yield warn(
+            "controller-says",
             f"the controller says of this node: {words}",
             "it knows of pods of other networks and nodes, which this node does not",
             "do what the message says",
@@ -162,6 +175,7 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
         yield ok(f"{at} is connected")
     elif api.for_s > _LONG_S or (api.error and not api.server):
         yield warn(
+            "api-server-away",
             f"not connected to {at} for {api.for_s / 60:.0f} minutes"
             + (f": {api.error}" if api.error else ""),
             "pods go on; but news of the cluster come from neighbours only",
@@ -170,12 +184,14 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
         )
     if api.refused:
         yield warn(
+            "presence-not-told",
             f"this node's presence is not at the API server: {api.refused}",
             "other nodes learn from their neighbours alone where this one is",
             "do what the message says; the agent tries again by itself",
         )
     if api.clock_ahead_s:
         yield warn(
+            "clock-wrong",
             f"the clock of this machine is {off_by(api.clock_ahead_s)} of the API server's",
             "Limpet and its pods' network go on with any clock; but its log has wrong times, and "
             "kubelets and other programs that mind certificates may not get anywhere",
@@ -184,12 +200,14 @@ def _api_server(api: ApiServerStatus) -> Iterator[Finding]:
         )
     for problem in api.unusable:
         yield warn(
+            "object-unusable",
             f"an object at the API server counts for nothing: {problem}",
             "what is known of it already goes on; nothing new is heard by it",
             "delete it with kubectl; who has signed a good one writes it again",
         )
     for words in api.told:
         yield warn(
+            "controller-says",
             f"the controller says of this node: {words}",
             "it is told at the node's objects too: kubectl describe nodepresence, nodegrant",
             "do what the message says",
@@ -202,6 +220,7 @@ def _links(cluster: ClusterStatus) -> Iterator[Finding]:
         yield ok(f"links to other nodes: {names}")
     else:
         yield error(
+            "no-underlay-link",
             "no link leads to other nodes",
             "pods reach those of this node only",
             "see `ip address`: a link that is up with an address; where it is not found by "
@@ -214,6 +233,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
     wanted = sum(peers.values()) - peers["apart"]
     if peers["unreached"]:
         yield warn(
+            "peers-unreached",
             f"{peers['unreached']} of {wanted} other nodes are not reached",
             "their pods and ours cannot talk",
             "limpet peer list says why; a node that is off is no problem",
@@ -222,6 +242,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
         yield ok(f"all {wanted} other nodes are reached")
     for each in cluster.claims:
         yield error(
+            "peer-claims",
             f"node {each.node} (uid {each.uid}) claims what is not its own: {each.what}",
             "it gets nothing of the other node's, and is not reached by VXLAN itself",
             "look at that machine: somebody else may be in it (then, in the cloud: limpet node "
@@ -233,6 +254,7 @@ def _peers(cluster: ClusterStatus) -> Iterator[Finding]:
 def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
     if tunnel.problem:
         yield (error if tunnel.needed else warn)(
+            "tunnel-missing",
             f"there is no {what}: {tunnel.problem}",
             "nodes of other sites are not reached by it; those of this site are, in clear",
             "do what the message says; the agent looks again by itself",
@@ -242,6 +264,7 @@ def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
         return
     if tunnel.slow:
         yield warn(
+            "wireguard-slow",
             f"the userspace WireGuard is of version {tunnel.version}",
             "it passes a sixth of what those from 0.0.20230223 on do",
             "install a newer wireguard-go (on Debian 12 that of its backports), end the one that "
@@ -249,6 +272,7 @@ def _tunnel(tunnel: TunnelStatus, what: str) -> Iterator[Finding]:
         )
     if tunnel.rules != [4, 6]:
         yield error(
+            "tunnel-rule-missing",
             "the rule that keeps the tunnel's own packets out of the tunnel is not there",
             "where another site's pods have an address of this site's, the tunnel ends in itself",
             "the agent puts it; if it goes again and again, look for another program that sets "
@@ -271,6 +295,7 @@ def examine_vxlan(vni: int, port: int) -> Iterator[Finding]:
                 continue
             if (options.vni, options.port) == (vni, port):
                 yield error(
+                    "vxlan-id-taken",
                     f"{link.ifname} is a VXLAN device with the cluster's id {vni} and port {port}",
                     "the kernel allows no second one, so nodes beyond the LAN are not reached",
                     f"if it is left over from another pod network, delete it when its pods are "
