@@ -31,6 +31,7 @@ def ids_of_the_code() -> Iterator[str]:
                 if isinstance(node, ast.Call) and _names_of(node.func) & _MAKERS:
                     first = node.args[0]
                     assert isinstance(first, ast.Constant), f"{path}:{node.lineno}: no constant id"
+                    assert isinstance(first.value, str)
                     yield first.value
 
 
